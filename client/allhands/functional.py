@@ -1,4 +1,4 @@
-"""The collectives as functions: they return new arrays and leave those given as they were.
+"""Functional collectives: return new arrays and leave inputs unchanged.
 
 `group` is whatever `expand.GroupLike` has: a group, its name, a mesh of one dimension, a mesh and
 a dimension, ranks of the world, or several lists of ranks, of which that with this rank is meant;
@@ -79,7 +79,7 @@ def all_gather_tensor(
     timeout: float | None = None,
     label: str | None = None,
 ) -> AnyArray:
-    """Return every rank's `x`, one after the other along dimension `gather_dim`."""
+    """Return every rank's `x`, concatenated along dimension `gather_dim`."""
     x = np.atleast_1d(check_array(x, "x"))
     dim = normalize_dim(gather_dim, x, "gather_dim")
     found = resolve(group, tag)
@@ -98,7 +98,7 @@ def reduce_scatter_tensor(
     timeout: float | None = None,
     label: str | None = None,
 ) -> AnyArray:
-    """Return this rank's share of the combination of every rank's `x`, cut along `scatter_dim`.
+    """Return this rank's block of the reduction of `x`, along `scatter_dim`.
 
     Raises:
         ValueError: the ranks cannot share that dimension equally.
@@ -120,7 +120,7 @@ def all_to_all_single(
     timeout: float | None = None,
     label: str | None = None,
 ) -> AnyArray:
-    """Give each rank its rows (of dimension 0) of `x`; return those that they give, by rank.
+    """Send each rank its rows (dimension 0) of `x`; return the rows received.
 
     Args:
         output_split_sizes: rows that come from each rank; None, as `input_split_sizes`: equal
@@ -152,7 +152,7 @@ def permute_tensor(
     timeout: float | None = None,
     label: str | None = None,
 ) -> AnyArray:
-    """Give `x` to rank `src_dst[this rank]`; return the array that comes here instead.
+    """Send `x` to rank `src_dst[this rank]`; return the array received.
 
     Raises:
         ValueError: `src_dst` does not have each rank of the group once.
@@ -172,6 +172,6 @@ def permute_tensor(
 
 
 def _copy(x: AnyArray) -> AnyArray:
-    """Return a contiguous array of its own with what is in `x`."""
+    """Return a new contiguous array with the elements of `x`."""
     made: AnyArray = np.array(check_array(x, "x"), order="C")
     return made

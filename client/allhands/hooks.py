@@ -1,4 +1,4 @@
-"""Communication hooks of a `Reducer`: how each bucket of gradients becomes its average.
+"""Communication hooks of a `Reducer`: averaging each bucket of gradients.
 
     state = ah.hooks.PowerSGDState(rank=4)
     reducer.register_comm_hook(state, ah.hooks.power_sgd)

@@ -246,6 +246,6 @@ class AsyncComposed:
         timeout: float | None = None,
         label: str | None = None,
     ) -> Any:
-        """Overwrite the items of the list with those of rank `src`; return it."""
+        """Overwrite the items of `values` with the items of rank `src`; return `values`."""
         work = self.group.broadcast_object_list(values, src, timeout=timeout, label=label)
         return await await_result(work)

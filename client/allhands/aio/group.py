@@ -238,7 +238,7 @@ class AsyncGroup(AsyncComposed):
         )
 
     def abort(self, reason: str) -> None:
-        """End the group on all its ranks, soon: calls raise `GroupAborted`, also those to come."""
+        """End the group on all ranks: current and later calls raise `GroupAborted`."""
         self.group.abort(reason)
 
     async def send(
@@ -250,7 +250,7 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> None:
-        """Send `x` to rank `dst`; return when its memory may be changed."""
+        """Send `x` to rank `dst`; return when `x` may be changed."""
         await await_then_return(self.group.send(x, dst, tag, timeout=timeout, label=label), None)
 
     async def recv(
@@ -262,7 +262,7 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> int:
-        """Receive into `x` from `src`, or from whoever sends; return the rank that sent it."""
+        """Receive into `x` from `src`, None: any rank; return the sender's rank."""
         work = self.group.recv(x, src, tag, timeout=timeout, label=label)
         await await_then_return(work, None)
         return work.source_rank()
@@ -272,13 +272,13 @@ class AsyncGroup(AsyncComposed):
         self.group.revoke(reason)
 
     async def agree(self, flag: bool = True, *, timeout: float | None = None) -> bool:
-        """Return whether all ranks that are there have given a true flag; see `Group.agree`."""
+        """Return whether all surviving ranks gave a true flag; see `Group.agree`."""
         return await asyncio.to_thread(self.group.agree, flag, timeout=timeout)
 
     async def shrink(self, *, timeout: float | None = None) -> "AsyncGroup":
-        """Return a group of the ranks that are left; see `Group.shrink`."""
+        """Return a group of the surviving ranks; see `Group.shrink`."""
         return AsyncGroup(await asyncio.to_thread(self.group.shrink, timeout=timeout))
 
     async def grow(self, count: int, *, timeout: float | None = None) -> "AsyncGroup":
-        """Return a group of the ranks that are left and of newcomers; see `Group.grow`."""
+        """Return a group of surviving and new ranks; see `Group.grow`."""
         return AsyncGroup(await asyncio.to_thread(self.group.grow, count, timeout=timeout))

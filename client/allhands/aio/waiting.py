@@ -13,7 +13,7 @@ _CANCEL_SECONDS = 1.0
 
 
 async def await_result(work: Work) -> Any:
-    """Return what a call gives; where the waiting is cancelled the call ends too, before this."""
+    """Return the result of a call; on cancellation end the call first."""
     future = wrap_for_loop(work.get_future())
     try:
         return await asyncio.shield(future)
@@ -26,6 +26,6 @@ async def await_result(work: Work) -> Any:
 
 
 async def await_then_return(work: Work, result: T) -> T:
-    """Wait for a call in the same way; return a result that is known before."""
+    """Wait for a call as `await_result` does; return a known result."""
     await await_result(work)
     return result

@@ -38,7 +38,7 @@ async def connect(
     allow_pickle: bool = False,
     store: Store | None = None,
 ) -> AsyncIterator["AsyncWorld"]:
-    """Join a world for as long as the block lasts; arguments as for `init_process_group`.
+    """Join a world for the duration of a block; options of `init_process_group`.
 
     Left in order when the block ends well; when it raises, the others are told why.
     """
@@ -76,7 +76,7 @@ async def connect(
 
 
 class AsyncWorld(AsyncGroup):
-    """The group of all ranks, and the way to others."""
+    """The group of all ranks, with `new_group`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.group)
@@ -94,7 +94,7 @@ class AsyncWorld(AsyncGroup):
         verify: bool | None = None,
         allow_pickle: bool | None = None,
     ) -> AsyncGroup | None:
-        """Make a group of some ranks of the world; None where this rank is not one of them.
+        """Make a group of some ranks of the world; None on ranks outside the group.
 
         Arguments and errors are those of `allhands.new_group`.
         """

@@ -13,7 +13,7 @@ from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
 
 
 def resolve_group(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
-    """Return the group to call on; None, with a warning, for a rank that is not in it.
+    """Return the group to call on; outside the group warn and return None.
 
     Unless `async_op`, the call runs on this thread where nothing else is under way.
     """
@@ -30,7 +30,7 @@ def resolve_group(group: AnyGroup, async_op: bool, operation: str) -> Group | No
 
 
 def refuse_while_coalescing(group: AnyGroup, action: str) -> None:
-    """Refuse what goes on with the results of its calls where calls are collected.
+    """Refuse an action that needs results of calls still being collected.
 
     Raises:
         RuntimeError: this thread is in a block of `coalescing` on the group.
@@ -46,14 +46,14 @@ def refuse_while_coalescing(group: AnyGroup, action: str) -> None:
 
 
 def find_group_rank(group: Group | NonMember, rank: int) -> int:
-    """Return the place of a rank of the world in a group; -1: it has none there."""
+    """Return the group rank of a world rank; -1: not in the group."""
     if isinstance(group, NonMember) or rank not in group.ranks:
         return -1
     return group.ranks.index(rank)
 
 
 def to_group_rank(group: Group, rank: int, name: str) -> int:
-    """Turn a rank of the world into one of the group."""
+    """Convert a world rank to a group rank."""
     if rank not in group.ranks:
         raise InvalidArgument(
             f"invalid root rank: {name}={rank} is not part of group {group.name!r}, "
@@ -63,7 +63,7 @@ def to_group_rank(group: Group, rank: int, name: str) -> int:
 
 
 def resolve_dst(group: Group, dst: int | None, group_dst: int | None) -> int:
-    """Return the place in the group of who is sent to; one of the two says who that is."""
+    """Return the group rank of a receiver, from either `dst` or `group_dst`."""
     if (dst is None) == (group_dst is None):
         raise ValueError(
             "give dst, a rank of the world, or group_dst, a rank of the group: one of them, "
@@ -76,7 +76,7 @@ def resolve_dst(group: Group, dst: int | None, group_dst: int | None) -> int:
 
 
 def resolve_src(group: Group, src: int | None, group_src: int | None) -> int | None:
-    """Return the place in the group of who is received from; None: whoever sends."""
+    """Return the group rank of a sender; None: any sender."""
     if src is not None and group_src is not None:
         raise ValueError(
             "give src, a rank of the world, or group_src, a rank of the group: one of them, "
@@ -86,7 +86,7 @@ def resolve_src(group: Group, src: int | None, group_src: int | None) -> int | N
 
 
 def wait_or_return(work: Work, async_op: bool) -> Work | None:
-    """Wait for a call unless the caller wants to; Ctrl-C ends it, at once.
+    """Wait for a call, or return its work with `async_op`; Ctrl-C ends the call.
 
     One that is collected is not waited for: it is made when its block ends.
     """

@@ -140,7 +140,7 @@ def reduce_scatter_tensor_coalesced(
 
 
 def _check_one_dtype(arrays: object, name: str) -> None:
-    """Check a list of arrays that travel together, as c10d wants them."""
+    """Check a list of arrays of one dtype, as c10d demands."""
     found = [
         arguments.check_array(one, f"{name}[{at}]")
         for at, one in enumerate(_check_list(arrays, name))

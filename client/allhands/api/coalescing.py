@@ -1,4 +1,4 @@
-"""`with coalescing():` collects the calls of a block, and makes them together at its end."""
+"""`with coalescing():` collects the calls of a block and submits all at its end."""
 
 import contextlib
 import threading
@@ -11,21 +11,21 @@ from allhands.group.non_member import NonMember
 
 
 class CoalescingResult:
-    """What became of the calls of a block, when it is over."""
+    """Works of the calls of a block, available after its end."""
 
     def __init__(self) -> None:
         self.works: Sequence[Work] = ()
         """One for each call, in their order; those that travelled together share theirs."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all of them have ended, each for `timeout` seconds at most."""
+        """Wait until all calls have ended, each for `timeout` seconds at most."""
         for work in self.works:
             work.wait(timeout)
 
 
 @contextlib.contextmanager
 def coalescing(group: AnyGroup = None, async_ops: bool = False) -> Iterator[CoalescingResult]:
-    """Collect the collectives that this thread calls on the group in the block.
+    """Collect this thread's collectives on the group until the block ends.
 
     They return at once, and are made at the end of the block: what is alike, one after the other,
     travels together, so that many small arrays cost what a large one does. The block ends when they

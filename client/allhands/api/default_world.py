@@ -28,7 +28,7 @@ _attempt_numbers = itertools.count()
 
 
 class _ThreadState(threading.local):
-    """What a thread has for itself that is a rank."""
+    """State of one thread: its rank, world and joining attempts."""
 
     thread_rank: ThreadRank | None = None
     """Its place among them; None: it is a thread like any other."""
@@ -44,7 +44,7 @@ _thread_rank_count = 0
 
 
 def _reset_after_fork() -> None:
-    """Let a forked child make a world of its own: its threads are no ranks, and hold no locks."""
+    """Reset locks and thread ranks in a forked child, which has no rank."""
     global _lock, _thread_rank_count
     _lock, _thread_rank_count = threading.Lock(), 0
     _thread_state.thread_rank = None
@@ -76,7 +76,7 @@ def init_process_group(
     allow_pickle: bool = False,
     store: Store | None = None,
 ) -> None:
-    """Join the world of this process and wait until all its ranks are there.
+    """Join the world of this process and wait until all ranks have joined.
 
     Args:
         init_method: `ah://host:port/job` for a running coordinator; `env://` (the default):
@@ -170,12 +170,12 @@ def init_process_group(
 
 
 def is_initialized() -> bool:
-    """Say whether this process is in a world; of a thread that is a rank, whether it is."""
+    """Return whether this process, or this thread as a rank, is in a world."""
     return find_world() is not None
 
 
 def destroy_process_group(group: AnyGroup = None) -> None:
-    """Leave the world, or forget one group of it; a no-op for a rank that is not in the group.
+    """Leave the world, or close a group; a no-op for ranks outside the group.
 
     Messages sent before are received first. A rank that hosts the coordinator waits for the
     others to leave, 30 s at most.
@@ -206,7 +206,7 @@ def default_group() -> Group:
 
 
 def abort(reason: str, group: AnyGroup = None) -> None:
-    """End a group, or the whole world, on all ranks: their calls raise `GroupAborted`.
+    """End a group, or the whole world, on all ranks: calls raise `GroupAborted`.
 
     That goes for calls that are blocked now, here and elsewhere, and for all that come later.
     """
@@ -221,12 +221,12 @@ def abort(reason: str, group: AnyGroup = None) -> None:
 
 
 def find_world() -> World | None:
-    """Return the world of this process, or of this thread where that is a rank; None: none."""
+    """Return the world of this process, or of this thread as a rank, or None."""
     return _thread_state.world if _default_world is None else _default_world
 
 
 def require_world() -> World:
-    """Return the same, for calls that need one."""
+    """Return the world of this process or thread, or raise RuntimeError."""
     world = find_world()
     if world is None:
         raise RuntimeError("this process is in no world: call init_process_group() first")
@@ -234,7 +234,7 @@ def require_world() -> World:
 
 
 def bind_thread_rank(thread_rank: ThreadRank) -> None:
-    """Make this thread a rank among threads, with a default world of its own to come.
+    """Make this thread a rank among threads, with its own default world to join.
 
     Raises:
         RuntimeError: the process is in a world, which every thread would take for its own.
@@ -248,7 +248,7 @@ def bind_thread_rank(thread_rank: ThreadRank) -> None:
 
 
 def unbind_thread_rank() -> World | None:
-    """Make this thread one like any other; return the world that it has not left, if any."""
+    """Make this thread an ordinary thread; return its world if still joined."""
     global _thread_rank_count
     with _lock:
         _thread_rank_count -= _thread_state.thread_rank is not None  # it has none in a forked child
@@ -257,6 +257,6 @@ def unbind_thread_rank() -> World | None:
 
 
 def get_thread_state() -> tuple[ThreadRank | None, Iterator[int]]:
-    """Return this thread's place among ranks, if any, and the counter of joining attempts."""
+    """Return this thread's place among ranks, if any, and its attempt counter."""
     thread_rank = _thread_state.thread_rank
     return thread_rank, _attempt_numbers if thread_rank is None else _thread_state.attempt_numbers

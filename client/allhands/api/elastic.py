@@ -1,4 +1,4 @@
-"""What programs use that go on while ranks are lost and come, on the default group."""
+"""State for programs that continue after losing and gaining ranks."""
 
 from allhands.api.default_world import default_group
 from allhands.collectives.arguments import AnyArray
@@ -8,7 +8,7 @@ from allhands.membership.state import Scalar
 
 
 class State(state.State):
-    """See `recovery.state.State`; without a group it is that of the world."""
+    """`State` of `membership.state`; without a group, of the world."""
 
     def __init__(self, group: Group | None = None, **values: AnyArray | Scalar) -> None:
         super().__init__(group or default_group(), **values)

@@ -1,4 +1,4 @@
-"""The default world of a process that pretends to be a rank among others."""
+"""The default world of a process that pretends to be one rank of many."""
 
 from allhands.api.world import World
 from allhands.config import WorldConfig
@@ -7,7 +7,7 @@ from allhands.membership.fake.world import FakeThread, FakeWorker
 
 
 class FakeWorld(World):
-    """A world of which only this rank exists."""
+    """A world in which only this rank exists."""
 
     @classmethod
     def join(cls, config: WorldConfig) -> "FakeWorld":

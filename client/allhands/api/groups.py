@@ -1,4 +1,4 @@
-"""Groups of some ranks: plain functions that make them, on the world of this process.
+"""Groups of some ranks of this process's world: functions to make groups.
 
 Making a group talks to no other rank: its name comes from what its ranks agree on. A rank that is
 not in the new group gets a `NonMember`; calls on that warn, do nothing and return None.
@@ -60,7 +60,7 @@ def split_group(
     *,
     timeout: float | timedelta | None = None,
 ) -> Group | NonMember:
-    """Make a group of all ranks that give the same `color`, ordered by `key`, then by rank.
+    """Make a group of all ranks with equal `color`, ordered by `key`, then rank.
 
     All ranks of `group` must call this: it is a collective call on it, the `MPI_Comm_split` of MPI.
 
@@ -91,7 +91,7 @@ def split_group(
 
 
 def shrink_group(ranks_to_exclude: Sequence[int], group: AnyGroup = None) -> Group | NonMember:
-    """Make a group of all ranks of `group` but some, in their order; the excluded need not call it.
+    """Make a group of `group` without some ranks; excluded ranks need not call.
 
     It is for ranks that the program does not want, dead ones too; `Group.shrink` finds out by
     itself who is lost.
@@ -124,7 +124,7 @@ def new_subgroups(
     tag: str | None = None,
     timeout: float | timedelta | None = None,
 ) -> tuple[Group | NonMember, list[Group | NonMember]]:
-    """Cut a group into groups of `group_size` ranks that follow each other.
+    """Cut a group into groups of `group_size` consecutive ranks.
 
     Returns:
         The one that this rank is in, and all of them, by their first rank.
@@ -158,7 +158,7 @@ def new_subgroups_by_enumeration(
     *,
     timeout: float | timedelta | None = None,
 ) -> tuple[Group | NonMember, list[Group | NonMember]]:
-    """Make several groups of ranks of the world, of which no rank is in two.
+    """Make several disjoint groups of ranks of the world.
 
     Returns:
         The one that this rank is in (a `NonMember` where it is in none), and all, as given.
@@ -181,7 +181,7 @@ def new_subgroups_by_enumeration(
 
 
 def round_robin(groups: Sequence[Group | NonMember]) -> RoundRobin | NonMember:
-    """Return groups of the same ranks as one, to which calls are dealt in turn.
+    """Return one group that deals calls in turn to groups of the same ranks.
 
     All ranks must give the groups in the same order. `destroy_process_group` of what is returned
     destroys them.

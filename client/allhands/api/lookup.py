@@ -1,4 +1,4 @@
-"""What a group is, and which group something is: ranks, tags, names, numbers of calls."""
+"""Queries of groups: ranks, tags, names, sequence numbers."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ def get_global_rank(group: AnyGroup, group_rank: int) -> int:
 
 
 def get_process_group_ranks(group: AnyGroup) -> list[int]:
-    """Return the ranks of the world that are in a group, in its order; any rank may ask.
+    """Return the world ranks of a group, in group order; any rank may ask.
 
     Raises:
         ValueError: the group is not one of this world, or has been destroyed.
@@ -54,7 +54,7 @@ def get_process_group_ranks(group: AnyGroup) -> list[int]:
 
 
 def get_sequence_number(group: AnyGroup = None) -> int:
-    """Return how many collective calls this rank has made on a group; -1 if it is not in it.
+    """Return the count of this rank's collectives on a group; -1 outside it.
 
     Point-to-point calls do not count. Ranks that differ are not equally far.
     """
@@ -62,7 +62,7 @@ def get_sequence_number(group: AnyGroup = None) -> int:
 
 
 def get_group_tag(group: AnyGroup = None) -> str:
-    """Return by what `find_group` finds a group: its tag, else its name; "" of the world."""
+    """Return the tag `find_group` takes: the group's tag, else name; "": world."""
     world = require_world()
     if group is None or group is world.group:
         return ""
@@ -72,7 +72,7 @@ def get_group_tag(group: AnyGroup = None) -> str:
 
 
 def find_group(tag: str, ranks: Sequence[int]) -> Group | None:
-    """Return the group of these ranks of the world that has this tag; None: there is none here.
+    """Return the group of these world ranks with this tag, or None.
 
     `tag` is what `get_group_tag` says: "" is the world, if these are its ranks.
     """
@@ -88,7 +88,7 @@ def find_group(tag: str, ranks: Sequence[int]) -> Group | None:
 def find_or_create_group(
     tag: str, ranks: Sequence[int], stride: int | None = None
 ) -> Group | NonMember:
-    """Return the group that `find_group` finds, else make one with this tag.
+    """Return the group of these ranks and tag; make a group if none exists.
 
     Args:
         tag: as for `find_group`.
@@ -114,7 +114,7 @@ def find_or_create_group(
 
 
 def get_group(name: str) -> Group:
-    """Return the group of this process that has this name (`Group.name`).
+    """Return this process's group of that name (`Group.name`).
 
     Raises:
         ValueError: there is none.

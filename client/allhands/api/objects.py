@@ -1,4 +1,4 @@
-"""Module-level calls on objects, as torch.distributed has them. They return when they have ended.
+"""Module-level calls on objects, blocking, as in torch.distributed.
 
 Objects are None, bool, int, float, complex, str, bytes, lists, tuples, dicts, sets, dates and
 times, NumPy arrays and scalars, and instances of dataclasses that `register_dataclass` was told of
@@ -22,7 +22,7 @@ from allhands.data.serializer import check_size
 
 
 def register_dataclass(kind: type, name: str | None = None) -> None:
-    """Let instances of a dataclass travel in this process's world; every rank must do so.
+    """Let instances of a dataclass travel in the world; call on every rank.
 
     They are known by `name`, by default that of the class, and are made by calling the class with
     their fields.
@@ -42,7 +42,7 @@ def all_gather_object(
     timeout: float | None = None,
     label: str | None = None,
 ) -> None:
-    """Overwrite the items of `object_list`, one for each rank, with every rank's `obj`."""
+    """Overwrite `object_list`, one item a rank, with every rank's `obj`."""
     if (found := resolve_group(group, True, "all_gather_object")) is None:
         return
     _check_length(object_list, "object_list", found.size)
@@ -58,7 +58,7 @@ def gather_object(
     timeout: float | None = None,
     label: str | None = None,
 ) -> None:
-    """Overwrite the items of `object_gather_list` on rank `dst` with every rank's `obj`.
+    """Overwrite `object_gather_list` on rank `dst` with every rank's `obj`.
 
     It has one item for each rank there, and is None elsewhere.
     """
@@ -83,7 +83,7 @@ def scatter_object_list(
     timeout: float | None = None,
     label: str | None = None,
 ) -> None:
-    """Overwrite the first item of the output list with this rank's object of the list on `src`.
+    """Overwrite the output list's first item with this rank's object from `src`.
 
     The other ranks' input list is not looked at.
     """
@@ -105,7 +105,7 @@ def broadcast_object_list(
     timeout: float | None = None,
     label: str | None = None,
 ) -> None:
-    """Overwrite the items of `object_list` with those of rank `src`; equal lengths."""
+    """Overwrite `object_list` with the items of rank `src`; equal lengths."""
     if (found := resolve_group(group, True, "broadcast_object_list")) is None:
         return
     root = to_group_rank(found, src, "src")
@@ -122,7 +122,7 @@ def send_object_list(
     *,
     timeout: float | None = None,
 ) -> None:
-    """Send the items of `object_list` to rank `dst`: their size, and then they themselves."""
+    """Send the items of `object_list` to rank `dst`: first sizes, then data."""
     if (found := resolve_group(group, True, "send_object_list")) is None:
         return
     if not isinstance(object_list, list):
@@ -142,7 +142,7 @@ def recv_object_list(
     *,
     timeout: float | None = None,
 ) -> int:
-    """Overwrite the items of `object_list` with those that rank `src`, or whoever, sends.
+    """Overwrite `object_list` with the items sent by rank `src`, None: any.
 
     Return the rank of the world that sent them, -1 on a rank that is not in the group.
 

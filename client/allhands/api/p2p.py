@@ -24,7 +24,7 @@ def isend(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Start to send `x` to a rank; its memory is the call's until the work has ended."""
+    """Start to send `x` to a rank; `x` belongs to the call until the work ends."""
     if (found := resolve_group(group, True, "isend")) is None:
         return None
     peer = resolve_dst(found, dst, group_dst)
@@ -41,7 +41,7 @@ def irecv(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Start to receive into `x` from a rank; None: from whoever sends under this tag."""
+    """Start to receive into `x` from a rank; None: any sender under this tag."""
     if (found := resolve_group(group, True, "irecv")) is None:
         return None
     return found.recv(x, resolve_src(found, src, group_src), tag, timeout=timeout, label=label)
@@ -79,7 +79,7 @@ def recv(
     timeout: float | None = None,
     label: str | None = None,
 ) -> int:
-    """Receive into `x` from rank `src` of the world, or `group_src` of the group; None: from any.
+    """Receive into `x` from world rank `src` or `group_src`; None: any sender.
 
     Return the rank of the world that sent it, -1 outside the group.
     """
@@ -100,7 +100,7 @@ def recv(
 
 
 class P2POp:
-    """A message to be sent or received: `isend` or `irecv`, and what they are given.
+    """A message to send or receive: `isend` or `irecv` with arguments.
 
     `peer` is a rank of the world, `group_peer` one of the group; a receive may name neither.
 
@@ -128,7 +128,7 @@ class P2POp:
         self.check()
 
     def check(self) -> None:
-        """Raise what `isend` and `irecv` would; nothing is begun. Outside the group: nothing."""
+        """Raise the errors of `isend` and `irecv` without starting a message."""
         found = self.group or default_group()
         if isinstance(found, NonMember):
             return
@@ -145,7 +145,7 @@ class P2POp:
 def batch_isend_irecv(
     p2p_op_list: Sequence[P2POp], *, timeout: float | None = None, label: str | None = None
 ) -> list[Work]:
-    """Begin all the messages, in their order, and return a work for each that is this rank's.
+    """Start all messages in order; return a work for each of this rank's.
 
     Messages between two ranks pair by their order under one tag; all are on their way at once, so
     that no order of sends and receives can get stuck. `timeout` and `label` are for each.

@@ -6,7 +6,7 @@ from allhands.group.non_member import NonMember
 
 
 def process_group(group: default_world.AnyGroup = None) -> ProcessGroup:
-    """Return a group, or the world, with the methods of c10d: lists of arrays, and options.
+    """Return a group, or the world, with c10d's methods: array lists, options.
 
     Raises:
         ValueError: this rank is not in the group.

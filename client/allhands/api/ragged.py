@@ -1,4 +1,4 @@
-"""Module-level calls that give new arrays, of which other ranks need not know the sizes.
+"""Module-level collectives on arrays of sizes unknown to other ranks (v-variants).
 
 Each returns what it gives once it has ended, or with `async_op=True` a `Work` at once, whose
 `result()` is that; None on a rank that is not in the group. Otherwise they are as the calls of
@@ -148,5 +148,5 @@ def reduce_scatter_v(
 
 
 def wait_result(work: Work, async_op: bool) -> Any:
-    """Return what a call gives once it has ended, unless the caller wants to wait."""
+    """Return the result of a call, or its work with `async_op`."""
     return work if async_op else wait_or_return(work, False) or work.result()

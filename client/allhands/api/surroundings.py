@@ -1,4 +1,4 @@
-"""What a process finds out about itself without being in a world."""
+"""Facts about this process that need no world."""
 
 import os
 
@@ -11,7 +11,7 @@ _LOCAL_RANK_VARIABLES = (
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """Return this process's number among those of the job on this host, as its launcher says.
+    """Return this process's number on this host, as its launcher sets it.
 
     That is LOCAL_RANK, else what mpirun or srun have set; without any of them `fallback_rank`.
 

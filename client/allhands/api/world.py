@@ -1,4 +1,4 @@
-"""A process's membership in one world, and the groups in it, for callers on any thread."""
+"""Membership of a process in one world, and its groups; for any thread."""
 
 import atexit
 import math
@@ -35,7 +35,7 @@ from allhands.runtime.loop_thread import LoopThread
 
 @dataclass(frozen=True, slots=True)
 class NewGroupOptions:
-    """How the calls of a new group are carried out; `init_process_group` says more."""
+    """Options of a new group's calls; see `init_process_group`."""
 
     timeout: float | None = None
     """Seconds that a call may take; None: as in the world."""
@@ -57,10 +57,10 @@ class NewGroupOptions:
 
 
 class ThreadRank(Protocol):
-    """The place of a thread among threads that are ranks."""
+    """A thread's place among threads that are ranks."""
 
     def resolve_rank(self, rank: int, world_size: int) -> tuple[str, int, int]:
-        """Return where they meet, as a URL, and as which rank of how many; -1: not given.
+        """Return the meeting URL, rank and world size; -1: not given.
 
         Raises:
             ValueError: this thread is another one, or there are more or fewer of them.
@@ -71,7 +71,7 @@ class ThreadRank(Protocol):
 
 
 class World:
-    """From joining to leaving; owns the thread that does the I/O."""
+    """Membership from joining to leaving; owns the I/O thread."""
 
     def __init__(self, thread: LoopThread, worker: Worker) -> None:
         self._thread = thread
@@ -97,7 +97,7 @@ class World:
 
     @classmethod
     def join(cls, config: WorldConfig) -> "World":
-        """Join and wait until the world is complete; the errors are those of `Worker.start`."""
+        """Join and wait until the world is complete; errors are those of `Worker.start`."""
         thread = LoopThread(f"allhands {config.job}")
         try:
             return cls(thread, thread.run(Worker.start(config)))
@@ -111,12 +111,12 @@ class World:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether it is a world of the process that this one was forked from."""
+        """Whether this world belongs to the process this process was forked from."""
         return self._thread.is_inherited
 
     @property
     def is_closed(self) -> bool:
-        """Whether this process has left it, or was never in it but forked from a rank."""
+        """Whether this process has left, or was forked from a rank."""
         return self._closed or self.is_inherited
 
     @property
@@ -148,7 +148,7 @@ class World:
         tag: str | None = None,
         options: NewGroupOptions | None = None,
     ) -> Group | NonMember:
-        """Make a group of some ranks of another one, which are given as ranks of that group.
+        """Make a group of some ranks of a parent group, given as parent ranks.
 
         Raises:
             ValueError: no ranks, a rank twice, or one that the parent does not have.
@@ -182,11 +182,11 @@ class World:
         return group
 
     def is_open(self, group: Group) -> bool:
-        """Say whether a group is one of this world, and neither it nor the world is over."""
+        """Return whether a group belongs to this world and neither is closed."""
         return not self.is_closed and all(self._worker.is_open(part.name) for part in group.parts)
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
-        """Return an array in the memory that this host's ranks share; see `ah.empty`."""
+        """Return an array in memory shared by this host's ranks; see `ah.empty`."""
         self._check_not_forked()
         found = np.dtype(dtype)
         if found.hasobject:
@@ -199,25 +199,25 @@ class World:
         return np.frombuffer(memory, found, count).reshape(lengths)
 
     def get_failure(self, group: Group) -> AllhandsError | None:
-        """Return why calls on a group fail from now on; None: for nothing that is known here."""
+        """Return the known reason for failing calls on a group, or None."""
         parts = [self._thread.run(self._worker.get_failure(part.name)) for part in group.parts]
         return next((one for one in parts if one is not None), None)
 
     @property
     def rank(self) -> int:
-        """This process's rank in the job, which stays the same when others are lost."""
+        """This process's rank in the job, unchanged when ranks are lost."""
         return self._worker.rank
 
     def get_members(self) -> dict[str, tuple[int, ...]]:
-        """Return the job's ranks in each group that is open, by its name and by rank of it."""
+        """Return the job ranks of each open group, by group name, in rank order."""
         return self._worker.get_groups()
 
     def get_records(self) -> list[OperationRecord]:
-        """Return what this rank has recorded, oldest first."""
+        """Return this rank's records, oldest first."""
         return self._worker.get_records()
 
     def close_group(self, group: Group, failure: ErrorFactory | None = None) -> None:
-        """Forget a group, and its tag, when its calls have ended; those to come say `why`."""
+        """Forget a group and its tag after its calls; later calls raise `failure`."""
         if self.is_inherited:
             return
         for part in group.parts:
@@ -225,11 +225,11 @@ class World:
             self._thread.run(self._worker.close_group(part.name, failure))
 
     def abort(self, reason: str, group: str = "") -> None:
-        """Release all ranks of a group, or of the world; return once they have been told."""
+        """Release all ranks of a group, or of the world; return once all are told."""
         self._thread.run(self._worker.abort_and_flush(group, reason))
 
     def fail(self, error: BaseException) -> None:
-        """Leave because of an exception; unless the config says no, that aborts the peers."""
+        """Leave because of an exception; aborts the peers unless configured otherwise."""
         if self._is_terminated:
             self.close()
             return
@@ -237,7 +237,7 @@ class World:
         self.close(said, stack_dump.format_error(error), self._worker.config.abort_on_exception)
 
     def close(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
-        """Leave: what was sent before is received first, unless `error` says why not. Idempotent.
+        """Leave; sent messages are received first, unless `error` is given. Idempotent.
 
         A rank that hosts the coordinator waits for the others to leave, 30 s at most. In a forked
         child it does nothing: the membership is its parent's.
@@ -261,7 +261,7 @@ class World:
             self._thread.stop()
 
     def install_termination_handler(self) -> None:
-        """Let SIGTERM end blocked calls by an exception, where `allhands run` may send it.
+        """Let SIGTERM from `allhands run` end blocked calls by an exception.
 
         For the main thread; not if the program handles the signal.
         """
@@ -278,13 +278,13 @@ class World:
             raise ForkedProcess("this world")
 
     def _terminate(self) -> None:
-        """End the calls of all threads: this rank is told to end."""
+        """End the calls of all threads, on a request to terminate."""
         self._is_terminated = True
         with suppress(RuntimeError):  # the thread is gone, and no call is left
             self._thread.call(self._worker.terminate)
 
     def _apply_options(self, group: Group, options: NewGroupOptions) -> Group:
-        """Return a group as its callers are to see it."""
+        """Return the group with options applied, as callers see it."""
         pickles = options.allow_pickle
         group.objects = ObjectSerializer(
             self.types, self._worker.config.allow_pickle if pickles is None else pickles

@@ -19,17 +19,17 @@ from allhands.stores import CoordinatorStore
 
 
 def get_rank(group: AnyGroup = None) -> int:
-    """Return this process's rank in the group; -1 if it is not in it."""
+    """Return this process's rank in the group; -1 outside the group."""
     return -1 if isinstance(group, NonMember) else (group or require_world().group).rank
 
 
 def get_world_size(group: AnyGroup = None) -> int:
-    """Return the number of ranks in the group; -1 if this process is not in it."""
+    """Return the number of ranks in the group; -1 outside the group."""
     return -1 if isinstance(group, NonMember) else (group or require_world().group).size
 
 
 def set_timeout(timeout: float | timedelta, group: AnyGroup = None) -> None:
-    """Set how long calls of this rank on the group may take from now on that do not say it.
+    """Set the default timeout of this rank's later calls on the group.
 
     It is the group's `timeout`, which may be set as well. Nothing outside the group.
 
@@ -45,11 +45,12 @@ def empty(
     dtype: npt.DTypeLike = np.float64,
     group: AnyGroup = None,
 ) -> AnyArray:
-    """Return an array of zeros that the ranks of this host share: collectives copy it least.
+    """Return an array of zeros in memory shared by the ranks of this host.
 
-    It is an ordinary array, each rank has its own, and others only read it, within calls that are
-    given it. Its memory goes back when nobody holds it or a view of it, also after the world has
-    been left. Where there is no shared memory it is ordinary memory. `group` says in which world.
+    Collectives copy such an array least. Each rank owns one, and other ranks only read it, within
+    calls that are given it. Its memory goes back when nobody holds it or a view of it, also after
+    the world has been left. Where there is no shared memory it is ordinary memory. `group` says in
+    which world.
 
     Raises:
         TypeError: elements that are Python objects.
@@ -65,7 +66,7 @@ def connect(
     timeout: float = 30.0,
     insecure: bool = False,
 ) -> Control:
-    """Open a client of a coordinator: keys, barriers, jobs; no URL: that of this world.
+    """Open a client of a coordinator; without URL, of this world's.
 
     Without a world either, it is the one that `allhands status` would find. `insecure` is as for
     `init_process_group`.
@@ -77,7 +78,7 @@ def connect(
 
 
 def store(timeout: float | timedelta | None = None) -> CoordinatorStore:
-    """Return the store of this process's job, with c10d's methods; it lives as long as you hold it.
+    """Return the job's store with c10d's methods; closed with its last reference.
 
     `timeout` is in seconds, for every wait; None: as for calls in the world, 30 s without one.
     """
@@ -88,14 +89,14 @@ def store(timeout: float | timedelta | None = None) -> CoordinatorStore:
 
 
 def status() -> JobStatus:
-    """Return what the coordinator knows of this process's job; `str()` of it is a table."""
+    """Return the coordinator's view of this job; `str()` makes a table."""
     world = require_world()
     with connect() as control:
         return control.job(world.job)
 
 
 def flight_recorder() -> list[OperationRecord]:
-    """Return what this process called last in its world, oldest first, what runs now included.
+    """Return this process's latest calls, oldest first, running calls included.
 
     It remembers 2,048 operations of each group (ALLHANDS_RECORDER_SIZE, a power of two; 0: none).
     """

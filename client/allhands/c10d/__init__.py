@@ -1,4 +1,4 @@
-"""Process groups as torch.distributed's C++ core has them, on NumPy arrays."""
+"""Process groups with the interface of torch.distributed's C++ core, on NumPy."""
 
 from allhands.c10d.options import AllgatherOptions as AllgatherOptions
 from allhands.c10d.options import AllreduceCoalescedOptions as AllreduceCoalescedOptions

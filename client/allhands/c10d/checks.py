@@ -1,4 +1,4 @@
-"""What may be given to the methods of a process group, before anything happens.
+"""Argument checks of process group methods, before anything happens.
 
 Each function takes what a caller gave, whatever it is, and returns it as what it is then known to
 be. The texts are c10d's, behind the operation's name, with what is wrong and what would be right.
@@ -16,7 +16,7 @@ from allhands.errors import InvalidArgument, InvalidType
 
 
 def is_sparse(array: object) -> bool:
-    """Say whether it is a sparse array, of this package or of SciPy."""
+    """Return whether an argument is a sparse array, of allhands or SciPy."""
     return isinstance(array, sparse_array.SparseArray) or sparse_array.is_scipy_sparse(array)
 
 
@@ -28,7 +28,7 @@ def refuse(operation: str, text: str) -> NoReturn:
 
 
 def check_broadcast(tensors: object, root: int, root_tensor: int, size: int) -> list[AnyArray]:
-    """Return the arrays of a broadcast, of which the root gives the one at `root_tensor`."""
+    """Return the arrays of a broadcast; the root sends item `root_tensor`."""
     given = _check_list("broadcast", tensors, "tensors")
     _check_root_rank("broadcast", root, size)
     _check_root_tensor("broadcast", root_tensor, given)
@@ -51,7 +51,7 @@ def check_allreduce(tensors: object, op: ReduceOp) -> list[AnyArray] | list[Spar
 
 
 def check_allreduce_coalesced(tensors: object, op: ReduceOp) -> list[AnyArray]:
-    """Return the arrays of one call, which may differ in their shapes."""
+    """Return the arrays of one call; shapes may differ."""
     name = "allreduce_coalesced"
     given = _check_list(name, tensors, "tensors")
     _check_not_empty(name, given, "tensor list")
@@ -70,7 +70,7 @@ def check_allreduce_coalesced(tensors: object, op: ReduceOp) -> list[AnyArray]:
 
 
 def check_reduce(tensors: object, op: ReduceOp, root: int, root_tensor: int, size: int) -> AnyArray:
-    """Return the one array of a reduce, which comes in a list."""
+    """Return the single array of a reduce, given in a list."""
     given = _check_list("reduce", tensors, "tensors")
     _check_root_rank("reduce", root, size)
     _check_root_tensor("reduce", root_tensor, given)
@@ -116,7 +116,7 @@ def check_allgather(
 def check_allgather_coalesced(
     output_lists: object, inputs: object, size: int
 ) -> tuple[list[list[AnyArray]], list[AnyArray]]:
-    """Return for each rank a list of n arrays to be filled, and n inputs like them."""
+    """Return for each rank a list of n output arrays, and n inputs like those."""
     name, into = "allgather_coalesced", "output_tensor_lists"
     given = _check_list(name, inputs, "input_tensor_list")
     lists = _check_list(name, output_lists, into)
@@ -155,7 +155,7 @@ def check_allgather_coalesced(
 def check_gather(
     outputs: object, inputs: object, root: int, rank: int, size: int
 ) -> tuple[list[AnyArray], AnyArray]:
-    """Return the list of arrays that are filled on the root, and the one input."""
+    """Return the list of output arrays of the root, and the single input."""
     _check_root_rank("gather", root, size)
     given = _check_list("gather", inputs, "input_tensors")
     lists = _check_list("gather", outputs, "output_tensors")
@@ -166,7 +166,7 @@ def check_gather(
 def check_scatter(
     outputs: object, inputs: object, root: int, rank: int, size: int
 ) -> tuple[AnyArray, list[AnyArray]]:
-    """Return the one output, and the list of arrays that the root gives out."""
+    """Return the single output, and the root's list of input arrays."""
     _check_root_rank("scatter", root, size)
     filled = _check_list("scatter", outputs, "output_tensors")
     lists = _check_list("scatter", inputs, "input_tensors")
@@ -177,7 +177,7 @@ def check_scatter(
 def check_reduce_scatter(
     outputs: object, inputs: object, op: ReduceOp, rank: int, size: int
 ) -> tuple[AnyArray, list[AnyArray]]:
-    """Return the one output, and the list of arrays of which each rank gets a sum.
+    """Return the single output, and the list of arrays, one for each rank's sum.
 
     They may have several shapes: the output has that of this rank's.
     """
@@ -198,7 +198,7 @@ def check_reduce_scatter(
 def check_sizes(
     operation: str, long_arrays: object, short_arrays: object, size: int, names: tuple[str, str]
 ) -> tuple[list[AnyArray], list[AnyArray]]:
-    """Return arrays of which each long one has room for `size` of its short one."""
+    """Return arrays; each long array has room for `size` of its short array."""
     given = (
         _check_list(operation, long_arrays, names[0]),
         _check_list(operation, short_arrays, names[1]),
@@ -231,7 +231,7 @@ def check_sizes(
 
 
 def check_message(operation: str, tensors: object) -> AnyArray:
-    """Return the one array of a message, which comes in a list."""
+    """Return the single array of a message, given in a list."""
     given = _check_list(operation, tensors, "tensors")
     return _check_single_dense(operation, given, "tensors", "tensor list")
 
@@ -245,7 +245,7 @@ def check_dense_list(operation: str, tensors: object, name: str) -> list[AnyArra
 
 
 def check_reducible(operation: str, op: ReduceOp, array: AnyArray | SparseArray) -> None:
-    """Check that `op` is defined for what the array holds."""
+    """Check that `op` is defined for the array's dtype."""
     try:
         reduction.check(op, array.dtype)
     except TypeError as error:
@@ -351,7 +351,7 @@ def _check_root_list(
     is_root: bool,
     size: int,
 ) -> list[AnyArray]:
-    """Return the one list that only the root gives; elsewhere nothing."""
+    """Return the single list, given by the root only; elsewhere nothing."""
     if is_root:
         return _check_rank_list_like(
             operation, _check_single(operation, lists, f"{what} list"), what, example, size
@@ -364,7 +364,7 @@ def _check_root_list(
 def _check_rank_list_like(
     operation: str, given: object, what: str, example: AnyArray, size: int
 ) -> list[AnyArray]:
-    """Return a list with an array for each rank, each like the single one."""
+    """Return a list with an array for each rank, each like the given array."""
     arrays = _check_rank_list(operation, given, what, size)
     _check_alike(operation, arrays, example)
     return arrays

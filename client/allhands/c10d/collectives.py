@@ -1,4 +1,4 @@
-"""The collectives of c10d: on lists of arrays, several of them a rank, with options."""
+"""Collectives of c10d: lists of arrays, several a rank, with options."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ from allhands.group.group import Group
 
 
 class Collectives:
-    """The calls of a group that all its ranks make; see `process_group` for what they raise."""
+    """Collective calls of a process group; errors are listed at `process_group`."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -55,7 +55,7 @@ class Collectives:
         root: int | None = None,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Overwrite all arrays, here and on all ranks, with the root's array at `rootTensor`.
+        """Overwrite all arrays on all ranks with the root's array at `rootTensor`.
 
         They are alike. One array alone, with `root`, is a list of one.
         """
@@ -83,7 +83,7 @@ class Collectives:
         op: ReduceOp | None = None,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Overwrite all arrays, here and on all ranks, with the combination of all of them.
+        """Overwrite all arrays on all ranks with the reduction of all arrays.
 
         They are alike, and all dense or all sparse: those have new indices and values then. AVG
         divides by how many there are on all ranks together.
@@ -118,7 +118,7 @@ class Collectives:
         op: ReduceOp | None = None,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Overwrite every array with the combination of all ranks' arrays in its place.
+        """Overwrite each array with the reduction of all ranks' arrays at its index.
 
         They may differ in their shapes, not in their dtype.
         """
@@ -138,7 +138,7 @@ class Collectives:
         root: int | None = None,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Overwrite the root's one array with the combination of all; others are only read."""
+        """Overwrite the root's single array with the reduction; inputs are only read."""
         opts, root = forms.split_root(opts, root)
         options = merge_options(ReduceOptions, opts, rootRank=root, reduceOp=op, timeout=timeout)
         given = forms.to_list(tensors)
@@ -173,7 +173,7 @@ class Collectives:
         *,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Fill each of n lists with all arrays of all ranks, where each rank gives n alike.
+        """Fill each of n lists with all arrays of all ranks, n alike a rank.
 
         The result is the one list where n is 1, else all lists. One array alone comes with one
         list of arrays.
@@ -218,7 +218,7 @@ class Collectives:
         *,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Fill the list of each rank with the arrays that it gives, of any shapes and dtypes."""
+        """Fill each rank's list with the arrays of that rank, of any shapes, dtypes."""
         options = merge_options(AllgatherOptions, opts, timeout=timeout)
         lists, inputs = checks.check_allgather_coalesced(
             output_tensor_lists, input_tensor_list, self.size()
@@ -235,7 +235,7 @@ class Collectives:
         *,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Fill every output, `size` times as long as its input, with all ranks' inputs there."""
+        """Fill each output, `size` times its input's length, with all ranks' inputs."""
         options = merge_options(AllgatherOptions, opts, timeout=timeout)
         name = "allgather_into_tensor_coalesced"
         filled, given = checks.check_sizes(
@@ -256,7 +256,7 @@ class Collectives:
         root: int | None = None,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Fill the root's list with every rank's one array; others give no list, and get none.
+        """Fill the root's list with every rank's array; elsewhere no list is given.
 
         One array alone comes with the root's list of arrays.
         """
@@ -277,7 +277,7 @@ class Collectives:
         root: int | None = None,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Overwrite the one output with this rank's array of the root's list; others give none.
+        """Overwrite the output with this rank's array of the root's list.
 
         One array alone comes with the root's list of arrays.
         """
@@ -298,7 +298,7 @@ class Collectives:
         op: ReduceOp | None = None,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Overwrite the one output with the combination of all ranks' arrays for this rank.
+        """Overwrite the output with the reduction of all ranks' arrays for this rank.
 
         One array alone comes with a list of arrays, one for each rank. They may have another shape
         for each rank, the same on all.
@@ -328,7 +328,7 @@ class Collectives:
         op: ReduceOp | None = None,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Overwrite `output` with this rank's share of the combination of every rank's `x`."""
+        """Overwrite `output` with this rank's block of the reduction of `x`."""
         opts, op = forms.split_op(opts, op)
         options = merge_options(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
         ended = self._try_inline(
@@ -353,7 +353,7 @@ class Collectives:
         op: ReduceOp | None = None,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Overwrite every output with this rank's share of the combination of all its inputs."""
+        """Overwrite each output with this rank's block of its inputs' reduction."""
         opts, op = forms.split_op(opts, op)
         options = merge_options(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
         name = "reduce_scatter_tensor_coalesced"
@@ -376,7 +376,7 @@ class Collectives:
         *,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Give each rank its input and fill its output with what it gives; sizes may differ."""
+        """Send each rank its input and receive in its output; sizes may differ."""
         options = merge_options(AllToAllOptions, opts, timeout=timeout)
         outputs = checks.check_dense_list("alltoall", output_tensors, "output_tensors")
         inputs = checks.check_dense_list("alltoall", input_tensors, "input_tensors")
@@ -394,7 +394,7 @@ class Collectives:
         *,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Give rank j its rows of `x` and fill this rank's rows of `output`; no sizes: equal."""
+        """Send rank j its rows of `x`, receive rows in `output`; no sizes: equal."""
         options = merge_options(AllToAllOptions, opts, timeout=timeout)
         recv, send = (
             forms.normalize_sizes(output_split_sizes),
@@ -415,10 +415,8 @@ class Collectives:
 
     alltoall_base = all_to_all_single
 
-    # ------------------------------------------------------------ inside
-
     def _select_group(self, options: Options) -> Group:
-        """Return what a call is made on: the group, or what collects its calls just now."""
+        """Return the group to call on, or the group collecting its calls."""
         group = self.group
         if group.coalescer is not None and (instead := group.coalescer.redirect()) is not None:
             return instead
@@ -427,7 +425,7 @@ class Collectives:
     def _try_inline(
         self, options: Options, result: Result, name: str, *arguments: object
     ) -> Work | None:
-        """Make a call whose caller waits on its thread by the shortest way; None: it has not begun.
+        """Make a blocking call on the caller's thread; None: not started.
 
         What goes by it is looked at there; what does not is checked, and told what is wrong.
         """

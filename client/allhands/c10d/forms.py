@@ -1,4 +1,4 @@
-"""The forms in which c10d takes arguments: one array for a list of one, a root for options."""
+"""Argument forms of c10d: an array for a list of length 1, a root for options."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -13,12 +13,12 @@ Arrays: TypeAlias = Sequence[AnyArray]
 
 
 def to_list(tensors: Any) -> list[Any] | tuple[Any, ...]:
-    """Return a list also for one array alone."""
+    """Return a list, also for a single array."""
     return tensors if isinstance(tensors, list | tuple) else [tensors]
 
 
 def nest_lists(single: object, per_rank: object) -> tuple[object, object]:
-    """Return lists also for one array alone, which comes with a list of arrays for the ranks."""
+    """Return nested lists, also for a single array with a list for the ranks."""
     if not isinstance(single, np.ndarray):
         return single, [] if per_rank is None else per_rank
     has_none = per_rank is None or (isinstance(per_rank, list | tuple) and not per_rank)
@@ -28,17 +28,17 @@ def nest_lists(single: object, per_rank: object) -> tuple[object, object]:
 def split_root(
     opts: AnyOptions | int | None, root: int | None
 ) -> tuple[AnyOptions | None, int | None]:
-    """Tell options from a root in their place."""
+    """Separate options from a root given in place of options."""
     return (None, opts) if isinstance(opts, int) else (opts, root)
 
 
 def split_op(
     opts: AnyOptions | ReduceOp | None, op: ReduceOp | None
 ) -> tuple[AnyOptions | None, ReduceOp | None]:
-    """Tell options from an operation in their place."""
+    """Separate options from an operation given in place of options."""
     return (None, opts) if isinstance(opts, ReduceOp) else (opts, op)
 
 
 def normalize_sizes(split_sizes: Sequence[int] | None) -> Sequence[int] | None:
-    """Return split sizes; None where an empty list says that shares are equal."""
+    """Return split sizes; None for an empty list, meaning equal shares."""
     return None if split_sizes is None or len(split_sizes) == 0 else split_sizes

@@ -1,4 +1,4 @@
-"""The calls of a group, whose works give what the caller says: lists, where c10d has lists."""
+"""Calls of a group whose works return a given result, such as c10d's lists."""
 
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
@@ -11,7 +11,7 @@ from allhands.group.group import Group
 
 
 class FixedResultCollectives(Collectives[Work]):
-    """One call of a group: when it has ended well, its work gives `result`."""
+    """One call of a group; its work returns `result` after success."""
 
     def __init__(self, group: Group, result: Result) -> None:
         self._group = group

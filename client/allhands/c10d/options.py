@@ -1,4 +1,4 @@
-"""What a method of a process group may be told beside its arrays, as c10d has it.
+"""Options of process group methods, as in c10d.
 
 Plain values that programs make and then change: `opts = BroadcastOptions(); opts.rootRank = 1`.
 Ranks are ranks of the group. A `timeout` of None is the group's; `asyncOp=False` says that the
@@ -16,7 +16,7 @@ from allhands.deadlines import Timeout
 
 @dataclass(slots=True)
 class Options:
-    """What every method may be told."""
+    """Options common to all methods."""
 
     timeout: Timeout | None = None
     asyncOp: bool = True
@@ -85,7 +85,7 @@ class BarrierOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """What a process group was told, as `ProcessGroup.options` has it."""
+    """Options a process group was made with, as `ProcessGroup.options`."""
 
     _timeout: timedelta
 
@@ -96,7 +96,7 @@ AnyOptions = TypeVar("AnyOptions", bound=Options)
 def merge_options(
     kind: type[AnyOptions], opts: AnyOptions | None, **overrides: object
 ) -> AnyOptions:
-    """Return the options of one call; what is said in `more`, unless None, counts first.
+    """Return the options of one call; values of `more` except None take precedence.
 
     Raises:
         TypeError: `given` is something else.

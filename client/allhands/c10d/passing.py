@@ -1,4 +1,4 @@
-"""What c10d says of a monitored barrier that not all ranks have passed, beside who has not."""
+"""Text of c10d for a monitored barrier with missing ranks."""
 
 import copy
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ def to_c10d_error(
     timeout: float | None,
     names_all: bool,
 ) -> AllhandsError:
-    """Return an error with what c10d says on a rank before what all ranks are told.
+    """Return an error with c10d's text for this rank before the common text.
 
     `ranks` are those of the group, as ranks of the world, `limit` the seconds that were asked for.
     """

@@ -30,10 +30,10 @@ _MIN_TIMEOUT = 0.001
 
 
 class ProcessGroup(Collectives):
-    """A `Group` as c10d has it; any number of them may stand for one group."""
+    """A `Group` with c10d's interface; several may wrap the same group."""
 
     def name(self) -> str:
-        """Return the name of the backend; `group_name` is that of the group."""
+        """Return the name of the backend; `group_name` names the group."""
         return "allhands"
 
     @property
@@ -45,7 +45,7 @@ class ProcessGroup(Collectives):
         return GroupOptions(timedelta(seconds=self.group.timeout))
 
     def _set_default_timeout(self, timeout: Timeout) -> None:
-        """Say how long calls of the group may take from now on that do not say it themselves."""
+        """Set the default timeout of later calls of the group."""
         self.group.timeout = to_seconds(timeout)
 
     def _get_sequence_number_for_group(self) -> int:
@@ -59,7 +59,7 @@ class ProcessGroup(Collectives):
     def send(
         self, tensors: Arrays, dstRank: int, tag: int = 0, *, timeout: Timeout | None = None
     ) -> Work:
-        """Send the one array; ended when it may be changed, received or not."""
+        """Send a single array; ends when the array may be changed."""
         array = checks.check_message("send", tensors)
         return FixedResultCollectives(self.group, [array]).send(
             array, dstRank, tag, _to_seconds(timeout)
@@ -68,7 +68,7 @@ class ProcessGroup(Collectives):
     def recv(
         self, tensors: Arrays, srcRank: int, tag: int = 0, *, timeout: Timeout | None = None
     ) -> Work:
-        """Overwrite the one array with the next message from that rank under `tag`."""
+        """Overwrite a single array with the next message of a rank under `tag`."""
         array = checks.check_message("recv", tensors)
         return FixedResultCollectives(self.group, [array]).recv(
             array, srcRank, tag, _to_seconds(timeout)
@@ -77,7 +77,7 @@ class ProcessGroup(Collectives):
     def recv_anysource(
         self, tensors: Arrays, tag: int = 0, *, timeout: Timeout | None = None
     ) -> Work:
-        """Overwrite the one array with a message from whoever sends: `Work.source_rank()`."""
+        """Overwrite a single array with a message of any rank: `Work.source_rank()`."""
         array = checks.check_message("recv_anysource", tensors)
         return FixedResultCollectives(self.group, [array]).recv(
             array, None, tag, _to_seconds(timeout)
@@ -88,7 +88,7 @@ class ProcessGroup(Collectives):
     def barrier(
         self, opts: BarrierOptions | None = None, *, timeout: Timeout | None = None
     ) -> Work:
-        """End when every rank has called it; calls before it have ended by then."""
+        """End when every rank has called `barrier`; earlier calls have ended by then."""
         options = merge_options(BarrierOptions, opts, timeout=timeout)
         ended = self._try_inline(options, None, "barrier")
         if ended is not None:
@@ -102,7 +102,7 @@ class ProcessGroup(Collectives):
         *,
         label: str | None = None,
     ) -> None:
-        """Return when every rank has called it; else all ranks are told who has not.
+        """Wait for every rank, or name the missing ranks on all ranks.
 
         With `wait_all_ranks` the error names every rank that is missing, not only the first.
 

@@ -1,4 +1,4 @@
-"""Calls in which every rank brings several arrays that are alike, as if they were on devices.
+"""Calls with several like arrays a rank, as if on several devices (multi-tensor).
 
 What a rank has is put together first, goes as one, and is written to all places at the end.
 """
@@ -20,7 +20,7 @@ from allhands.data.sparse_array import SparseArray, sum_duplicates, unflatten_in
 def broadcast(
     views: Sequence[Array], root: int, root_tensor: int, result: Sequence[AnyArray]
 ) -> CompositeCall:
-    """Overwrite all arrays, on all ranks, with one of the root's."""
+    """Overwrite all arrays on all ranks with an array of the root."""
 
     def steps(moves: StepBuilder) -> StepGenerator:
         whole = views[root_tensor].copy()
@@ -32,7 +32,7 @@ def broadcast(
 
 
 def all_reduce(views: Sequence[Array], op: ReduceOp, result: Sequence[AnyArray]) -> CompositeCall:
-    """Overwrite all arrays, on all ranks, with the combination of all of them."""
+    """Overwrite all arrays on all ranks with the reduction of all arrays."""
 
     def steps(moves: StepBuilder) -> StepGenerator:
         whole = np.empty_like(views[0])
@@ -51,7 +51,7 @@ def all_gather(
     arrays: Sequence[AnyArray],
     result: object,
 ) -> CompositeCall:
-    """Fill the outputs with all ranks' inputs, again and again: lists of them end to end.
+    """Fill the outputs with all ranks' inputs, as concatenated lists.
 
     The inputs are the elements of what was `given`.
     """
@@ -68,7 +68,7 @@ def all_gather(
 
 
 def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> CompositeCall:
-    """Let all arrays, on all ranks, hold the combination of all of them."""
+    """Reduce all sparse arrays of all ranks into each array."""
     mine = _combine(arrays, op)
     chain = sparse.all_reduce(mine, op)
 
@@ -83,25 +83,25 @@ def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> CompositeC
 
 
 def _combine(arrays: Sequence[SparseArray], op: ReduceOp) -> SparseArray:
-    """Return a new array that is the combination of these, which are alike."""
+    """Return a new array, the reduction of like arrays."""
     stored = [sum_duplicates(array) for array in arrays]
     union, whole = sparse.combine_stored(_choose_local_op(op, arrays[0].dtype), stored, len(arrays))
     return SparseArray(unflatten_indices(union, arrays[0]), whole, arrays[0].shape)
 
 
 def _choose_local_op(op: ReduceOp, dtype: "np.dtype[np.generic]") -> ReduceOp:
-    """Return what combines the arrays of a rank, so that the ranks' can be combined by `op`."""
+    """Return the operation that reduces a rank's own arrays before `op`."""
     return ReduceOp.SUM if isinstance(op.value, PremulSum) or _is_integer_average(op, dtype) else op
 
 
 def _divide_average(op: ReduceOp, whole: Array, count: int) -> None:
-    """Divide what was added up at home, `count` arrays, by as many."""
+    """Divide a local sum of `count` arrays by `count`."""
     if _is_integer_average(op, whole.dtype):
         finish(op, whole, count)
 
 
 def _is_integer_average(op: ReduceOp, dtype: "np.dtype[np.generic]") -> bool:
-    """Say whether it is an average of integers: those of averages would drop fractions twice."""
+    """Return whether `op` averages integers; averaging averages would round twice."""
     return op is ReduceOp.AVG and dtype.kind in "iu"
 
 
@@ -113,7 +113,7 @@ def _fill(views: Sequence[Array], whole: Array) -> None:
 def _describe_call(
     name: str, arrays: Sequence[AnyArray], reduce: str = "", root: int | None = None
 ) -> CallSignature:
-    """Describe a call in which every rank brings such arrays, all alike."""
+    """Describe a call with such arrays on every rank, all alike."""
     first = arrays[0]
     return CallSignature(
         name,

@@ -1,4 +1,4 @@
-"""Arrays cut and joined along any dimension, for collectives that know only the first."""
+"""Arrays cut and joined along any dimension, for collectives along dimension 0."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def normalize_dim(dim: int, array: AnyArray, name: str) -> int:
 
 
 def split_rows(array: AnyArray, dim: int, name: str, size: int) -> AnyArray:
-    """Return a contiguous array of `size` equal shares along a dimension, one row for each rank.
+    """Return `size` equal shares along a dimension as rows of a contiguous array.
 
     Raises:
         ValueError: there is no such dimension, or its length is no multiple of `size`.
@@ -35,7 +35,7 @@ def split_rows(array: AnyArray, dim: int, name: str, size: int) -> AnyArray:
 
 
 def join_rows(rows: AnyArray, dim: int) -> AnyArray:
-    """Return arrays, one in each row, one after the other along a dimension of theirs."""
+    """Return the rows of an array, concatenated along a dimension."""
     _, *shape = rows.shape
     shape[dim] *= len(rows)
     whole: AnyArray = np.moveaxis(rows, 0, dim).reshape(shape)

@@ -1,4 +1,4 @@
-"""Bucket: gradients that travel together, and how far they are in a step."""
+"""Bucket: gradients that travel as one array, and their progress in a step."""
 
 import concurrent.futures
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ _GRACE_SECONDS = 1.0
 
 
 class Bucket(ABC):
-    """One of the buckets of a reducer; used again in every step."""
+    """A bucket of a reducer, used again in every step."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Bucket(ABC):
     @property
     @abstractmethod
     def buffer(self) -> Gradient:
-        """What hooks are given; after `collect` it has the averages."""
+        """The array given to hooks; after `collect` the averages."""
 
     @abstractmethod
     def fill(self, index: int, gradient: Any) -> None:
@@ -56,11 +56,11 @@ class Bucket(ABC):
 
     @abstractmethod
     def take_average(self, index: int, out: Any) -> Gradient:
-        """Return the average of a parameter: in what is wanted, or for None in something new."""
+        """Return a parameter's average in a given array; None: in a new array."""
 
     @abstractmethod
     def _store_average(self, average: Any) -> None:
-        """Have averages that are like the buffer."""
+        """Store averages that are like the buffer."""
 
     def reset(self) -> None:
         """Wait for gradients once more."""
@@ -68,7 +68,7 @@ class Bucket(ABC):
         self._future = None
 
     def launch(self, hook: CommHook, state: Any) -> None:
-        """Begin to average what is in the buffer; the errors are those of the hook.
+        """Start averaging the buffer; errors are those of the hook.
 
         Raises:
             RuntimeError: the hook does not answer with a future.
@@ -76,7 +76,7 @@ class Bucket(ABC):
         self._future = comm_hook.check_future(hook(state, self._make_grad_bucket()))
 
     def collect(self) -> None:
-        """Wait for the averages, and have them where the gradients were.
+        """Wait for the averages and store each in place of its gradient.
 
         Raises:
             TimeoutError: the future of a hook is not completed within the group's timeout.
@@ -102,7 +102,7 @@ class Bucket(ABC):
 
 
 class DenseBucket(Bucket):
-    """Gradients one after the other in memory that collectives copy least."""
+    """Gradients concatenated in memory cheap for collectives."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -136,7 +136,7 @@ class DenseBucket(Bucket):
 
 
 class SparseBucket(Bucket):
-    """The gradient of one parameter of which some rows are stored."""
+    """The gradient of a parameter with only some rows stored."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -167,7 +167,7 @@ class SparseBucket(Bucket):
 
 
 def _allocate(count: int, dtype: "np.dtype[Any]", group: Group) -> AnyArray:
-    """Return memory that the ranks of a host share; any where that is used up."""
+    """Return memory shared by the ranks of a host, or private when exhausted."""
     if count == 0:
         return np.zeros(0, dtype)
     try:

@@ -1,4 +1,4 @@
-"""Which gradients travel together: buckets by size, of one dtype each. Pure."""
+"""Assignment of gradients to buckets, by size, of one dtype each. Pure."""
 
 import itertools
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ class ArraySpec(Protocol):
 
 @dataclass(slots=True)
 class _OpenBucket:
-    """What fills up with arrays of one dtype."""
+    """A bucket being filled with arrays of one dtype."""
 
     limit: int
     """Which of the limits it goes by."""
@@ -79,7 +79,7 @@ def compute_bucket_assignment_by_size(
 
 @dataclass(frozen=True, slots=True)
 class BucketLayout:
-    """Where the gradients of one bucket lie in its flat array."""
+    """Offsets of a bucket's gradients in its flat array."""
 
     parameters: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -88,7 +88,7 @@ class BucketLayout:
 
     @property
     def count(self) -> int:
-        """How many elements the bucket has."""
+        """Number of elements of the bucket."""
         stop: int = self.spans[-1].stop
         return stop
 
@@ -111,7 +111,7 @@ def make_layouts(
     wanted: Collection[int],
     alone: Collection[int] = (),
 ) -> list[BucketLayout]:
-    """Lay out given buckets of the arrays that are wanted.
+    """Make the layouts of given buckets of the wanted arrays.
 
     Raises:
         RuntimeError: a bucket that is empty or of several dtypes, or one that an array shares that

@@ -45,7 +45,7 @@ def all_gather_into_tensor_coalesced(
     timeout: float | None = None,
     label: str | None = None,
 ) -> list[AnyArray]:
-    """Return for each array every rank's, one after the other along dimension 0."""
+    """Return for each array every rank's array, concatenated along dimension 0."""
     given, found = [np.atleast_1d(one) for one in _check_arrays(arrays)], resolve(group, tag)
     made = list(given)
     for places in _group_by_dtype(given):
@@ -68,7 +68,7 @@ def reduce_scatter_tensor_coalesced(
     timeout: float | None = None,
     label: str | None = None,
 ) -> list[AnyArray]:
-    """Return the `reduce_scatter_tensor` of each array; `scatter_dim`: one for each, or for all.
+    """Return the `reduce_scatter_tensor` of each array; `scatter_dim`: each, or all.
 
     Raises:
         ValueError: another number of dimensions, or one that the ranks cannot share equally.
@@ -109,7 +109,7 @@ def _check_arrays(arrays: Sequence[AnyArray]) -> list[AnyArray]:
 
 
 def _group_by_dtype(arrays: Sequence[AnyArray]) -> list[list[int]]:
-    """Return the places of the arrays of each dtype, in the order in which those come first."""
+    """Return the indices of the arrays of each dtype, in order of first use."""
     found: dict[np.dtype[np.generic], list[int]] = {}
     for at, one in enumerate(arrays):
         found.setdefault(one.dtype, []).append(at)
@@ -117,7 +117,7 @@ def _group_by_dtype(arrays: Sequence[AnyArray]) -> list[list[int]]:
 
 
 def _iterate_spans(counts: Sequence[int], indices: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Give for each array its place, and where its elements are among all of them."""
+    """Yield each array's index, and the span of its elements among all."""
     start = 0
     for at, count in zip(indices, counts, strict=True):
         yield at, start, start + count

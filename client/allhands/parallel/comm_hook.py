@@ -1,4 +1,4 @@
-"""What a communication hook must be: checked when it is registered, and when it has answered."""
+"""Checks of communication hooks, when registered and when answered."""
 
 import concurrent.futures
 import inspect
@@ -15,7 +15,7 @@ CommHook: TypeAlias = Callable[[Any, GradBucket], "concurrent.futures.Future[Any
 
 
 def check_hook(hook: object) -> None:
-    """Refuse what cannot be a hook, as far as its signature says.
+    """Refuse a hook whose signature does not fit.
 
     Raises:
         TypeError: it cannot be called.
@@ -46,7 +46,7 @@ def check_hook(hook: object) -> None:
 
 
 def check_future(future: object) -> "concurrent.futures.Future[Any]":
-    """Return what a hook has answered with, if that is a future.
+    """Return the answer of a hook if a future.
 
     Raises:
         RuntimeError: it is something else.
@@ -57,7 +57,7 @@ def check_future(future: object) -> "concurrent.futures.Future[Any]":
 
 
 def check_average(average: object, buffer: Gradient) -> Any:
-    """Return what the future of a hook has given, as the buffer of a bucket has it.
+    """Return the result of a hook's future, in the form of the bucket's buffer.
 
     It may be a list of one array; one that is not sparse may have any shape.
 

@@ -1,4 +1,4 @@
-"""Deferred: a future that is completed by whoever asks for it."""
+"""Lazy future: completed by the thread that asks for its result."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ S = TypeVar("S")
 
 
 class LazyFuture(Future[T]):
-    """What a hook still has to do when its first collective has ended, as a future.
+    """Future of a hook's remaining work after its first collective.
 
     The rest runs on the thread that asks first, by `result` or `exception`; until then the future
     is not done. So a reducer that asks bucket by bucket makes the further collectives of all its
@@ -24,17 +24,17 @@ class LazyFuture(Future[T]):
         self._finish_lock = threading.Lock()
 
     def result(self, timeout: float | None = None) -> T:
-        """Do what is left, unless somebody has, and return what it gives."""
+        """Do the remaining work, unless already done, and return its result."""
         self._complete()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Do what is left, unless somebody has, and return what went wrong with it."""
+        """Do the remaining work, unless already done, and return its error."""
         self._complete()
         return super().exception(timeout)
 
     def then(self, function: "Callable[[Future[T]], S]") -> Future[S]:
-        """Return the future of `function(self)`, which is as deferred as this one."""
+        """Return the future of `function(self)`, just as lazy."""
 
         def follow() -> S:
             self.exception()

@@ -1,4 +1,4 @@
-"""The forms in which functional calls take a group, and the group that each of them means."""
+"""Group arguments of functional calls: the accepted forms, and their group."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
@@ -36,7 +36,7 @@ class NotOneDimension(InvalidArgument, AssertionError):
 
 
 class ExpandedGroup(NamedTuple):
-    """What a group was given as, written out."""
+    """A group argument, written out."""
 
     tag: str
     """By what `find_group` finds it; "": the world, or nothing was said."""
@@ -46,7 +46,7 @@ class ExpandedGroup(NamedTuple):
 
 
 def expand_group(group: GroupLike, tag: str = "") -> ExpandedGroup:
-    """Write a group out; `tag` takes the place of its own.
+    """Write a group out; `tag` replaces the group's tag.
 
     Raises:
         ValueError: groups of different sizes, no ranks, or a group that this rank is not in.
@@ -87,7 +87,7 @@ def expand_group(group: GroupLike, tag: str = "") -> ExpandedGroup:
 
 
 def resolve(group: GroupLike, tag: str = "") -> Group:
-    """Return the group that is meant; one given as ranks is made where there is none. As expand."""
+    """Return the group of an argument; given ranks, make the group if missing."""
     found = _find_or_create(group, tag)
     refuse_while_coalescing(found, "a functional call")
     return found

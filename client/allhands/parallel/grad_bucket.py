@@ -1,4 +1,4 @@
-"""GradBucket: gradients that travel together, as a communication hook gets them."""
+"""GradBucket: gradients of one bucket, as given to a communication hook."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ Gradient: TypeAlias = AnyArray | SparseArray
 
 
 class GradBucket:
-    """One bucket of one step. Its buffer is the reducer's, and the hook's until its future is done.
+    """A bucket of one step; the hook owns its buffer until the hook's future ends.
 
     Buckets come to a hook by their index, the same on all ranks.
     """
@@ -38,22 +38,22 @@ class GradBucket:
         return self._index
 
     def is_last(self) -> bool:
-        """Say whether this is the last bucket of the step."""
+        """Return whether this is the last bucket of the step."""
         return self._is_last
 
     def buffer(self) -> Any:
-        """Return this rank's gradients, one after the other, as one flat array; not averaged.
+        """Return this rank's gradients, concatenated in a flat array; not averaged.
 
         A sparse gradient is alone in its bucket: the buffer is a `SparseArray`.
         """
         return self._buffer
 
     def is_sparse(self) -> bool:
-        """Say whether it holds a sparse gradient."""
+        """Return whether the bucket holds a sparse gradient."""
         return isinstance(self._buffer, SparseArray)
 
     def set_buffer(self, buffer: Gradient) -> None:
-        """Let `buffer` and `gradients` give another array from now on, flat or as sparse.
+        """Replace the array of `buffer` and `gradients`, flat or sparse.
 
         Raises:
             ValueError: it has another dtype or shape.
@@ -76,15 +76,15 @@ class GradBucket:
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def parameters(self) -> list[AnyArray]:
-        """Return the parameters that the gradients belong to."""
+        """Return the parameters of the gradients."""
         return list(self._parameters)
 
     def indices(self) -> tuple[int, ...]:
-        """Return the place of each parameter among those of the reducer; no bucket shares any."""
+        """Return the reducer's index of each parameter; buckets are disjoint."""
         return self._layout.parameters
 
     def group(self) -> Group:
-        """Return the ranks that the gradients are averaged over."""
+        """Return the ranks to average the gradients over."""
         return self._group
 
     def __repr__(self) -> str:

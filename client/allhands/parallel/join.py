@@ -1,4 +1,4 @@
-"""Join: ranks that run out of inputs stand in for themselves until the last rank has none left.
+"""Join: ranks out of inputs shadow collectives until the last rank is done.
 
 A rank that leaves the block goes on to make, with zeros, the collectives that the others still
 make, so that nobody waits for it. The protocol is that of torch.distributed.algorithms.Join.
@@ -21,18 +21,18 @@ _SKEW_THRESHOLD = 1000
 
 
 class JoinHook:
-    """What a rank does for one joinable once it has no inputs left; by default nothing."""
+    """Actions of a rank out of inputs, for one joinable; by default nothing."""
 
     def main_hook(self) -> None:
         """Shadow the collectives of one iteration of the joinable; called again and again."""
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """Do what is due when all ranks have joined; `is_last_joiner`: this one did so last."""
+        """Run once all ranks have joined; `is_last_joiner`: this rank joined last."""
 
 
 @dataclass(frozen=True, slots=True)
 class _JoinOptions:
-    """What a `Join` wants of one of its joinables."""
+    """Options of a `Join` for one of its joinables."""
 
     notifies: bool = False
     """Whether it tells the other ranks of each iteration: the first one does."""
@@ -43,7 +43,7 @@ _NO_JOIN = _JoinOptions()
 
 
 class Joinable(ABC):
-    """Something that makes collectives in each iteration and can take part in a `Join`.
+    """Base of objects with collectives in each iteration, for `Join`.
 
     It calls `Join.notify_join_context(self)` in each iteration before its first collective.
     Arrays live in the memory of the host: there is no `join_device`, and one that a subclass has
@@ -59,7 +59,7 @@ class Joinable(ABC):
     @property
     @abstractmethod
     def join_process_group(self) -> AnyGroup:
-        """The group of its collectives; None: the world."""
+        """The group of the collectives; None: the world."""
 
 
 class Join:
@@ -129,7 +129,7 @@ class Join:
 
     @staticmethod
     def notify_join_context(joinable: Joinable) -> Work | None:
-        """Tell the ranks that have joined that this one begins another iteration.
+        """Tell the joined ranks that this rank begins another iteration.
 
         A joinable calls it before the collectives of each iteration. Outside of a `Join` that is
         enabled, and for all but the first of its joinables, it does nothing.
@@ -164,7 +164,7 @@ class Join:
 
 
 def _find_common_group(joinables: Sequence[Joinable]) -> AnyGroup:
-    """Return the group that all of them use."""
+    """Return the group of all joinables."""
     first = joinables[0].join_process_group
     found = first or default_world.default_group()
     if any(
@@ -181,7 +181,7 @@ def _make_count(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
 
 
 def _count_iterating(group: AnyGroup, own: int) -> int:
-    """Return how many ranks begin another iteration; `own` is 1 if this one does."""
+    """Return the count of iterating ranks; `own` is 1 if this rank is."""
     calls.refuse_while_coalescing(group, "Join")
     count = _make_count(own)
     collectives.all_reduce(count, group=group, label="join")

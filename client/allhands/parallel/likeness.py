@@ -11,7 +11,7 @@ _NBYTES = 32
 
 
 def check_consistency(group: Group, what: str, description: object) -> None:
-    """Compare a description, which has a `repr` that says it all, among the ranks of a group.
+    """Compare the `repr` of a description among the ranks of a group.
 
     Raises:
         ValueError: they differ; on every rank.

@@ -1,4 +1,4 @@
-"""DeviceMesh: the ranks of a world laid out in several dimensions, with a group along each.
+"""DeviceMesh: ranks laid out in several dimensions, with a group along each.
 
     mesh = ah.init_device_mesh((2, 4), mesh_dim_names=("dp", "tp"))
     ah.all_reduce(gradient, group=mesh.get_group("dp"))
@@ -24,7 +24,7 @@ Dim = int | str
 
 
 class DeviceMesh:
-    """An array of ranks of the world; each rank of it is in one group along each dimension.
+    """An array of world ranks; each rank has a group along each dimension.
 
     All ranks that are in it make it, with the same arguments; others may. A part of a mesh, as
     `mesh["dp", "tp"]` gives it, is the one that this rank is in, and has the groups of the whole.
@@ -90,7 +90,7 @@ class DeviceMesh:
         return self.mesh.shape
 
     def size(self, mesh_dim: Dim | None = None) -> int:
-        """Return how many ranks there are along a dimension; None: in all."""
+        """Return the number of ranks along a dimension; None: in all."""
         return self.mesh.size if mesh_dim is None else self.shape[self._resolve_dim(mesh_dim)]
 
     def get_rank(self) -> int:
@@ -98,11 +98,11 @@ class DeviceMesh:
         return self._rank
 
     def get_coordinate(self) -> list[int] | None:
-        """Return where this rank is, by dimension; None: it is not in the mesh."""
+        """Return this rank's index in each dimension; None: outside the mesh."""
         return None if self._coordinate is None else list(self._coordinate)
 
     def get_local_rank(self, mesh_dim: Dim | None = None) -> int:
-        """Return this rank's place along a dimension; None: the only one there is.
+        """Return this rank's index along a dimension; None: the only dimension.
 
         Raises:
             RuntimeError: which dimension, of several; or this rank is not in the mesh.
@@ -111,7 +111,7 @@ class DeviceMesh:
         return self._require_coordinate()[self._resolve_only_dim(mesh_dim)]
 
     def get_group(self, mesh_dim: Dim | None = None) -> Group:
-        """Return the group of this rank along a dimension; None: the only one there is.
+        """Return this rank's group along a dimension; None: the only dimension.
 
         A rank's place in the group is its place along the dimension. Errors as `get_local_rank`.
         """
@@ -131,7 +131,7 @@ class DeviceMesh:
     # ------------------------------------------------------------ parts of it
 
     def __getitem__(self, names: str | tuple[str, ...]) -> "DeviceMesh":
-        """Return the mesh of the named dimensions that this rank is in, in the order given.
+        """Return this rank's mesh of the named dimensions, in the order given.
 
         The name of what `flatten` made gives that.
 
@@ -161,7 +161,7 @@ class DeviceMesh:
         return part
 
     def flatten(self, name: str | None = None) -> "DeviceMesh":
-        """Return the ranks of this mesh in one dimension, with a group of all of them.
+        """Return the mesh's ranks in one dimension, with a group of all.
 
         All its ranks call this. Asked for again it is the same; the mesh of which this is a part
         gives it by its name: `mesh["dp", "tp"].flatten()`, then `mesh["dp_tp"]`.
@@ -195,8 +195,6 @@ class DeviceMesh:
         flat._root = self._root
         self._root._flattened[name] = flat
         return flat
-
-    # ------------------------------------------------------------ inside
 
     def _require_coordinate(self) -> tuple[int, ...]:
         if self._coordinate is None:
@@ -232,7 +230,7 @@ def init_device_mesh(
     *,
     timeout: float | None = None,
 ) -> DeviceMesh:
-    """Lay out the ranks of the world from 0 on in a mesh of this shape, the last dimension first.
+    """Lay out the world's ranks in a mesh of this shape, last dimension fastest.
 
     All ranks call this; those that it has no place for may. See `DeviceMesh`.
 
@@ -253,7 +251,7 @@ def init_device_mesh(
 
 
 def _parse_shape(shape: object) -> tuple[int, ...]:
-    """Return a shape as numbers; a single one is that of one dimension."""
+    """Return a shape as numbers; a single number is a 1-D shape."""
     if isinstance(shape, int):
         return (shape,)
     if isinstance(shape, str) or not isinstance(shape, Sequence):
@@ -265,7 +263,7 @@ def _parse_shape(shape: object) -> tuple[int, ...]:
 
 
 def _check_ranks(mesh: npt.ArrayLike, world_size: int) -> Ranks:
-    """Return the ranks of a mesh as an array of its own."""
+    """Return the ranks of a mesh as a new array."""
     given = np.asarray(mesh)
     if given.dtype.kind not in "iu" or not given.size:
         raise TypeError(f"a mesh is made of ranks, at least one, not of {given.dtype}: {mesh!r}")
@@ -300,7 +298,7 @@ def _find_coordinate(ranks: Ranks, rank: int) -> tuple[int, ...] | None:
 
 
 def _select_along(ranks: Ranks, coordinate: tuple[int, ...], dim: int) -> Ranks:
-    """Return the ranks along one dimension that have a rank's place in the others."""
+    """Return the ranks along one dimension through a rank's coordinate."""
     line: Ranks = ranks[
         tuple(slice(None) if at == dim else one for at, one in enumerate(coordinate))
     ]
@@ -308,7 +306,7 @@ def _select_along(ranks: Ranks, coordinate: tuple[int, ...], dim: int) -> Ranks:
 
 
 def _get_or_make_group(ranks: Ranks, timeout: float | None) -> Group:
-    """Return a group of ranks, this one among them: the world, where it is just that."""
+    """Return a group of ranks, this rank included; the world for all ranks."""
     world, listed = default_group(), ranks.tolist()
     if tuple(listed) == world.ranks and timeout is None:
         return world

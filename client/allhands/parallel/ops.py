@@ -1,10 +1,10 @@
-"""Operations by their names, as functional calls take them."""
+"""Operations by name, as in functional calls."""
 
 from allhands.collectives.reduction import ReduceOp
 
 
 def parse_op(op: ReduceOp | str) -> ReduceOp:
-    """Return the operation that is meant by "sum", "avg", "max" or any other of `ReduceOp`.
+    """Return the operation named "sum", "avg", "max" or any other of `ReduceOp`.
 
     Raises:
         ValueError: there is none of that name.

@@ -1,4 +1,4 @@
-"""Parameters: what a reducer averages gradients for, by name and by place."""
+"""Parameters of a reducer, by name and by index."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -16,7 +16,7 @@ _MAX_NAMED = 8
 
 
 class Parameters:
-    """Parameters in the order in which they were given."""
+    """Parameters in the given order."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Parameters:
             )
 
     def get_index(self, key: Key) -> int:
-        """Return the place of a parameter whose gradient is averaged.
+        """Return the index of a parameter whose gradient is averaged.
 
         Raises:
             ValueError: there is none, or it is ignored.
@@ -70,7 +70,7 @@ class Parameters:
         return f"parameter{'' if len(names) == 1 else 's'} {', '.join(names[:_MAX_NAMED])}{more}"
 
     def check_gradient(self, index: int, gradient: Gradient, is_written: bool) -> None:
-        """Refuse what is not like the parameter.
+        """Refuse a gradient unlike its parameter.
 
         Raises:
             TypeError: no array, or none that is sparse where it has to be.
@@ -100,7 +100,7 @@ class Parameters:
             check_target(gradient, name)
 
     def describe(self) -> object:
-        """Return what must be the same on all ranks."""
+        """Return the facts that must be the same on all ranks."""
         arrays = [(one, self.arrays[one].dtype.str, self.arrays[one].shape) for one in self.indices]
         return arrays, sorted(self.sparse)
 

@@ -1,4 +1,4 @@
-"""Reducer: averages the gradients of a step over the ranks while the step computes others still.
+"""Reducer: averages gradients over the ranks while the step still computes.
 
     reducer = ah.Reducer(parameters)
     for batch in batches:
@@ -38,7 +38,7 @@ _MIB = 1 << 20
 
 @dataclass(slots=True)
 class _Step:
-    """One step, its gradients by the place of their parameters."""
+    """State of a step; gradients by index of their parameters."""
 
     order: list[int] = field(default_factory=list)
     """Those that were marked ready, the first one first."""
@@ -144,7 +144,7 @@ class Reducer(Joinable):
         return view
 
     def prepare_for_forward(self) -> None:
-        """Check that the step before is over; nothing follows from a call that is left out.
+        """Check that the step before has ended; optional.
 
         Raises:
             RuntimeError: gradients were marked ready and not waited for.
@@ -156,7 +156,7 @@ class Reducer(Joinable):
             )
 
     def prepare_for_backward(self, unused: Iterable[Key] = ()) -> None:
-        """Say which parameters this step will not use here, so that no bucket waits for them.
+        """Name the parameters unused in this step, so that no bucket waits.
 
         Without this call `wait` finds them.
 
@@ -177,7 +177,7 @@ class Reducer(Joinable):
         self._launch(step)
 
     def mark_ready(self, key: Key, gradient: Gradient | None = None) -> None:
-        """Say that the gradient of a parameter is there; its bucket may be under way afterwards.
+        """Mark a parameter's gradient as computed; may launch its bucket.
 
         Args:
             key: the parameter.
@@ -235,7 +235,7 @@ class Reducer(Joinable):
         return list(self.gradients)
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
-        """Let `hook(state, bucket)` average each bucket; it returns the future of an array.
+        """Let `hook(state, bucket)`, which returns a future, average each bucket.
 
         It is called on the thread that marks gradients ready, bucket by bucket in the same order on
         all ranks, and returns without waiting. See `ah.hooks`.
@@ -256,7 +256,7 @@ class Reducer(Joinable):
     # ------------------------------------------------------------ inside a Join
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Return what stands in for this rank: gradients of zeros, then the last joiner's values.
+        """Return the shadow of this rank: zero gradients, then the last joiner's values.
 
         Averages are over all ranks, those that have joined included.
         """
@@ -267,18 +267,16 @@ class Reducer(Joinable):
         return self._group
 
     def shadow(self) -> None:
-        """Make the collectives of one step with gradients of zeros; those there are stay."""
+        """Make the collectives of one step with zero gradients; keep own gradients."""
         self._finish(self._start_step(), is_own=False)
 
     def take_over(self, is_source: bool) -> None:
-        """Overwrite the parameters with those of the highest rank that is a source."""
+        """Overwrite the parameters with those of the highest source rank."""
         source = np.array([self._group.rank if is_source else -1])
         collectives.all_reduce(source, ReduceOp.MAX, self._group)
         root = self._group.ranks[int(source[0])]
         for place in self._parameters.indices:
             collectives.broadcast(self._parameters.arrays[place], root, self._group)
-
-    # ------------------------------------------------------------ inside
 
     def _build(self, layouts: Sequence[BucketLayout]) -> None:
         """Make the buckets."""
@@ -302,7 +300,7 @@ class Reducer(Joinable):
         return make_layouts(buckets, parameters.arrays, parameters.indices, parameters.sparse)
 
     def _get_view(self, index: int) -> AnyArray | None:
-        """Return the memory of a gradient that lives in its bucket."""
+        """Return the memory of a gradient inside its bucket."""
         bucket = self._bucket_by_index[index]
         if not self._uses_views or not isinstance(bucket, DenseBucket):
             return None
@@ -310,7 +308,7 @@ class Reducer(Joinable):
 
     @property
     def _left_out(self) -> set[int]:
-        """What cannot be marked ready in this step."""
+        """Parameters that cannot be marked ready in this step."""
         now = set() if self._step is None else self._step.unused
         return now | (self._locally_unused or set()) | (self._globally_unused or set())
 
@@ -321,11 +319,11 @@ class Reducer(Joinable):
 
     @property
     def _must_agree(self) -> bool:
-        """Whether the ranks have to agree in this step on what is unused."""
+        """Whether the ranks have to agree on unused parameters in this step."""
         return self._globally_unused is None if self._is_static else self._finds_unused
 
     def _ensure_step(self) -> _Step:
-        """Return the step that goes on, or begin one."""
+        """Return the current step, or begin a new step."""
         if self._step is None:
             calls.refuse_while_coalescing(self._group, "a step of a Reducer")
             Join.notify_join_context(self)
@@ -344,7 +342,7 @@ class Reducer(Joinable):
         return set(self._parameters.indices) - ready - self._left_out
 
     def _leave_out(self, step: _Step, indices: Collection[int]) -> None:
-        """Count with zeros where this rank does not use parameters."""
+        """Fill in zeros for parameters this rank does not use."""
         for place in indices:
             if (view := self._get_view(place)) is not None and self.gradients[place] is view:
                 step.saved_gradients[place] = view.copy()
@@ -353,7 +351,7 @@ class Reducer(Joinable):
         step.unused.update(indices)
 
     def _launch(self, step: _Step) -> None:
-        """Begin to average buckets that are full, unless one before them is not."""
+        """Start averaging full buckets, in order, up to the first not full."""
         while step.launched < len(self._buckets) and not self._buckets[step.launched].missing_count:
             try:
                 self._buckets[step.launched].launch(self._hook, self._state)
@@ -364,7 +362,7 @@ class Reducer(Joinable):
             step.launched += 1
 
     def _finish(self, step: _Step, is_own: bool) -> None:
-        """Launch what is left, wait for all averages, and put them where they belong."""
+        """Launch the remaining buckets, wait, and store all averages."""
         places = set(self._parameters.indices)
         self._leave_out(step, places - set(step.order) - step.unused)
         self._launch(step)
@@ -400,7 +398,7 @@ class Reducer(Joinable):
                 self._rebuild(step.order)
 
     def _collect(self, step: _Step, agreement: Work | None, is_over: bool) -> Exception | None:
-        """Wait until no call of a step is under way; return what went wrong first.
+        """Wait until all calls of a step have ended; return the first error.
 
         Once something has, or where the step `is_over`, what would come next is not begun.
         """
@@ -419,7 +417,7 @@ class Reducer(Joinable):
         return error
 
     def _rebuild(self, order: Sequence[int]) -> None:
-        """Fill the buckets in the order in which gradients came on the first rank."""
+        """Rebuild the buckets in the order of gradients on the first rank."""
         if not self._may_rebuild:
             return
         places = self._parameters.indices
@@ -431,7 +429,7 @@ class Reducer(Joinable):
 
 
 class _ShadowHook(JoinHook):
-    """Stands in for the reducer of a rank that has no inputs left."""
+    """Shadow of the reducer of a rank out of inputs."""
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer

@@ -1,1 +1,1 @@
-"""How each bucket of gradients becomes its average; `allhands.hooks` has the public names."""
+"""Communication hooks of a `Reducer`; `allhands.hooks` has the public names."""

@@ -1,4 +1,4 @@
-"""Collectives as hooks begin them: of a bucket, named after it, without waiting."""
+"""Collectives started by hooks: on a bucket, labelled by the bucket, async."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class BucketCollectives:
         return self.group.size
 
     def all_reduce(self, x: Any, op: ReduceOp = ReduceOp.SUM) -> Work:
-        """Combine an array, or a sparse one."""
+        """Reduce an array, dense or sparse."""
         return _require_work(
             collectives.all_reduce(x, op, self.group, async_op=True, label=self._label)
         )

@@ -1,4 +1,4 @@
-"""Hooks that average gradients as they are, in fewer bits, or not at all; none keeps anything."""
+"""Stateless hooks: plain averages, fewer bits, or nothing at all."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""top_k: of each bucket only the largest gradients, with their places."""
+"""top_k: send only the largest gradients of each bucket, with indices."""
 
 import math
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ class TopKState:
         self.residuals = Residuals()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has been left out on this rank, to be saved with its model."""
+        """Return the values left out on this rank, to be saved with its model."""
         return {"residuals": self.residuals.state_dict()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank."""
+        """Restore the result of `state_dict` on this rank."""
         self.residuals.load_state_dict(saved["residuals"])
 
 

@@ -1,4 +1,4 @@
-"""post_local_sgd: average gradients among few ranks, and parameters among all from time to time.
+"""post_local_sgd: gradients averaged in small groups, parameters in all, rarely.
 
 Lin, Stich, Patel and Jaggi 2020, "Don't Use Large Mini-Batches, Use Local SGD": at first gradients
 are averaged over all ranks in every step; later each subgroup goes its own way, and an averager
@@ -49,11 +49,11 @@ class PostLocalSGDState:
         """How many steps there have been."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far it is, to be saved with the model."""
+        """Return the progress, to be saved with the model."""
         return {"iteration": self.iteration}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the result of `state_dict`."""
         self.iteration = int(saved["iteration"])
 
 
@@ -99,7 +99,7 @@ class PeriodicModelAverager:
         """How many steps there have been."""
 
     def average_parameters(self, parameters: Iterable[AnyArray]) -> bool:
-        """Count a step, and overwrite the parameters with their average if it is due.
+        """Count a step; when due, overwrite the parameters with averages.
 
         Every rank calls it after each step of its optimizer, with parameters alike: C-contiguous
         arrays of floats. They travel together, in an all_reduce for each dtype.

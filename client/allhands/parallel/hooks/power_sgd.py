@@ -69,7 +69,7 @@ class PowerSGDState:
         self._factors: dict[Owner, list[AnyArray]] = {}
 
     def columns(self, shape: tuple[int, int]) -> int:
-        """Return how many columns the factors of a matrix have."""
+        """Return the number of columns of a matrix's factors."""
         return min(self.rank, *shape)
 
     def is_worth_it(self, shape: tuple[int, int]) -> bool:
@@ -77,7 +77,7 @@ class PowerSGDState:
         return sum(shape) * self.columns(shape) * self.min_compression_rate < shape[0] * shape[1]
 
     def right_factors(self, owner: Owner, matrices: Iterable[AnyArray]) -> list[AnyArray]:
-        """Return what to begin with for each matrix of a bucket, the same on all ranks."""
+        """Return the initial right factor of each matrix, same on all ranks."""
         if owner in self._factors:
             return self._factors[owner]
         random = np.random.default_rng([self.seed, self.iteration, *owner])
@@ -87,7 +87,7 @@ class PowerSGDState:
         ]
 
     def keep(self, owner: Owner, factors: list[AnyArray]) -> None:
-        """Remember what to begin with in the next step."""
+        """Keep factors as the start of the next step."""
         # Factors that are no numbers would stay so.
         if self.warm_start and all(np.isfinite(one).all() for one in factors):
             self._factors[owner] = factors
@@ -95,7 +95,7 @@ class PowerSGDState:
             self._factors.pop(owner, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far this rank is and what it has left out, to be saved with its model."""
+        """Return progress and values left out on this rank, to be saved."""
         return {
             "iteration": self.iteration,
             "residuals": self.residuals.state_dict(),
@@ -103,7 +103,7 @@ class PowerSGDState:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank."""
+        """Restore the result of `state_dict` on this rank."""
         self.iteration = int(saved["iteration"])
         self.residuals.load_state_dict(saved["residuals"])
         self._factors = {tuple(owner): [*kept] for owner, kept in saved["factors"].items()}
@@ -111,7 +111,7 @@ class PowerSGDState:
 
 @dataclass(frozen=True, slots=True)
 class _BucketParts:
-    """Which parts of a bucket are sent as factors, and which are not."""
+    """Parts of a bucket: sent as factors, or sent whole."""
 
     matrices: list[tuple[slice, tuple[int, int]]]
     """Span and shape of each."""
@@ -122,7 +122,7 @@ class _BucketParts:
 
 
 def power_sgd(state: PowerSGDState, bucket: GradBucket) -> Future[Any]:
-    """Average matrices by their factors, in two all_reduces; the others go with the first.
+    """Average matrices by factors in two all_reduces; the rest with the first.
 
     A gradient of more than two dimensions is a matrix with the rows of the first. What is no float,
     or sparse, travels as it is. Ranks whose NumPy multiplies matrices alike get the same bits.
@@ -193,6 +193,6 @@ def _concatenate(arrays: Sequence[AnyArray]) -> AnyArray:
 
 
 def _split(flat: AnyArray, like: Sequence[AnyArray]) -> list[AnyArray]:
-    """Return the parts of a flat array that are shaped as those of a list."""
+    """Return the parts of a flat array, shaped like the arrays of a list."""
     stops = np.cumsum([one.size for one in like])[:-1]
     return [part.reshape(one.shape) for part, one in zip(np.split(flat, stops), like, strict=True)]

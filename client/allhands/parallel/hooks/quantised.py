@@ -1,4 +1,4 @@
-"""int8: gradients as whole numbers from -127 to 127, with a scale for every few of them.
+"""int8: gradients as integers from -127 to 127, with a scale for each chunk.
 
 Each rank adds up one share of the bucket: an all_to_all brings it everybody's numbers for that
 share, and an all_gather takes its average, as whole numbers again, to all. Both move a byte for
@@ -46,17 +46,17 @@ class Int8State:
         """Of the averages that this rank hands out."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has been left out on this rank, to be saved with its model."""
+        """Return the values left out on this rank, to be saved with its model."""
         return {"own": self.own.state_dict(), "averages": self.averages.state_dict()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank."""
+        """Restore the result of `state_dict` on this rank."""
         self.own.load_state_dict(saved["own"])
         self.averages.load_state_dict(saved["averages"])
 
 
 def int8(state: Int8State, bucket: GradBucket) -> Future[Any]:
-    """Average in 8 bits and a float32 for every `chunk` elements; what is no float as it is.
+    """Average in 8 bits and a float32 a `chunk`; non-floats unchanged.
 
     Every rank gets the same bits. Where a gradient is infinite or no number, the averages of its
     chunk are no numbers.
@@ -91,7 +91,7 @@ def int8(state: Int8State, bucket: GradBucket) -> Future[Any]:
 
 
 def pack(rows: AnyArray, chunk: int) -> AnyArray:
-    """Return each row of floats as bytes: a whole number for each, then the scale of each chunk."""
+    """Return rows of floats as bytes: an integer each, then the chunks' scales."""
     count, length = rows.shape
     chunks = -(-length // chunk)
     values = np.zeros((count, chunks * chunk), rows.dtype)
@@ -106,7 +106,7 @@ def pack(rows: AnyArray, chunk: int) -> AnyArray:
 
 
 def unpack(packed: AnyArray, length: int, chunk: int) -> AnyArray:
-    """Return rows of that many float32 from what `pack` made of them."""
+    """Return rows of float32 from the bytes of `pack`."""
     numbers = packed[:, :length].view(np.int8).astype(np.float32)
     scales = np.ascontiguousarray(packed[:, length:]).view(np.float32)
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Residuals: what compression has left out, to be sent later; the error feedback of all hooks.
+"""Residuals: values left out by compression, sent later (error feedback).
 
 Without it, compression that always errs the same way never learns what it leaves out; with it,
 gradient descent converges as without compression (Karimireddy et al. 2019, "Error Feedback Fixes
@@ -16,18 +16,18 @@ Owner = tuple[int, ...]
 
 
 class Residuals:
-    """What this rank has left out of each bucket so far."""
+    """Values this rank has left out of each bucket so far."""
 
     def __init__(self) -> None:
         self._left_out: dict[Owner, AnyArray] = {}
 
     def add_to(self, owner: Owner, values: AnyArray) -> AnyArray:
-        """Return values to be compressed, 1-D: those given and what was left out before."""
+        """Return 1-D values plus earlier residuals, to be compressed."""
         kept = self._left_out.get(owner)
         return values.copy() if kept is None else values + kept
 
     def keep(self, owner: Owner, left_out: AnyArray) -> None:
-        """Remember what was left out in place of what was before.
+        """Replace the residuals of a bucket.
 
         What is infinite, or no number, is forgotten: one such gradient would stay forever.
         """
@@ -39,10 +39,10 @@ class Residuals:
         return dict(self._left_out)
 
     def load_state_dict(self, saved: Mapping[Owner, AnyArray]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the result of `state_dict`."""
         self._left_out = {tuple(owner): kept for owner, kept in saved.items()}
 
 
 def widen(values: AnyArray) -> AnyArray:
-    """Return values in a dtype to compute with: float32, or wider if they are."""
+    """Return values in a dtype to compute with: float32 or wider."""
     return values.astype(np.result_type(values.dtype, np.float32), copy=False)
