@@ -153,8 +153,9 @@ class WorldConfig:
     max_size: int = 0
     """Ranks to which it may grow; 0: no limit."""
     verify: bool = False
-    allow_pickle: bool = False
     """Whether groups check data on its way, and compare results."""
+    allow_pickle: bool = False
+    """Whether objects of types unknown to the codec are pickled; unpickling runs peers' code."""
     limits: Limits = field(default_factory=Limits)
     """Of shared memory."""
     recorder_size: int = RECORDER_SIZE

@@ -159,8 +159,6 @@ class Control:
         """The job whose keys and barriers this client uses, if it was made for one."""
         return self._job
 
-    # ------------------------------------------------------------ keys
-
     def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Set the key, and return the revision of the job's store that this made."""
         request = wire.SetRequest(job=self._require_job(), key=key, value=encode(value))
@@ -245,8 +243,6 @@ class Control:
         request = wire.CountRequest(job=self._require_job())
         return self._call_kv(calls.COUNT, request, timeout).count
 
-    # ------------------------------------------------------------ queues
-
     def queue_push(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to the queue, and return how long it is then; 0: somebody waited for the value."""
         request = wire.QueuePushRequest(job=self._require_job(), key=key, value=encode(value))
@@ -268,8 +264,6 @@ class Control:
         """Return how many values the queue holds."""
         request = wire.QueueLengthRequest(job=self._require_job(), key=key)
         return self._call_kv(calls.QUEUE_LENGTH, request, timeout).length
-
-    # ------------------------------------------------------------ barriers
 
     def barrier(
         self,
@@ -293,8 +287,6 @@ class Control:
         )
         doing = self._append_job(f"wait at barrier {name!r} as {participant!r}")
         return self._call(self._calls.Barrier, request, doing, timeout).generation
-
-    # ------------------------------------------------------------ looking
 
     def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
         """Return every job that the coordinator knows, by name."""
@@ -368,8 +360,6 @@ class Control:
         found = self.reports(name, timeout=timeout)
         return diagnose(found.job, found.reports, found.missing)
 
-    # ------------------------------------------------------------ ending
-
     def abort(
         self, reason: str, *, by: str, job: str | None = None, timeout: Timeout | None = None
     ) -> int:
@@ -423,8 +413,6 @@ class Control:
         )
         doing = self._append_job(f"report the end of process {pid}")
         return self._call(self._calls.ReportExit, request, doing, timeout).known
-
-    # ------------------------------------------------------------ calling
 
     def _connect(self) -> None:
         """Make the channel of this process, which connects with its first call."""

@@ -151,8 +151,6 @@ class Session(SessionRequests):
             self._stream.cancel()
         await self._channel.close()
 
-    # ------------------------------------------------------------ joining
-
     async def _join(self, request: wire.Join) -> None:
         stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
         self._stream = stream
@@ -266,8 +264,6 @@ class Session(SessionRequests):
         return CollectiveTimeout(
             text, op="init_process_group", seq=0, missing_ranks=missing, verdict=found
         )
-
-    # ------------------------------------------------------------ running
 
     async def _listen(self, listener: SessionListener) -> None:
         assert self._stream is not None

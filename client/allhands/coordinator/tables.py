@@ -103,6 +103,35 @@ def draw_diagnosis(diagnosis: Diagnosis) -> RenderableType:
     ]
     told = [group for group in diagnosis.groups if group.positions or group.unknown]
     lines += [_make_cell(_format_positions(group)) for group in told]
+    lines.append(_draw_waits(diagnosis))
+    silent = [one for one in diagnosis.ranks if one.absence]
+    lines += [
+        _make_cell(f"rank {one.rank} did not report: {one.absence}{_format_staleness(one)}")
+        for one in silent
+    ]
+    if diagnosis.stragglers:
+        lines += [
+            Text(),
+            _make_cell("latest to begin its calls first:"),
+            _draw_stragglers(diagnosis.stragglers),
+        ]
+    for one in diagnosis.ranks:
+        if not one.waits and one.stack:
+            was = "was" if one.gone else "is"
+            lines += [
+                Text(),
+                _make_cell(f"rank {one.rank} {was} outside any operation, its main thread at:"),
+            ]
+            lines += [_make_cell(line) for line in one.stack.rstrip().splitlines()]
+    for failure in diagnosis.failures[:1]:
+        if failure.traceback:
+            lines += [Text(), _make_cell(f"rank {failure.rank} failed with:")]
+            lines += [_make_cell(line) for line in failure.traceback.rstrip().splitlines()]
+    return Group(*lines)
+
+
+def _draw_waits(diagnosis: Diagnosis) -> Table:
+    """Draw a row for each call that a rank is in, or for a rank outside any call."""
     table = _make_table(
         ("RANK", "right"),
         ("HOST", "left"),
@@ -135,31 +164,7 @@ def draw_diagnosis(diagnosis: Diagnosis) -> RenderableType:
             if rank.gone == "lost" and rank.absence and not rank.last:
                 doing = "not known"
             _add_row(table, *who, "-", "-", doing, since, "-", "-", "-")
-    lines.append(table)
-    silent = [one for one in diagnosis.ranks if one.absence]
-    lines += [
-        _make_cell(f"rank {one.rank} did not report: {one.absence}{_format_staleness(one)}")
-        for one in silent
-    ]
-    if diagnosis.stragglers:
-        lines += [
-            Text(),
-            _make_cell("latest to begin its calls first:"),
-            _draw_stragglers(diagnosis.stragglers),
-        ]
-    for one in diagnosis.ranks:
-        if not one.waits and one.stack:
-            was = "was" if one.gone else "is"
-            lines += [
-                Text(),
-                _make_cell(f"rank {one.rank} {was} outside any operation, its main thread at:"),
-            ]
-            lines += [_make_cell(line) for line in one.stack.rstrip().splitlines()]
-    for failure in diagnosis.failures[:1]:
-        if failure.traceback:
-            lines += [Text(), _make_cell(f"rank {failure.rank} failed with:")]
-            lines += [_make_cell(line) for line in failure.traceback.rstrip().splitlines()]
-    return Group(*lines)
+    return table
 
 
 def _format_staleness(rank: RankDiagnosis) -> str:

@@ -147,8 +147,6 @@ class CoalescingGroup(Group):
     ) -> Work:
         raise RuntimeError("a monitored_barrier waits for all ranks: call it outside of the block")
 
-    # ------------------------------------------------------------ inside
-
     def _start(
         self,
         request: CollectiveRequest,

@@ -182,8 +182,6 @@ class Group(Collectives[Work], Composed[Work]):
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
 
-    # ------------------------------------------------------------ other calls
-
     def all_reduce(
         self,
         x: AnyArray | SparseArray,
@@ -258,8 +256,6 @@ class Group(Collectives[Work], Composed[Work]):
         if not self._engine.is_on_loop:
             done.wait(_ABORT_SECONDS)
 
-    # ------------------------------------------------------------ point to point
-
     def send(
         self,
         x: AnyArray,
@@ -297,8 +293,6 @@ class Group(Collectives[Work], Composed[Work]):
         return arguments.check_target(x, "x"), None if src is None else self._resolve_peer(
             src, "src"
         )
-
-    # ------------------------------------------------------------ going on after failures
 
     def revoke(self, reason: str = "it was revoked") -> None:
         """Release every rank from its calls on this group, so that all can `agree` or `shrink`.
@@ -355,8 +349,6 @@ class Group(Collectives[Work], Composed[Work]):
         if self._recovery is None:
             raise RuntimeError(f"{self} has no coordinator that could tell who is left")
         return self._recovery
-
-    # ------------------------------------------------------------ inside
 
     def pass_over(self, reason: str) -> None:
         """Use up the number of a call that others make, who are told why not to wait for it."""

@@ -156,8 +156,6 @@ class ResilientGroup(Group):
         if self._runner is not None:
             await asyncio.wait([self._runner])
 
-    # ------------------------------------------------------------ calls
-
     def _start(
         self,
         request: CollectiveRequest,
@@ -329,8 +327,6 @@ class ResilientGroup(Group):
                 native, build = _change_root(native, root, group)
         return group._start(native, build, call.result, call.timeout, call.label)
 
-    # ------------------------------------------------------------ copies
-
     async def _back_up(self, call: _QueuedCall) -> None:
         """Copy what the call will write."""
         targets = call.request.targets
@@ -345,8 +341,6 @@ class ResilientGroup(Group):
 
     def _roll_back(self, call: _QueuedCall) -> None:
         _copy(call.request.targets, call.backups)
-
-    # ------------------------------------------------------------ losses
 
     async def _handle_loss(self, call: _QueuedCall, error: PeerFailed) -> bool:
         """Do what is to be done after a loss; return whether the call is done for all.

@@ -111,9 +111,6 @@ def rendezvous_via_store(
     return _run_other_rank(store, rank, timeout, until)
 
 
-# ---------------------------------------------------------------- rank 0
-
-
 def _run_rank_0(
     store: RendezvousStore,
     world_size: int,
@@ -233,9 +230,6 @@ def _write_answer(
             store.wait(heard, _ACK_SECONDS)
 
 
-# ---------------------------------------------------------------- the others
-
-
 def _run_other_rank(
     store: RendezvousStore, rank: int, timeout: float, deadline: float
 ) -> StoreRendezvous:
@@ -286,9 +280,6 @@ def _read_answer(
     if coordinator is not None:
         return StoreRendezvous.from_endpoint(url, coordinator)
     return StoreRendezvous(Daemon(url), token=answer["token"])
-
-
-# ---------------------------------------------------------------- what all know
 
 
 def _make_nonce_key(rendezvous_id: str, rank: int) -> str:

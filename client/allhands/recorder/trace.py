@@ -49,33 +49,40 @@ def make_trace(
             if row not in rows:
                 rows[row] = len(rows) + 1
                 events.append(_make_metadata("thread_name", rank, rows[row], row))
-            # Whole microseconds would make calls of less than one vanish.
-            started = one.started / 1e9 + offset - begin
-            finished = (one.finished / 1e9 if one.finished else now) + offset - begin
-            events.append(
-                {
-                    "ph": "X",
-                    "name": f"{one.operation} #{one.sequence}" if one.sequence else one.operation,
-                    "cat": one.group,
-                    "pid": rank,
-                    "tid": rows[row],
-                    "ts": round(started * 1e6, 3),
-                    "dur": round(max(finished - started, 0.0) * 1e6, 3),
-                    "args": {
-                        "signature": one.signature,
-                        "bytes": one.nbytes,
-                        "label": one.label,
-                        "source": one.source,
-                        "file": one.file,
-                        "outcome": one.outcome,
-                        "how": one.how,
-                        "queued_us": round((one.started - one.created) / 1e3, 3),
-                        "sequence": one.sequence,
-                    },
-                }
-            )
+            events.append(_make_event(one, rank, rows[row], (offset, begin), now))
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 
 
 def _make_metadata(what: str, rank: int, row: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": rank, "tid": row, "args": {"name": name}}
+
+
+def _make_event(
+    record: OperationRecord, rank: int, row: int, shift: tuple[float, float], now: float
+) -> dict[str, Any]:
+    """Return the complete event of an operation; one still running lasts until `now`."""
+    offset, begin = shift
+    # Whole microseconds would make calls of less than one vanish.
+    started = record.started / 1e9 + offset - begin
+    finished = (record.finished / 1e9 if record.finished else now) + offset - begin
+    name = f"{record.operation} #{record.sequence}" if record.sequence else record.operation
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": record.group,
+        "pid": rank,
+        "tid": row,
+        "ts": round(started * 1e6, 3),
+        "dur": round(max(finished - started, 0.0) * 1e6, 3),
+        "args": {
+            "signature": record.signature,
+            "bytes": record.nbytes,
+            "label": record.label,
+            "source": record.source,
+            "file": record.file,
+            "outcome": record.outcome,
+            "how": record.how,
+            "queued_us": round((record.started - record.created) / 1e3, 3),
+            "sequence": record.sequence,
+        },
+    }

@@ -134,8 +134,6 @@ class Callbacks:
             if thread is not threading.current_thread()
         )
 
-    # ------------------------------------------------------------ inside
-
     def _start_thread(self, act: Callable[[], None]) -> None:
         thread = threading.Thread(target=act, name=f"callbacks of {self._name}", daemon=True)
         self._threads.add(thread)

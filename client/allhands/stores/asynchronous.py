@@ -156,8 +156,6 @@ class AsyncCoordinatorStore:
         request = wire.QueueLengthRequest(job=self._job, key=key)
         return (await self._call(calls.QUEUE_LENGTH, request)).length
 
-    # ------------------------------------------------------------ calling
-
     async def _call(self, call: KvCall[Q, P], request: Q, timeout: float | None = None) -> P:
         limit = self._timeout if timeout is None else timeout
         limit = clip_or_raise(lambda: call.describe(request), limit)

@@ -81,8 +81,6 @@ class Database:
         self._user_id = None
         self._sql.close()
 
-    # ------------------------------------------------------------ inside
-
     def _open(self) -> None:
         self._changed = threading.Condition()
         try:

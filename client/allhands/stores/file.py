@@ -164,8 +164,6 @@ class FileStore:
         other._timeout, other._shared, other._database = self._timeout, self._shared, self._database
         return other
 
-    # ------------------------------------------------------------ inside
-
     def _poll(
         self, read: Callable[[], T | None], limit: float, describe_missing: Callable[[], str]
     ) -> T:

@@ -117,8 +117,6 @@ class HashStore:
         other._contents = self._contents
         return other
 
-    # ------------------------------------------------------------ inside, with the lock held
-
     def _set_locked(self, key: str, value: bytes) -> None:
         self._contents.values[check_key(key)] = value
         self._contents.changed.notify_all()

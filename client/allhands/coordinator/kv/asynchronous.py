@@ -111,8 +111,6 @@ class AsyncKvConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # ------------------------------------------------------------ asyncio.Protocol
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not descend from asyncio's.
         self._transport = made = cast(asyncio.Transport, transport)
@@ -143,8 +141,6 @@ class AsyncKvConnection(asyncio.Protocol):
         what = error or ConnectionError("the coordinator closed the connection")
         self._handshake_frames.put_nowait(what)
         self._fail(grpc.StatusCode.UNAVAILABLE, f"the line broke: {what}")
-
-    # ------------------------------------------------------------ inside
 
     def _complete(self, reply: wire.Reply) -> None:
         waiting = self._pending.pop(reply.id, None)
