@@ -1,4 +1,4 @@
-"""Who this process is in its world and where the world meets: arguments and environment, settled.
+"""Configuration of a process in a world, from arguments and environment.
 
 Pure: the environment comes as a mapping, nothing is opened. Places to meet:
     Daemon      a coordinator that runs already
@@ -61,7 +61,7 @@ class Limits:
             )
 
     def resolve(self, measured: ResolvedLimits) -> ResolvedLimits:
-        """Return the limits of a group, given what was measured for its size."""
+        """Return the limits of a group: the set values, else the measured ones."""
         own = (self.slot_max, self.chunk, self.attach_min)
         slot_max, chunk, attach_min = (
             theirs if mine is None else mine for mine, theirs in zip(own, measured, strict=True)
@@ -70,7 +70,7 @@ class Limits:
 
 
 def hash_limits(limits: ResolvedLimits) -> int:
-    """Return 64 bits that are equal where the limits are."""
+    """Return a 64-bit hash of the limits, equal in all processes."""
     text = "/".join(map(str, limits))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
@@ -110,7 +110,7 @@ RendezvousMethod: TypeAlias = Daemon | HostedByRank0 | FileRendezvous | SinglePr
 
 @dataclass(frozen=True, slots=True)
 class WorldConfig:
-    """What one process needs to know to take part in a world."""
+    """Configuration of one process in a world."""
 
     rendezvous: RendezvousMethod
     job: str
@@ -165,7 +165,7 @@ class WorldConfig:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether processes that come while the world runs wait to be taken in."""
+        """Whether the running world admits newcomers."""
         return self.on_failure != "raise" or self.max_size > 0
 
     def __post_init__(self) -> None:
@@ -237,7 +237,7 @@ def resolve_config(
     attempt: int = 0,
     rendezvous: RendezvousMethod | None = None,
 ) -> WorldConfig:
-    """Turn arguments, then environment, into a `WorldConfig`.
+    """Resolve arguments, then environment, into a `WorldConfig`.
 
     `place` is where to meet, if that is settled already; then `init_method` counts for nothing.
     `parent` names the process that started this one, so that the ranks of one launch find each

@@ -1,4 +1,4 @@
-"""Everything that allhands raises on purpose.
+"""Exceptions raised by allhands.
 
     AllhandsError                a RuntimeError; `.code` is the gRPC status it travels as
     ├── CollectiveTimeout        also a TimeoutError: who did not arrive         DEADLINE_EXCEEDED
@@ -34,7 +34,7 @@ _UNTOUCHED, _UNDEFINED = "; its outputs are untouched", "; its outputs are undef
 
 
 class AllhandsError(RuntimeError):
-    """The root of what allhands raises on purpose."""
+    """Root of the exceptions raised by allhands."""
 
     code: ClassVar[str] = "UNKNOWN"
     """Name of the gRPC status code with which this failure travels."""
@@ -68,7 +68,7 @@ class AllhandsError(RuntimeError):
 def _unpickle_error(
     kind: type[AllhandsError], arguments: tuple[object, ...], state: Mapping[str, object]
 ) -> AllhandsError:
-    """Put an error together that was pickled."""
+    """Rebuild an unpickled error."""
     layout: Any = kind.__base__  # of two built-in bases the one that has fields of its own
     error: AllhandsError = layout.__new__(kind)
     error.args = arguments
@@ -77,7 +77,7 @@ def _unpickle_error(
 
 
 class CollectiveTimeout(AllhandsError, TimeoutError):
-    """A call's deadline passed before every rank it needed had done its part.
+    """A call's deadline passed before every rank had done its part.
 
     `outputs_intact` says whether its data had begun to move. The group stays usable: the next call
     is matched with the next call of the others.
@@ -120,7 +120,7 @@ class CollectiveMismatch(AllhandsError):
 
 
 class DataCorrupted(AllhandsError):
-    """A group with `verify=True` found data changed on its way, or results that differ.
+    """A group with `verify=True` found corrupted data in transit or unequal results.
 
     Every rank raises it, unless it had ended the call before. The outputs of the call are
     undefined; the group stays usable.
@@ -195,7 +195,7 @@ class MembershipChanged(AllhandsError):
 
 
 class Refused(AllhandsError):
-    """The coordinator would not do it: what is asked contradicts what others said."""
+    """The coordinator refused a request that contradicts another rank's."""
 
     code = "FAILED_PRECONDITION"
 
@@ -211,19 +211,19 @@ class NotFound(AllhandsError, LookupError):
 
 
 class StoreTimeout(AllhandsError, TimeoutError):
-    """A wait on the store, or a named barrier, ended without what it waited for."""
+    """A wait on the store or at a named barrier timed out."""
 
     code = "DEADLINE_EXCEEDED"
 
 
 class CoordinatorUnavailable(AllhandsError):
-    """Nobody answers at the coordinator's address, or it went away."""
+    """The coordinator does not answer or went away."""
 
     code = "UNAVAILABLE"
 
 
 class Unauthenticated(AllhandsError):
-    """The coordinator wants a token that this caller did not show."""
+    """The caller did not present the coordinator's token."""
 
     code = "UNAUTHENTICATED"
 

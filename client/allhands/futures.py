@@ -1,4 +1,4 @@
-"""Futures: what a call will give, for threads and for functions to be called then.
+"""Futures: results of calls, for waiting threads and for callbacks.
 
 A `Future` is a `concurrent.futures.Future`, so all that takes those takes it: `as_completed`,
 `asyncio.wrap_future`.
@@ -23,7 +23,7 @@ _DONE = "CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED"
 
 
 class Future(concurrent.futures.Future[T], Generic[T]):
-    """A value that will be there; safe from any thread.
+    """The future value of a call; safe from any thread.
 
     Functions called when a call has ended run on threads of its world for that, so they may make
     calls and wait for them; leaving the world waits for them. Those of a future of yours run on
@@ -35,7 +35,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         self._callbacks = callbacks
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the value, and return it.
+        """Wait for the value; return the value or raise the call's error.
 
         Raises:
             TimeoutError: it is not there within so many seconds.
@@ -62,7 +62,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         self._condition = threading.Condition()  # a thread of the parent may have had its lock
 
     def wait(self, timeout: float | None = None) -> T:
-        """Block until the value is there, and return it.
+        """Block until done; return the value or raise the call's error.
 
         Raises:
             TimeoutError: it is not there within so many seconds.

@@ -1,4 +1,4 @@
-"""A synchronous client of the coordinator: keys, barriers, and what it knows of jobs."""
+"""A synchronous client of the coordinator: keys, queues, barriers, jobs."""
 
 import os
 import time
@@ -58,7 +58,7 @@ DIAGNOSED_OPERATIONS = 32
 
 @dataclass(frozen=True, slots=True)
 class JobReports:
-    """What the ranks of a job say of themselves, by rank, and why some do not.
+    """Reports of the ranks of a job, and the reasons for missing ones.
 
     Of ranks that are lost or have left it is what they said at a failure, or when they left.
     """
@@ -160,12 +160,12 @@ class Control:
         return self._job
 
     def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
-        """Set the key, and return the revision of the job's store that this made."""
+        """Set the key, and return the new revision of the job's store."""
         request = wire.SetRequest(job=self._require_job(), key=key, value=encode(value))
         return self._call_kv(calls.SET, request, timeout).revision
 
     def get(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
-        """Return what the key holds; with `wait`, as soon as it exists.
+        """Return the key's value; with `wait`, as soon as the key exists.
 
         Raises:
             NotFound: there is no such key, without `wait`.
@@ -184,7 +184,7 @@ class Control:
         self._call_kv(calls.WAIT, request, timeout)
 
     def add(self, key: str, amount: int = 1, *, timeout: Timeout | None = None) -> int:
-        """Add to the decimal number that the key holds, 0 if it does not exist; return the sum."""
+        """Add to the key's decimal number, 0 if absent; return the sum."""
         request = wire.AddRequest(job=self._require_job(), key=key, amount=amount)
         return self._call_kv(calls.ADD, request, timeout).value
 
@@ -196,7 +196,7 @@ class Control:
         *,
         timeout: Timeout | None = None,
     ) -> CompareSetResult:
-        """Set the key if it holds `expected`, or if it does not exist and `expected` is empty."""
+        """Set the key if equal to `expected`, or absent with `expected` empty."""
         request = wire.CompareSetRequest(
             job=self._require_job(), key=key, expected=encode(expected), desired=encode(desired)
         )
@@ -204,12 +204,12 @@ class Control:
         return decode_compare_set(reply)
 
     def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
-        """Append to what the key holds, nothing if it does not exist; return the new length."""
+        """Append to the key's value, empty if absent; return the new length in bytes."""
         request = wire.AppendRequest(job=self._require_job(), key=key, value=encode(value))
         return self._call_kv(calls.APPEND, request, timeout).length
 
     def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
-        """Set all the keys at once, and return the revision that this made."""
+        """Set all keys at once, and return the new revision of the job's store."""
         request = wire.MultiSetRequest(
             job=self._require_job(),
             pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
@@ -219,7 +219,7 @@ class Control:
     def multi_get(
         self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
     ) -> tuple[bytes, ...]:
-        """Return what the keys hold at one moment, in their order; with `wait`, once all exist.
+        """Return the keys' values at one moment, in order; with `wait`, once all exist.
 
         Raises:
             NotFound: some do not exist, without `wait`.
@@ -229,12 +229,12 @@ class Control:
         return tuple(self._call_kv(calls.MULTI_GET, request, timeout).values)
 
     def delete(self, key: str, *, timeout: Timeout | None = None) -> bool:
-        """Delete the key, and say whether it existed."""
+        """Delete the key; return whether the key existed."""
         request = wire.DeleteRequest(job=self._require_job(), key=key)
         return self._call_kv(calls.DELETE, request, timeout).deleted
 
     def list(self, prefix: str = "", *, timeout: Timeout | None = None) -> tuple[str, ...]:
-        """Return the keys that begin with `prefix`, sorted."""
+        """Return the keys with a `prefix`, sorted."""
         request = wire.ListRequest(job=self._require_job(), prefix=prefix)
         return tuple(self._call_kv(calls.LIST, request, timeout).keys)
 
@@ -244,12 +244,12 @@ class Control:
         return self._call_kv(calls.COUNT, request, timeout).count
 
     def queue_push(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
-        """Append to the queue, and return how long it is then; 0: somebody waited for the value."""
+        """Append to the queue, and return its length; 0: handed to a waiting caller."""
         request = wire.QueuePushRequest(job=self._require_job(), key=key, value=encode(value))
         return self._call_kv(calls.QUEUE_PUSH, request, timeout).length
 
     def queue_pop(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
-        """Remove what is first in the queue, and return it; with `wait`, as soon as there is any.
+        """Remove and return the queue's first value; with `wait`, once the queue has a value.
 
         A caller that is killed in the middle of this may take a value along.
 
@@ -289,7 +289,7 @@ class Control:
         return self._call(self._calls.Barrier, request, doing, timeout).generation
 
     def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
-        """Return every job that the coordinator knows, by name."""
+        """Return every job at the coordinator, sorted by name."""
         reply = self._call(self._calls.ListJobs, wire.ListJobsRequest(), "list jobs", timeout)
         return tuple(sorted(map(_read_job, reply.jobs), key=lambda job: job.job))
 
@@ -318,7 +318,7 @@ class Control:
         *,
         timeout: Timeout | None = None,
     ) -> JobReports:
-        """Return what the ranks of a job say of themselves, `operations` of each group.
+        """Return the reports of a job's ranks, with `operations` of each group.
 
         Ranks that do not answer within 2 s are told apart. Each may say 1 MiB, or less where there
         are very many.
@@ -350,7 +350,7 @@ class Control:
         return JobReports(job, told, absences)
 
     def diagnose(self, name: str | None = None, *, timeout: Timeout | None = None) -> Diagnosis:
-        """Ask every rank of a job where it is, and return who waits for whom and who is behind.
+        """Collect the ranks' positions, and return a diagnosis of waiting and late ranks.
 
         Of a job that has ended: what failed first, and where each rank was then.
 
@@ -363,7 +363,7 @@ class Control:
     def abort(
         self, reason: str, *, by: str, job: str | None = None, timeout: Timeout | None = None
     ) -> int:
-        """Release all members of a job, as `ah.abort` does; return how many were told.
+        """Abort a job on all members, as `ah.abort` does; return the number notified.
 
         `by` says who asks, for people.
 
@@ -383,7 +383,7 @@ class Control:
         by: str = "",
         timeout: Timeout | None = None,
     ) -> int:
-        """Forget a job: its keys, its queues, and what is known of its worlds.
+        """Delete a job: keys, queues, and the record of its worlds.
 
         Only with `force` also one that has members: they are expelled, and their calls raise
         MembershipChanged. Returns how many these were. `by` says who asks, for people.
@@ -401,7 +401,7 @@ class Control:
     def report_exit(
         self, space: str, pid: int, born: str, status: int, *, timeout: Timeout | None = None
     ) -> bool:
-        """Tell how a process of the job ended; return whether it is one of its members.
+        """Report the exit of a process of the job; return whether it was a member.
 
         `space` and `born` are of `process` and `notice`; status -n: ended by signal n.
 

@@ -1,4 +1,4 @@
-"""How to reach a coordinator: its URL, its token, a channel to it, and what its refusals mean.
+"""Endpoints of coordinators: URL, token, channel, translation of errors.
 
 Every caller of the coordinator, synchronous or asyncio, dials and translates errors here. What
 the calls say is not here: see `control` and `session`.
@@ -313,7 +313,7 @@ def translate_status(
     refused: type[AllhandsError] = Refused,
     reason: str = "",
 ) -> Exception:
-    """Give the exception of ours that a status means.
+    """Return the allhands exception of a gRPC status.
 
     `doing` says what the caller wanted, as in "wait for keys 'a', 'b' of job 'j'"; `at` is the
     coordinator's `host:port`. `refused` is raised where the parties disagree; a join passes

@@ -1,4 +1,4 @@
-"""Where a world meets: find its coordinator, or host it in rank 0."""
+"""Rendezvous of a world: find the coordinator, or host one in rank 0."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ _ANY_PORT = 1
 
 @dataclass(slots=True)
 class WorldRendezvous:
-    """A coordinator to go to, and the embedded one where this rank hosts it."""
+    """The coordinator of a world, and the embedded server if hosted here."""
 
     endpoint: Endpoint
     embedded: "RunningCoordinator | None" = None

@@ -1,4 +1,4 @@
-"""The one stream between a worker and its coordinator: joining, beating, learning, leaving."""
+"""The stream between a worker and the coordinator: join, heartbeats, events, leave."""
 
 import asyncio
 import contextlib
@@ -114,7 +114,7 @@ class Session(SessionRequests):
 
     @property
     def report_nbytes(self) -> int:
-        """How much the coordinator keeps of what this worker has recorded at its end."""
+        """Maximum size in bytes of this worker's last report; 0: none."""
         return self.joined.report_nbytes
 
     def send_last_report(
@@ -207,7 +207,7 @@ class Session(SessionRequests):
             )
 
     async def _translate(self, stream: Stream, error: Exception) -> Exception:
-        """Say why the coordinator ended the stream before the world was complete."""
+        """Translate the end of the stream before the world was complete."""
         doing = f"join job {self.job!r}"
         if isinstance(error, grpc.RpcError):
             return translate_error(
@@ -225,7 +225,7 @@ class Session(SessionRequests):
         )
 
     async def _explain_not_formed(self, request: wire.Join, timeout: float) -> AllhandsError:
-        """Name the ranks that did not come."""
+        """Return a CollectiveTimeout that names the missing ranks."""
         missing: tuple[int, ...] = ()
         text = f"the world of job {self.job!r} was not complete within {timeout:g} s"
         try:
@@ -305,7 +305,7 @@ class Session(SessionRequests):
         listener.on_expelled(known or f"its session broke: {reason}")
 
     def handle_event(self, event: wire.SessionEvent, listener: SessionListener) -> None:
-        """Act on an event of the coordinator, which came from it or by way of a peer."""
+        """Dispatch an event of the coordinator, received directly or relayed by a peer."""
         match event.WhichOneof("event"):
             case "member_lost":
                 self.epoch = event.member_lost.epoch
@@ -362,12 +362,12 @@ class Session(SessionRequests):
             await self._send_and_wait(wire.SessionRequest(peer_inspected=inspected))
 
     async def flush(self) -> None:
-        """Return when what was said has been handed over, or the session is over."""
+        """Wait until queued requests are written or the session is over, for 2 s at most."""
         if self._write_tasks:
             await asyncio.wait(set(self._write_tasks), timeout=_LEAVE_SECONDS)
 
     def send(self, request: wire.SessionRequest) -> None:
-        """Tell the coordinator something, soon; in order."""
+        """Queue a request to the coordinator; requests keep their order."""
         self._start_write(request)
 
     def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
@@ -387,7 +387,7 @@ class Session(SessionRequests):
             await self._send_and_wait(make_heartbeat(listener))
 
     async def _send_and_wait(self, request: wire.SessionRequest) -> None:
-        """Tell the coordinator something and wait for that, though whoever waits is cancelled."""
+        """Send a request and wait for the write, which outlives the waiter's cancellation."""
         # gRPC ends the whole stream when somebody is cancelled who waits for a write.
         await asyncio.shield(self._start_write(request))
 

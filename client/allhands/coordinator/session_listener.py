@@ -9,19 +9,19 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 
 
 class SessionListener(Protocol):
-    """Who is told what happens to the world; called on the session's loop."""
+    """Callbacks of session events, on the session's loop."""
 
     def get_progress(self) -> Sequence[wire.Progress]:
-        """Return where this worker is in each of its groups."""
+        """Return this worker's progress in each group."""
 
     def take_started_calls(self) -> Sequence[wire.CallStarts]:
-        """Return which calls began since this was last asked, and when."""
+        """Return the calls started since the last call of this method, with times."""
 
     def get_stack(self) -> str:
         """Return where the program of this worker is now."""
 
     def make_report(self, operations: int, nbytes: int) -> bytes:
-        """Return what this worker has recorded, `operations` of each group, serialised."""
+        """Return the serialised report of this worker, with `operations` of each group."""
 
     def on_member_lost(self, rank: int, reason: str, found: Verdict) -> None: ...
 

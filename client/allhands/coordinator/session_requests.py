@@ -39,7 +39,7 @@ class SessionRequests:
     async def wait_monitored_barrier(
         self, group: str, sequence: int, timeout: float
     ) -> Verdict | None:
-        """Wait for the ranks of a group; say who did not come, as all of them are told.
+        """Wait at a monitored barrier; return the verdict on missing ranks, else None.
 
         Raises:
             CoordinatorUnavailable, Refused: nobody can say.
@@ -71,7 +71,7 @@ class SessionRequests:
     async def judge(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
     ) -> Verdict | CallCancellation | None:
-        """Ask who is missing in a call; the answer comes when `timeout` has passed, or soon after.
+        """Request the verdict on a call; the answer comes once `timeout` seconds have passed.
 
         Returns None when there is no answer.
         """

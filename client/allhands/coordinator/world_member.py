@@ -28,7 +28,7 @@ class WorldMember:
 
 
 def read_member(member: wire.Member) -> WorldMember:
-    """Read what the coordinator says of a rank."""
+    """Convert a member from its wire form."""
     return WorldMember(
         member.rank,
         member.host,

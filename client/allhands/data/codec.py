@@ -54,7 +54,7 @@ class DataclassRegistry:
         return next((name for name, known in self._by_name.items() if known is kind), None)
 
     def find_class(self, name: str) -> type | None:
-        """Return the dataclass of that name."""
+        """Return the dataclass registered under a name."""
         return self._by_name.get(name)
 
 
@@ -69,7 +69,7 @@ def encode(value: object, types: DataclassRegistry) -> bytes:
 
 
 def decode(data: bytes | memoryview, types: DataclassRegistry) -> Any:
-    """Return the value that these bytes stand for.
+    """Decode a value from bytes.
 
     Raises:
         ValueError: they stand for none; or for a dataclass that is not known here.

@@ -1,4 +1,4 @@
-"""Names of dtypes that mean the same in every process."""
+"""Portable names of dtypes, equal in every process."""
 
 import ast
 from typing import Any
@@ -27,7 +27,7 @@ def get_dtype_name(dtype: "np.dtype[Any]") -> str:
 
 
 def parse_dtype(name: str) -> "np.dtype[Any]":
-    """Return the dtype of that name.
+    """Return the dtype with a portable name.
 
     Raises:
         ValueError: there is none of that name, or none that may be sent.

@@ -1,4 +1,4 @@
-"""Objects as the ranks of a group send them: as values of known types, or pickled where allowed."""
+"""Serialization of objects: known types by the codec, the rest by pickle if allowed."""
 
 import pickle
 from typing import Any, Final
@@ -41,7 +41,7 @@ class ObjectSerializer:
         return np.frombuffer(data, np.uint8)
 
     def decode(self, data: UInt8Array) -> Any:
-        """Return the object that a peer sent.
+        """Decode an object received from a peer.
 
         Raises:
             ValueError: it is none, or pickled where that is not allowed.

@@ -67,7 +67,7 @@ class SparseArray:
         return SparseArray(unflatten_indices(places, self), values, self.shape)
 
     def todense(self) -> NDArray[Any]:
-        """Return it as an ordinary array."""
+        """Return a dense array of the same elements."""
         found = np.zeros(self.shape, self.dtype)
         one = self.coalesced()
         found[tuple(one.indices)] = one.values
@@ -83,14 +83,14 @@ class SparseArray:
 
 
 def flatten_indices(array: SparseArray) -> Indices:
-    """Return one number for each index."""
+    """Return the flat (row-major) number of each index."""
     lengths = array.shape[: array.sparse_dims]
     places: Indices = np.ravel_multi_index(tuple(array.indices), lengths).astype(np.int64)
     return places
 
 
 def unflatten_indices(numbers: Indices, like: SparseArray) -> Indices:
-    """Return the indices that these numbers stand for."""
+    """Return the indices of flat (row-major) numbers."""
     lengths = like.shape[: like.sparse_dims]
     return np.stack(np.unravel_index(numbers, lengths)).astype(np.int64, copy=False)
 

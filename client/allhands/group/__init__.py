@@ -1,1 +1,1 @@
-"""Groups: the ranks that call together, their methods, and the ways to submit calls."""
+"""Groups of ranks: collectives, point-to-point, recovery, submission of calls."""

@@ -1,4 +1,4 @@
-"""A group whose calls are collected, and made together later."""
+"""Coalescing: calls of a group are collected and submitted together."""
 
 import bisect
 import contextlib
@@ -25,11 +25,11 @@ _MERGEABLE = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 
 
 class CallNotSubmitted(RuntimeError):
-    """Somebody waits for a call that is made at the end of the block of code that this is in."""
+    """A wait inside a coalescing block for a call submitted at its end."""
 
 
 class CoalescedWork(Work):
-    """A call that is not made yet."""
+    """Work of a coalesced call, before and after submission."""
 
     is_submitted = False
     preset_result: Result = None
@@ -56,7 +56,7 @@ class CoalescedWork(Work):
         self.own(work.cancel)
 
     def complete_from(self, future: "Future[Result]") -> None:
-        """End as that has."""
+        """Complete with the outcome of another work."""
         if (error := future.exception()) is not None:
             self.fail(error)
         else:
@@ -86,7 +86,7 @@ class _CoalescedCall:
 
 
 class CoalescingGroup(Group):
-    """Collects what one thread calls on a group; made by `on`."""
+    """Collects the calls of one thread on a group; made by `on`."""
 
     def __init__(self, group: Group, thread_id: int) -> None:
         super().__init__(group._engine, group._thread, group.timeout, group._recovery)
@@ -118,7 +118,7 @@ class CoalescingGroup(Group):
             group.order = order
 
     def redirect(self) -> Group | None:
-        """Return what the calling thread is to call on instead of the group; None: the group."""
+        """Return the calling thread's coalescing group; None: not coalescing."""
         return self if threading.get_ident() == self._thread_id else None
 
     @property
@@ -126,7 +126,7 @@ class CoalescingGroup(Group):
         return self
 
     def submit_all(self) -> Sequence[Work]:
-        """Make what was collected; return a work for each of the calls."""
+        """Submit the collected calls; return a work for each."""
         alike: list[_CoalescedCall] = []
         written: list[tuple[int, int]] = []
         for one in self._calls:

@@ -1,4 +1,4 @@
-"""Group: the ranks that call together, and the collectives that they call.
+"""Groups: ranks with collectives, point-to-point messages and recovery.
 
 Every method checks its arguments, takes the next place in the group's order and returns a `Work`
 at once; the faces in `api` decide how to wait. Safe from any thread: calls take the order in
@@ -67,11 +67,11 @@ class LoopExecutor(Protocol):
 
     @property
     def callbacks(self) -> Callbacks | None:
-        """What runs functions once calls have ended; None: the thread that ended the call."""
+        """Executor of completion callbacks; None: the thread that completes the call."""
 
 
 class Recovery(Protocol):
-    """What ranks of a group can do together that have lost some; from any thread."""
+    """Recovery of a group that has lost ranks; callable from any thread."""
 
     def agree(self, group: str, flag: bool, timeout: float) -> bool: ...
 
@@ -81,14 +81,14 @@ class Recovery(Protocol):
 
 
 class Coalescer(Protocol):
-    """What collects calls of a group to make them later."""
+    """Collector of a group's calls for later submission."""
 
     def redirect(self) -> "Group | None":
-        """Return what the calling thread is to call on instead of the group; None: the group."""
+        """Return the calling thread's coalescing group; None: not coalescing."""
 
 
 class Group(Collectives[Work], Composed[Work]):
-    """The ranks that call together; made by `init_process_group`, `new_group` or `aio.connect`."""
+    """A group of ranks; made by `init_process_group`, `new_group` or `aio.connect`."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Group(Collectives[Work], Composed[Work]):
 
     @property
     def timeout(self) -> float:
-        """Seconds that a call may take when it does not say otherwise; may be set, on each rank.
+        """Default timeout of calls in seconds; may be set, on each rank.
 
         It counts for calls from then on. A timedelta will do; else ValueError.
         """
@@ -124,14 +124,14 @@ class Group(Collectives[Work], Composed[Work]):
 
     @functools.cached_property
     def here(self) -> "Group":
-        """The same group, whose calls run on the caller's thread where none is under way."""
+        """The same group with calls inline on the caller's thread where possible."""
         here = _InlineGroup(self._engine, self._thread, self.timeout, self._recovery)
         here.objects = self.objects
         return here
 
     @property
     def parts(self) -> "tuple[Group, ...]":
-        """The groups that carry out its calls: itself, unless they are dealt to several."""
+        """The groups that run the calls: itself, or several for round robin."""
         return (self,)
 
     @property
@@ -145,7 +145,7 @@ class Group(Collectives[Work], Composed[Work]):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """What `src` and `dst` of the plain calls name each rank: its rank in the world.
+        """World rank of each group rank: the values of `src` and `dst` in plain calls.
 
         Where the group has lost or taken in ranks, it is the rank in the group.
         """
@@ -211,7 +211,7 @@ class Group(Collectives[Work], Composed[Work]):
         timeout: CallTimeout = None,
         label: str | None = None,
     ) -> PersistentCall:
-        """Prepare an `all_reduce` of `x` that is made many times; it talks to nobody yet."""
+        """Prepare a persistent `all_reduce` of `x`, without any communication yet."""
         check(op, arguments.check_target(x, "x").dtype)
         own = 0.0 if timeout is None else self._resolve_timeout(timeout)
 
@@ -231,7 +231,7 @@ class Group(Collectives[Work], Composed[Work]):
         *,
         label: str | None = None,
     ) -> Work:
-        """End when every rank has called it; else tell all ranks which have not, as one of them.
+        """Wait for all ranks; on a timeout fail on all, naming the missing ranks.
 
         With `wait_all_ranks` the error names every rank that is missing, not only the first.
         """
@@ -245,7 +245,7 @@ class Group(Collectives[Work], Composed[Work]):
         return operation.work
 
     def abort(self, reason: str) -> None:
-        """End the group on all its ranks: calls raise `GroupAborted`, also those to come."""
+        """Abort the group on all ranks: present and future calls raise `GroupAborted`."""
         done = threading.Event()
 
         def act() -> None:
@@ -278,17 +278,17 @@ class Group(Collectives[Work], Composed[Work]):
         timeout: CallTimeout = None,
         label: str | None = None,
     ) -> Work:
-        """Overwrite `x` with the next message from `src`, or from whoever sends, under `tag`."""
+        """Overwrite `x` with the next message under `tag` from `src`; None: any source."""
         target, peer = self.check_recv(x, src, tag)
         return self._start_p2p("recv", target, x, peer, tag, timeout, label)
 
     def check_send(self, x: AnyArray, dst: int, tag: int) -> tuple[Array, int]:
-        """Check what `send` is given; return the array's elements and the job's rank of `dst`."""
+        """Check the arguments of `send`; return the flat array and the job's rank of `dst`."""
         _check_tag(tag)
         return arguments.check_source(x, "x"), self._resolve_peer(dst, "dst")
 
     def check_recv(self, x: AnyArray, src: int | None, tag: int) -> tuple[Array, int | None]:
-        """Check what `recv` is given; return the array's elements and the job's rank of `src`."""
+        """Check the arguments of `recv`; return the flat array and the job's rank of `src`."""
         _check_tag(tag)
         return arguments.check_target(x, "x"), None if src is None else self._resolve_peer(
             src, "src"
@@ -302,7 +302,7 @@ class Group(Collectives[Work], Composed[Work]):
         self.abort(reason)
 
     def agree(self, flag: bool = True, *, timeout: CallTimeout = None) -> bool:
-        """Return whether all ranks that are there have given a true flag, the same everywhere.
+        """Return the logical AND of the flags of all present ranks, equal on each.
 
         It works on groups that have lost ranks, and is uniform also when more are lost meanwhile.
 
@@ -313,7 +313,7 @@ class Group(Collectives[Work], Composed[Work]):
         return self._require_recovery().agree(self.name, flag, self._get_effective_timeout(timeout))
 
     def shrink(self, *, timeout: CallTimeout = None) -> "Group":
-        """Return a group of the ranks that are left, in their order; all of them must call it.
+        """Return a group of the remaining ranks, in order; called by all of these.
 
         Raises:
             CollectiveTimeout: a rank that is there did not call it.
@@ -326,7 +326,7 @@ class Group(Collectives[Work], Composed[Work]):
         return group
 
     def grow(self, count: int, *, timeout: CallTimeout = None) -> "Group":
-        """Return a group of the ranks that are left and of `count` newcomers, once they are there.
+        """Return a group of the remaining ranks and `count` newcomers, once present.
 
         Newcomers are processes that join the job meanwhile, or wait for that already; the group is
         the world that they join. All ranks that are left must call it.
@@ -351,7 +351,7 @@ class Group(Collectives[Work], Composed[Work]):
         return self._recovery
 
     def pass_over(self, reason: str) -> None:
-        """Use up the number of a call that others make, who are told why not to wait for it."""
+        """Skip a call's number, and notify the peers in that call of `reason`."""
         with self.order.lock:
             operation = self._create_operation(
                 CollectiveRequest("barrier"),
@@ -371,7 +371,7 @@ class Group(Collectives[Work], Composed[Work]):
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        """Begin a checked call, or give it its number and its place in a queue, in one step."""
+        """Start a checked call: publish directly, or number and queue."""
         posted = self._publish(request, result, timeout, label)
         if posted is not None:
             return posted
@@ -380,7 +380,7 @@ class Group(Collectives[Work], Composed[Work]):
     def _publish(
         self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
     ) -> SplitPhaseWork | None:
-        """Give this rank's part of a small all_reduce at once, if it comes next; else None.
+        """Start a small split-phase all_reduce over shared memory; None: not possible now.
 
         Not on the loop, for which its failure would wait.
         """
@@ -425,7 +425,7 @@ class Group(Collectives[Work], Composed[Work]):
         return operation.work
 
     def _try_defer(self, operation: Operation) -> bool:
-        """Let a call wait for its turn beside the loop, if it needs nothing of it."""
+        """Queue a call over shared memory outside the loop; return whether possible."""
         callbacks = self._thread.callbacks
         if callbacks is None or self.order.comm is None:
             return False
@@ -567,7 +567,7 @@ def _check_timeout(timeout: float) -> float:
 
 
 class _InlineGroup(Group):
-    """A group for callers that wait anyway."""
+    """A group for blocking callers: calls run on their threads where possible."""
 
     def _get_waiting_thread(self) -> int:
         return threading.get_ident()
@@ -613,5 +613,5 @@ class _InlineGroup(Group):
 
 
 def _build_no_parts(rank: int, size: int) -> list[Part]:
-    """What a call is over links that has none: it is another thing, or not known yet."""
+    """Return no parts: the call is not a single collective over links."""
     return []

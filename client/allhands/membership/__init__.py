@@ -1,1 +1,1 @@
-"""This process as a member: how it joins, what it hears of the others, how groups go on."""
+"""Membership of this process: joining, events of peers and session, group changes."""

@@ -1,4 +1,4 @@
-"""Where a worker listens for its peers, and the address that they are told."""
+"""Listening address of a worker, and the address advertised to its peers."""
 
 import asyncio
 import ipaddress
@@ -22,7 +22,7 @@ class AdvertisedAddress:
 
 
 async def resolve_configured(config: WorldConfig) -> AdvertisedAddress | None:
-    """Return what the user has said about it; None: nothing.
+    """Return the configured listening address; None: not configured.
 
     Raises:
         ValueError: the interface is not there or has no address, the name has none.
@@ -48,7 +48,7 @@ async def resolve_configured(config: WorldConfig) -> AdvertisedAddress | None:
 async def discover(
     config: WorldConfig, endpoint: Endpoint, channel_config: ChannelConfig, timeout: float
 ) -> AdvertisedAddress:
-    """Return what fits where nothing is said: the address on the way to the coordinator.
+    """Return the local address of the route to the coordinator, for unconfigured ranks.
 
     Where that is loopback, and workers on other hosts reach the coordinator too, it is the one of
     this host that they reach.

@@ -1,4 +1,4 @@
-"""What the links of a world can do, measured once, when it has formed; agreed by all its ranks."""
+"""Latency and bandwidth of a world's links, measured once at start; equal on all ranks."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ _SHIFTS = 2
 
 
 class _SameLoopExecutor:
-    """Hands the calls of a group over to the loop that makes them."""
+    """Executor of a group whose calls already come from its loop."""
 
     callbacks = None
 

@@ -1,4 +1,4 @@
-"""What a rank can see of others by itself, where the coordinator cannot be asked.
+"""Local verdicts: the state of peers as seen without the coordinator.
 
 Processes of its host it can look at; others may answer a ping with where they are.
 """
@@ -25,7 +25,7 @@ def judge_call(
     pongs: Mapping[int, wire.Heartbeat],
     linked_ranks: Collection[int],
 ) -> Verdict:
-    """Judge the other members of a call's group, or as many of them as were asked.
+    """Return the verdict on a call from the pongs and processes of its members.
 
     This rank waits for those of `waiting_on`; `linked` are the ranks that links should reach.
     """
@@ -67,14 +67,14 @@ def judge_broken_link(member: WorldMember, reason: str, pid_namespace: str) -> V
 
 
 def judge_lost_host(member: WorldMember) -> Verdict:
-    """Judge the member that hosted the coordinator, which went away."""
+    """Return the verdict on the member whose embedded coordinator went away."""
     text = f"{member} is dead: it went away, and the coordinator that it hosted with it"
     told = AbsentRank(member.rank, "dead", text, member.host, member.pid)
     return Verdict("", 0, "", (told,), text)
 
 
 def judge_left(member: WorldMember, error: str) -> Verdict:
-    """Say that a member has left, as all others are told at once."""
+    """Return the verdict on a member that left, with its error if any."""
     text = f"{member} left the job" + (f" because of {error}" if error else "")
     return Verdict(
         "", 0, "", (AbsentRank(member.rank, "left", text, member.host, member.pid),), text

@@ -42,7 +42,7 @@ class MemberDirectory(PeerEvents):
     async def _judge_alone(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int]
     ) -> Verdict:
-        """Find out alone who is missing in a call."""
+        """Return a verdict without the coordinator, after pinging the ranks concerned."""
         asked = [*waiting_on]
         engine = self._engines.get(group)
         if engine is not None and len(engine.ranks) <= _MAX_PINGED:

@@ -26,7 +26,7 @@ _RULING_SECONDS = 1.5
 
 
 class PeerEvents(SessionEvents):
-    """The listener of a worker's mesh and of its ping monitor."""
+    """Listener of the mesh and of the ping monitor of a worker."""
 
     def on_nack(self, peer: int, key: MessageKey, call: str) -> None:
         self._notify_group(peer, key.group, lambda engine: engine.on_refused(peer, key, call))
@@ -66,7 +66,7 @@ class PeerEvents(SessionEvents):
         self._notify_group(peer, key.group, lambda engine: engine.on_given_up(key.sequence, given))
 
     async def _resolve_broken_link(self, peer: int, reason: str) -> None:
-        """Let the coordinator say what became of a peer; decide alone where it has gone."""
+        """Report a broken link; judge the peer locally if the coordinator is gone."""
         await self._session.report_broken_link(peer, reason, self.shares_memory(peer))
         # Cancelled by the coordinator's word; where that does not come it may be out of reach.
         if not await wait_first(self._coordinator_gone.wait(), timeout=_RULING_SECONDS):
@@ -80,7 +80,7 @@ class PeerEvents(SessionEvents):
             self.on_member_lost(peer, reason, found)
 
     async def _inspect_process(self, peer: int, reason: str) -> Verdict:
-        """Look at the process of a peer to which the link broke; it may be about to end."""
+        """Inspect the process behind a broken link, for up to 0.3 s while it may be ending."""
         member, until = self.members[peer], time.monotonic() + _EXIT_SECONDS
         found = local_verdict.judge_broken_link(member, reason, self._pid_namespace)
         while (
@@ -103,7 +103,7 @@ class PeerEvents(SessionEvents):
 
 
 def _parse(message: M, payload: bytes) -> M:
-    """Read what a peer sent."""
+    """Parse a peer's control payload; raise FrameError if malformed."""
     try:
         message.ParseFromString(payload)
     except DecodeError as error:

@@ -1,4 +1,4 @@
-"""What the ranks of a group have decided together, as each of them is told."""
+"""Group changes: requests and decisions of agree, shrink and grow."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,7 +8,7 @@ from allhands.engine.group_engine import GroupEngine
 
 @dataclass(frozen=True, slots=True)
 class GroupChangeRequest:
-    """What a rank asks the others of its group to decide with it; see coordinator.proto."""
+    """A rank's request to change or agree on its group; see coordinator.proto."""
 
     kind: str
     """agree, shrink, grow, admit or replace."""
@@ -22,7 +22,7 @@ class GroupChangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """One decision, the same on all ranks that took part in it."""
+    """One decision on a group, equal on all ranks that took part."""
 
     flag: bool
     """Whether all have agreed."""
@@ -37,7 +37,7 @@ class GroupChange:
 
 
 class MembershipChanger(Protocol):
-    """Decides with the other ranks of a group, and makes what they decide; lives on one loop."""
+    """Decides on group changes with the peers, and applies them; lives on one loop."""
 
     newcomer_count: int
     """Workers that wait to be taken in."""
@@ -49,7 +49,7 @@ class MembershipChanger(Protocol):
     async def decide_group_change(
         self, group: str, request: GroupChangeRequest, timeout: float
     ) -> GroupChange:
-        """Decide with all ranks of a group who are present; ends once all of them have asked.
+        """Decide with all present ranks of a group; return once all have asked.
 
         Raises:
             CollectiveTimeout: not all of them asked within `timeout` seconds.
@@ -59,7 +59,7 @@ class MembershipChanger(Protocol):
         """
 
     async def apply_group_change(self, change: GroupChange, timeout: float) -> GroupEngine:
-        """Make this rank's engine of the group that goes on; `timeout` is its calls' default."""
+        """Return the engine of the changed group; `timeout` is the default in seconds."""
 
     async def close_group(self, name: str) -> None:
-        """Forget a group that others have taken the place of."""
+        """Close a group that has been replaced."""

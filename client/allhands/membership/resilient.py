@@ -1,4 +1,4 @@
-"""A group whose calls are all or nothing, and that goes on when ranks are lost.
+"""Resilient groups: calls are atomic, and continue after losses of ranks.
 
 It stands for a row of plain groups, one for each epoch; calls go to the latest. A call on it is the
 call on that group, and then a barrier: who comes out of the barrier knows that all have the result.
@@ -48,7 +48,7 @@ changed make such a call with the new ranks in mind, those who were in it alread
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What a group does when ranks are lost; `config.WorldConfig` says more."""
+    """Reaction of a group to lost ranks; see `config.WorldConfig`."""
 
     on_failure: str = "raise"
     min_size: int = 1
@@ -56,7 +56,7 @@ class FailurePolicy:
 
 @dataclass(slots=True, eq=False)
 class _QueuedCall:
-    """A call on its way through the queue."""
+    """A call in the queue."""
 
     work: Work
     request: CollectiveRequest
@@ -78,7 +78,7 @@ class _QueuedCall:
 
 
 class ResilientGroup(Group):
-    """A group for callers; see the module. It costs a copy of what calls write, and barriers."""
+    """A group with atomic calls, at the cost of copies of outputs and of barriers."""
 
     def __init__(
         self, group: Group, changer: MembershipChanger, thread: LoopThread, policy: FailurePolicy
@@ -121,7 +121,7 @@ class ResilientGroup(Group):
         return self._changer.newcomer_count
 
     def shrink(self, *, timeout: CallTimeout = None) -> Group:
-        """Go on with the ranks that are left; return the group itself. See `Group.shrink`."""
+        """Continue with the remaining ranks; return the group itself. See `Group.shrink`."""
         self._loop_thread.run(
             self._change_when_idle("shrink", 0, self._get_effective_timeout(timeout))
         )
@@ -137,7 +137,7 @@ class ResilientGroup(Group):
         return self
 
     def admit(self, *, timeout: CallTimeout = None) -> Group:
-        """Take in whoever waits at this moment, nobody perhaps; return the group itself.
+        """Admit the workers waiting now, if any; return the group itself.
 
         All ranks that are left must call it; errors as of `grow`.
         """
@@ -179,7 +179,7 @@ class ResilientGroup(Group):
         *,
         label: str | None = None,
     ) -> Work:
-        """End when every rank has called it; see `Group.monitored_barrier`."""
+        """Complete once every rank has called; see `Group.monitored_barrier`."""
         seconds = max(self._get_effective_timeout(timeout), _MIN_TIMEOUT)
 
         def begin(group: Group) -> Work:
@@ -214,7 +214,7 @@ class ResilientGroup(Group):
     def _enqueue_call(
         self, make: Callable[[Work], _QueuedCall], signature: CallSignature, label: str | None
     ) -> Work:
-        """Give a call its number and hand it to the loop, in one step."""
+        """Number a call and hand over to the loop, under one lock."""
         source = find_caller()
         with self.order.lock:
             if (clash := self.order.find_clash(label)) is not None:
@@ -328,7 +328,7 @@ class ResilientGroup(Group):
         return group._start(native, build, call.result, call.timeout, call.label)
 
     async def _back_up(self, call: _QueuedCall) -> None:
-        """Copy what the call will write."""
+        """Copy the outputs of the call."""
         targets = call.request.targets
         spare, self._spare_buffers = self._spare_buffers, []
         if [(one.dtype, one.size) for one in spare] != [(one.dtype, one.size) for one in targets]:
@@ -343,7 +343,7 @@ class ResilientGroup(Group):
         _copy(call.request.targets, call.backups)
 
     async def _handle_loss(self, call: _QueuedCall, error: PeerFailed) -> bool:
-        """Do what is to be done after a loss; return whether the call is done for all.
+        """Handle a loss of ranks; return whether the call is done on all ranks.
 
         False: it is to be made again.
 
@@ -422,7 +422,7 @@ class ResilientGroup(Group):
         self._full_size = self.size
 
     def _repeat(self, call: _QueuedCall) -> Work:
-        """Make a failed call once more, with the ranks that are left."""
+        """Repeat a failed call on the remaining ranks."""
         self.shrink()
 
         def make(work: Work) -> _QueuedCall:
@@ -451,7 +451,7 @@ def _make_final_error(failure: PeerFailed) -> PeerFailed:
 def _change_root(
     request: CollectiveRequest, root: int, group: Group
 ) -> tuple[CollectiveRequest, BuildParts]:
-    """Return a call whose root has another place now."""
+    """Return the call with its root renumbered for the changed group."""
     array, wire = (*request.targets, *request.sources)[0], group._engine.link_cost
     target = request.targets[0] if request.targets else None
 

@@ -5,7 +5,7 @@ from allhands.errors import AllhandsError, PeerFailed
 
 
 def retry(error: AllhandsError, timeout: float | None = None) -> object:
-    """Make the call that failed again, with the ranks that are left, and return its output.
+    """Repeat the failed call on the remaining ranks, and return its output.
 
     For calls of groups with `retryable=True`, whose arrays are as they were. The group shrinks: all
     ranks that are left must retry. `timeout` is in seconds, from when it has shrunk.

@@ -28,7 +28,7 @@ PONG_SECONDS = 0.25
 
 
 class SessionEvents(WorkerState):
-    """The `SessionListener` of a worker: each event ends or informs the calls of its engines."""
+    """The `SessionListener` of a worker: fails or informs the calls of all engines."""
 
     def take_started_calls(self) -> Sequence[wire.CallStarts]:
         told = ((engine.name, engine.recorder.take_started()) for engine in self._engines.values())
@@ -210,7 +210,7 @@ class SessionEvents(WorkerState):
         self.newcomer_count = count
 
     def _lose_if_dead(self, rank: int, reason: str) -> None:
-        """Count a member as lost whose process is seen to have ended."""
+        """Mark a member as lost if its process has ended."""
         found = local_verdict.judge_broken_link(self.members[rank], reason, self._pid_namespace)
         if found.absent[0].state == "dead":
             self.on_member_lost(rank, reason, found)
@@ -218,6 +218,6 @@ class SessionEvents(WorkerState):
     def _send_to_peers(
         self, ranks: Sequence[int], kind: FrameKind, key: MessageKey, payload: bytes
     ) -> None:
-        """Tell peers over links: over those there are, unless nobody else would tell them."""
+        """Send peers a control frame; dial missing links only without a coordinator."""
         others = [rank for rank in ranks if rank != self.rank and rank not in self._left]
         self._mesh.send_control(others, kind, key, payload, dial=self._coordinator_gone.is_set())

@@ -1,4 +1,4 @@
-"""What a program carries through losses of ranks and gives to those who come."""
+"""Training state kept across losses of ranks and copied to newcomers."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class State:
     """
 
     def __init__(self, group: Group, **values: "AnyArray | Scalar") -> None:
-        """Take in the values that a rank begins with; arrays are not copied.
+        """Hold the initial values of a rank; arrays are not copied.
 
         Raises:
             ValueError: the group ends when it loses ranks.
@@ -64,7 +64,7 @@ class State:
         self._values[name] = value
 
     def commit(self) -> None:
-        """Keep a copy of all values, and take in whoever waits; all ranks call it.
+        """Copy all values, and admit waiting workers; called by all ranks.
 
         Raises:
             PeerFailed, MembershipChanged: the copy is kept, on this rank at least; go back to what
@@ -90,7 +90,7 @@ class State:
                 self._values[name] = kept.copy()
 
     def sync(self) -> None:
-        """Overwrite all values with those of the rank that has committed most; all ranks call it.
+        """Overwrite all values with the most committed rank's; called by all ranks.
 
         Raises:
             PeerFailed, MembershipChanged: ranks were lost; values may be mixed: `restore`.
@@ -117,7 +117,7 @@ class State:
         self._save()
 
     def run(self, train: Callable[[Self], T]) -> T:
-        """Return `train(state)`; where ranks are lost or come, begin it again at what all have.
+        """Return `train(state)`, restarted from the synced state when ranks are lost or come.
 
         Raises:
             AllhandsError: the group cannot go on, or something else went wrong.

@@ -1,4 +1,4 @@
-"""Meeting through a store that the processes have already: where their world's coordinator is.
+"""Rendezvous through an existing store: agree on the world's coordinator.
 
 Rank 0 says under one key how its meeting is called, all others leave a word under that name, and
 rank 0 answers with the words that it has read and where to go. So nobody goes by what an earlier
@@ -57,7 +57,7 @@ class StoreRendezvous:
 
 @dataclass(frozen=True, slots=True)
 class StoreRendezvousHints:
-    """What rank 0 knows of where to meet, beside the store."""
+    """Hints of rank 0 on the place of the coordinator, beside the store."""
 
     url: str | None = None
     """A coordinator that runs already, perhaps with a job."""
@@ -92,7 +92,7 @@ def rendezvous_via_store(
     timeout: float,
     hints: StoreRendezvousHints | None = None,
 ) -> StoreRendezvous:
-    """Agree with the other ranks on where to meet; every rank has to come, world after world.
+    """Agree on the coordinator through a store; every rank calls once a world.
 
     That is the coordinator of the store itself, if it has one; else the one that rank 0 knows; else
     one that rank 0 is going to host: on loopback where all ranks are on its host, and otherwise,
@@ -299,7 +299,7 @@ def _make_closed_key(rendezvous_id: str) -> str:
 
 
 def _get_underlying_store(store: object) -> object:
-    """Return what the store is a part of."""
+    """Return the store that contains a prefix store's keys."""
     while (whole := getattr(store, "underlying_store", None)) is not None:
         store = whole
     return store

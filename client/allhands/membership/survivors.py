@@ -1,4 +1,4 @@
-"""What ranks of a group do together that have lost some, for callers on any thread."""
+"""Recovery of groups that lost ranks, for callers on any thread."""
 
 from allhands.group.group import Group
 from allhands.membership.reform import GroupChangeRequest, MembershipChanger

@@ -66,7 +66,7 @@ class Worker(WorkerGroups):
             request = make_join_request(config, rendezvous, arena)
 
             async def listen(channel_config: ChannelConfig, timeout: float) -> None:
-                """Listen once it is known where, and let the request say so."""
+                """Start listening, and put the ports into the request."""
                 if ports.port:
                     return
                 where = configured or await advertised_address.discover(
@@ -131,7 +131,7 @@ class Worker(WorkerGroups):
         return self._session.epoch
 
     async def leave(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
-        """End the membership; what was sent before is received first, unless it ends in error.
+        """End the membership; unless in error, drain sent messages first. Idempotent.
 
         With `aborts` the others are told that this ends their groups with this rank, and why. Where
         this process hosts the coordinator it stays until the others have left. Idempotent.

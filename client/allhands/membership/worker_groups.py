@@ -33,7 +33,7 @@ _MAX_CLOSED_GROUPS = 256
 
 
 class WorkerGroups(MemberDirectory):
-    """The engines of the groups that are open in this process."""
+    """Engines of the groups open in this process."""
 
     async def open_group(
         self,
@@ -99,20 +99,20 @@ class WorkerGroups(MemberDirectory):
         return {name: tuple(engine.ranks) for name, engine in list(self._engines.items())}
 
     def allocate(self, nbytes: int) -> "memoryview | bytearray":
-        """Return zeroed memory that the ranks of this host share, where there is any."""
+        """Return zeroed memory, shared by the host's ranks where possible."""
         if self._arena is None:
             return bytearray(nbytes)
         return memoryview(self._arena.heap.allocate(nbytes))[:nbytes]
 
     def _allocate_scratch(self, nbytes: int) -> "memoryview | bytearray":
-        """Return memory that the ranks of this host share, or any where that is used up."""
+        """Return memory as `allocate` does, private if shared memory is used up."""
         try:
             return self.allocate(nbytes)
         except MemoryError:
             return bytearray(nbytes)
 
     def _open_areas(self, name: str, ranks: Sequence[int]) -> GroupAreas | None:
-        """Return a share of memory under that name to ranks of this host; None: there is none."""
+        """Return the shared-memory areas of a group; None: no shared memory."""
         return None if self._arena is None else self._arena.open(hash_group(name), ranks)
 
     async def get_failure(self, name: str) -> AllhandsError | None:
@@ -147,7 +147,7 @@ class WorkerGroups(MemberDirectory):
     async def decide_group_change(
         self, group: str, request: GroupChangeRequest, timeout: float
     ) -> GroupChange:
-        """Decide with the other present ranks of a group; the errors are those of the session."""
+        """Decide on a change with the present ranks of a group; errors as in the session."""
         told = await self._session.request_group_change(
             wire.GroupChangeRequest(
                 group=group,
@@ -169,7 +169,7 @@ class WorkerGroups(MemberDirectory):
         )
 
     async def apply_group_change(self, change: GroupChange, timeout: float) -> GroupEngine:
-        """Make the engine of the group that goes on."""
+        """Return the engine of the changed group."""
         self._first_failure_state = None
         named = range(len(change.ranks))
         engine = await self.open_group(change.group, change.ranks, timeout, named)
@@ -184,7 +184,7 @@ class WorkerGroups(MemberDirectory):
         return engine
 
     def _add_members(self, newcomers: Sequence[WorldMember]) -> None:
-        """Take in ranks that came while the world ran."""
+        """Admit ranks that joined the running world."""
         self.members.update((one.rank, one) for one in newcomers)
         self._ports.add_peers(self._make_identity(), newcomers)
         if self._arena is not None:
@@ -214,7 +214,7 @@ class WorkerGroups(MemberDirectory):
             logger.info("links of job %s: %s", self.config.job, self._link_cost)
 
     def _compute_layout(self, ranks: Sequence[int]) -> HostLayout | None:
-        """Return how a group lies on its hosts, if that matters: all its ranks see the same."""
+        """Return a hierarchical group's layout over hosts, equal on all ranks; else None."""
         if self.config.deterministic:
             return None
         told = [SegmentAddress.parse(self.members[rank].memory) for rank in ranks]

@@ -119,18 +119,18 @@ class WorkerState:
         return sort_by_time(one for engine in engines for one in engine.recorder.list_records(last))
 
     def _make_last_report(self, state: tuple[Sequence[wire.Progress], str], nbytes: int) -> bytes:
-        """Return what is to be kept of this rank: where it was, and its latest calls."""
+        """Encode the last report of this rank: progress, stack and latest calls."""
         of_each = max(_REPORTED_OPERATIONS // max(len(self._engines), 1), 1)
         return report_codec.encode(self.get_records(of_each), *state, nbytes)
 
     def _send_last_report(self) -> None:
-        """Have the coordinator keep where this rank is now, before its calls end in a failure."""
+        """Send the last report once, before calls end in the first failure."""
         if self._first_failure_state is None and not self._is_closed:
             self._first_failure_state = at = self.get_progress(), self.get_stack()
             self._session.send_last_report(at[0], partial(self._make_last_report, at))
 
     def _announce_on_failure(self, found: Verdict, failure: ErrorFactory) -> ErrorFactory:
-        """Return a failure of which the launcher is told, when the first call fails of it."""
+        """Return the factory, extended to notify the launcher of the first failure."""
         one = found.absent[0]
         cause = FailureCause(one.rank, one.host, one.pid, one.state, one.text)
 
@@ -150,13 +150,13 @@ class WorkerState:
             opinion.cancel()
 
     def _notify_engines(self, notify: Callable[[GroupEngine], None]) -> None:
-        """Let engines know what befell the world: those that there are, and those to come."""
+        """Notify all engines, present and future, of an event of the world."""
         self._world_events.append(notify)
         for engine in self._engines.values():
             notify(engine)
 
     def _notify_group(self, peer: int, group: int, notify: Callable[[GroupEngine], None]) -> None:
-        """Let a group know what a peer said of its calls, once: as soon as it is open here."""
+        """Notify a group's engine of a peer's message, now or once the group is open."""
         engines = [engine for engine in self._engines.values() if engine.hash == group]
         for engine in engines:
             if peer in engine.ranks:
@@ -165,7 +165,7 @@ class WorkerState:
             self._early_messages.append((group, peer, notify))
 
     def _awaits_rank(self, rank: int, completed: Mapping[str, int], engine: GroupEngine) -> bool:
-        """Say whether a call is under way here that a rank has left before."""
+        """Return whether the running call of an engine lacks a departed rank."""
         at = engine.progress
         is_missing = at.sequence > completed.get(engine.name, 0)
         return rank in engine.ranks and bool(at.operation) and is_missing

@@ -1,1 +1,1 @@
-"""The flight recorder: what this rank called last, where in its program, and how it went."""
+"""The flight recorder: latest calls of this rank, with call sites and outcomes."""

@@ -1,4 +1,4 @@
-"""What the recorder holds when something fails, as a file for later."""
+"""Dumps of the flight recorder to files at failures."""
 
 import contextlib
 import json

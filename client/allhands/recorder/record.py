@@ -1,4 +1,4 @@
-"""One operation as the recorder tells of it."""
+"""Records of operations and messages, and their outcomes."""
 
 import os.path
 from collections.abc import Iterable

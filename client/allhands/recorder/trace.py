@@ -1,4 +1,4 @@
-"""What the ranks of a job have recorded, as one trace that Perfetto and Chrome show."""
+"""Traces of a job's recorded operations, in the format of Perfetto and Chrome."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""Memory that the ranks of one host share, and who has which part of it."""
+"""Shared memory of the ranks of one host, and its partition into areas."""

@@ -37,7 +37,7 @@ class GroupAreas:
         self._new_p2p = new_p2p
 
     def list_missing(self) -> list[int]:
-        """Return the ranks that have not said yet whether they take part."""
+        """Return the ranks whose participation is still open."""
         return [
             rank for rank, segment in enumerate(self._segments) if segment.find(self._group) is None
         ]
@@ -65,7 +65,7 @@ class GroupAreas:
         return self._new_p2p(segments=self._segments, offsets=self._find_offsets(), **how)
 
     def close(self, lost_ranks: Collection[int] = ()) -> None:
-        """Leave the group; who is the last gives the memory back.
+        """Leave the group; the last rank to leave frees the memory.
 
         Of ranks of the world that are `gone` nobody expects that they leave it as well. They may
         only have been stopped: the heads of the areas stay, which tell them that all is over.

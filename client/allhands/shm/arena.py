@@ -32,7 +32,7 @@ _AREAS_BYTES = 1 << 38
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
-    """How the others of a host find a segment."""
+    """Address of a shared-memory segment for processes of the same host."""
 
     host: str
     fd: int

@@ -41,7 +41,7 @@ class CallFailure:
 
 @dataclass(frozen=True, slots=True)
 class MessageFailure:
-    """A message from point to point that has failed."""
+    """A failed point-to-point message."""
 
     outcome: str
     """As of `Message`."""

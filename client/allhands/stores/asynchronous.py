@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncCoordinatorStore:
-    """What `Store` says, for coroutines of one loop; `async with` closes it.
+    """The `Store` contract for coroutines of one loop; closed by `async with`.
 
     Calls that several tasks make at once travel together: keep many under way, with
     `asyncio.gather` or tasks, and each costs a few microseconds. They are carried out in the order

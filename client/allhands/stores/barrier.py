@@ -1,4 +1,4 @@
-"""A barrier of processes that share nothing but a store."""
+"""A barrier over a store alone."""
 
 import logging
 import time

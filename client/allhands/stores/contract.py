@@ -1,4 +1,4 @@
-"""What every store can do: the methods of torch.distributed's c10d stores."""
+"""The contract of stores: the methods of torch.distributed's c10d stores."""
 
 from collections.abc import Sequence
 from typing import Protocol, Self
@@ -24,32 +24,32 @@ class Store(Protocol):
         """Set how long later calls wait for keys."""
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Set the key, and wake who waits for it."""
+        """Set the key, and wake its waiters."""
 
     def get(self, key: str) -> bytes:
-        """Wait until the key exists, and return what it holds."""
+        """Wait until the key exists, and return its value."""
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         """Wait until all the keys exist at once, up to `timeout`, else the store's."""
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the decimal number the key holds, 0 if it does not exist, and return the sum.
+        """Add to the key's decimal number, 0 if absent, and return the sum.
 
         Raises:
             Refused: the key holds something else, or the sum leaves the range of 64 bits.
         """
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Set the key if it holds `expected`, or does not exist and `expected` is empty.
+        """Set the key if equal to `expected`, or absent with `expected` empty.
 
         Returns what the key holds afterwards; `expected` if it does not exist even then.
         """
 
     def append(self, key: str, value: bytes | str) -> None:
-        """Append to what the key holds, nothing if it does not exist."""
+        """Append to the key's value, empty if absent."""
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Wait until all the keys exist, and return what they hold, in their order."""
+        """Wait until all keys exist, and return the values in the order of `keys`."""
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
         """Set each key to the value at its place.
@@ -59,13 +59,13 @@ class Store(Protocol):
         """
 
     def delete_key(self, key: str) -> bool:
-        """Delete the key, and say whether it existed."""
+        """Delete the key; return whether the key existed."""
 
     def num_keys(self) -> int:
         """Return how many keys there are."""
 
     def list_keys(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with `prefix`, sorted."""
+        """Return the keys with a `prefix`, sorted."""
 
     def check(self, keys: Sequence[str]) -> bool:
         """Say whether all the keys exist now."""

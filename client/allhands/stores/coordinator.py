@@ -1,4 +1,4 @@
-"""The store of a job, at its coordinator."""
+"""The store of a job at the coordinator."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from allhands.deadlines import Timeout, to_seconds
 
 
 class CoordinatorStore:
-    """A `Store` for all who can reach the job's coordinator; closing `control` ends it."""
+    """A `Store` at a job's coordinator; closing `control` closes the store."""
 
     def __init__(self, control: Control, timeout: Timeout = 30.0) -> None:
         self._control = control
@@ -17,7 +17,7 @@ class CoordinatorStore:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The coordinator that has the keys."""
+        """The endpoint of the coordinator with the keys."""
         return self._control.endpoint
 
     @property

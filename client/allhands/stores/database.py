@@ -1,4 +1,4 @@
-"""The file of a `FileStore`: an SQLite database, and who uses it."""
+"""The SQLite database of a `FileStore`, with a count of its users."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""A store in a file, for processes that see one file system."""
+"""A store in a file, for processes on a shared file system."""
 
 import os
 import time
@@ -26,7 +26,7 @@ _GET_SQL = "SELECT value FROM pairs WHERE key = ?"
 
 
 class FileStore:
-    """A `Store` of all who open the same file; it is an SQLite database.
+    """A `Store` in a file, an SQLite database, for processes that open the same path.
 
     Who writes locks the file (fcntl), so it works wherever such locks do: over NFS if that has its
     lock service. What a killed process was writing has happened entirely or not at all. Others'
@@ -40,7 +40,7 @@ class FileStore:
     def __init__(
         self, path: str | os.PathLike[str], world_size: int = -1, timeout: Timeout = 30.0
     ) -> None:
-        """Open the file, made if need be; `world_size` -1: it is never deleted.
+        """Open or create the file; with `world_size` -1 the file is never deleted.
 
         Raises:
             ValueError: a world size that is none, or the file is something else.
@@ -60,7 +60,7 @@ class FileStore:
 
     @property
     def world_size(self) -> int:
-        """How many stores of the file there will be; -1: nobody knows."""
+        """Number of stores that will open the file; -1: unknown."""
         return self._database.world_size
 
     @property

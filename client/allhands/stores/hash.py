@@ -20,7 +20,7 @@ class _Contents:
 
 
 class HashStore:
-    """A `Store` of one process: what its threads share."""
+    """A `Store` in memory, shared by the threads of one process."""
 
     def __init__(self, timeout: Timeout = 30.0) -> None:
         self._timeout = to_seconds(timeout)

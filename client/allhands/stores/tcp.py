@@ -1,4 +1,4 @@
-"""A store at a coordinator that one of the processes hosts: c10d's TCPStore."""
+"""A store at a coordinator hosted by a process of the job: c10d's TCPStore."""
 
 import os
 import socket
@@ -48,7 +48,7 @@ class TCPStore(CoordinatorStore):
         token: str | None = None,
         insecure: bool = False,
     ) -> None:
-        """Host the store, or connect to it.
+        """Host the store as master, or connect to the master.
 
         Args:
             port: where the master listens; its 0 stands for any, which its `port` then tells.
@@ -214,7 +214,7 @@ def _connect(host: str, port: int, token: str | None, insecure: bool, deadline: 
 
 
 def _open_client(endpoint: Endpoint, timeout: float) -> Control:
-    """Return a client that has been answered."""
+    """Return a client after the coordinator's first answer."""
     control = Control(endpoint, job=JOB)
     try:
         control.count(timeout=timeout)

@@ -1,1 +1,1 @@
-"""A world of which only one rank exists."""
+"""Fake worlds: a single rank of a world of any size, without peers."""

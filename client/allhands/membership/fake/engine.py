@@ -1,4 +1,4 @@
-"""Calls of a group whose other ranks do not exist: they end at once, on their callers' threads.
+"""Engine of a fake group: calls complete at once on the callers' threads.
 
 What they give is what they would if every other rank brought just what this one does:
 
@@ -32,7 +32,7 @@ _EXPLANATION = "by this rank alone: the group is fake"
 
 
 class FakeEngine(GroupEngine):
-    """An engine that neither waits nor sends; its calls are made one at a time."""
+    """An engine that neither waits nor sends; calls run one at a time."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -92,7 +92,7 @@ class FakeEngine(GroupEngine):
 
 
 class _FakeP2PRouter(P2PRouter):
-    """Messages that go nowhere: each has ended when it has begun."""
+    """Router of a fake group: messages are dropped and complete at once."""
 
     def __init__(self, run_message: Callable[[P2PRequest], None]) -> None:
         self._run_message = run_message  # nothing of the real one is needed
@@ -164,6 +164,6 @@ def _split_blocks(arrays: Sequence[Array], counts: Sequence[int]) -> Sequence[Ar
 
 
 def _fill(target: Array, source: Array) -> None:
-    """Write `source` as often as it goes into `target`, and as much of it as goes in at the end."""
+    """Fill `target` with repeats of `source`, the last one cut."""
     if source.size:
         target[...] = np.resize(source, target.size)

@@ -21,7 +21,7 @@ _FAKE_ENDPOINT = Endpoint(Address("fake", 1), None)
 
 
 class FakeThread(LoopThread):
-    """The thread of a fake world: coroutines run on it, calls where they are made."""
+    """The thread of a fake world: runs coroutines; calls run on the caller's thread."""
 
     def call(self, act: Callable[..., object], *arguments: object) -> None:
         self._check_alive()
@@ -32,7 +32,7 @@ class FakeThread(LoopThread):
 
 
 class FakeSession(Session):
-    """What a worker would say to a coordinator, and nobody hears."""
+    """A session without a coordinator: requests are dropped."""
 
     def __init__(self, config: WorldConfig) -> None:
         # Nothing of the real one is needed: there is no stream, and no channel.
