@@ -15,14 +15,14 @@ import numpy as np
 from allhands.api import calls, collectives
 from allhands.collectives.arguments import AnyArray, check_array, check_splits
 from allhands.collectives.reduction import ReduceOp
-from allhands.parallel.axes import join_rows, normalize_dim, split_rows
 from allhands.parallel.coalesced import (
     all_gather_into_tensor_coalesced,
     all_reduce_coalesced,
     reduce_scatter_tensor_coalesced,
 )
+from allhands.parallel.dims import join_rows, normalize_dim, split_rows
 from allhands.parallel.expand import ExpandedGroup, GroupLike, expand_group, resolve
-from allhands.parallel.ops import parse_op
+from allhands.parallel.op_names import parse_op
 
 __all__ = [
     "ExpandedGroup",

@@ -140,7 +140,7 @@ MUTATIONS: Final = (
     Mutation(
         17,
         "the root gives its first array, not that at rootTensor",
-        "c10d/several.py",
+        "c10d/multi_tensor.py",
         "whole = views[root_tensor].copy()",
         "whole = views[0].copy()",
     ),
@@ -169,7 +169,7 @@ MUTATIONS: Final = (
     Mutation(
         20,
         "several arrays of a rank are added up whatever the operation",
-        "c10d/several.py",
+        "c10d/multi_tensor.py",
         "fold(_choose_local_op(op, whole.dtype), views, whole, len(views))",
         "fold(ReduceOp.SUM, views, whole, len(views))",
     ),
@@ -210,7 +210,7 @@ MUTATIONS: Final = (
     Mutation(
         25,
         "only the first of several sparse arrays holds the result",
-        "c10d/several.py",
+        "c10d/multi_tensor.py",
         "mine.indices.copy(), values.copy()) for array in arrays]",
         "mine.indices.copy(), values.copy()) for array in arrays[:1]]",
     ),
@@ -266,7 +266,7 @@ MUTATIONS: Final = (
     Mutation(
         33,
         "allgather of several arrays begins with the second",
-        "c10d/several.py",
+        "c10d/multi_tensor.py",
         "output[...] = whole[at % len(whole)]",
         "output[...] = whole[(at + 1) % len(whole)]",
     ),
@@ -464,14 +464,14 @@ MUTATIONS: Final = (
     Mutation(
         56,
         "places in a group are those of its ranks in ascending order",
-        "api/lookup.py",
+        "api/group_queries.py",
         "return ranks.index(global_rank)",
         "return sorted(ranks).index(global_rank)",
     ),
     Mutation(
         56,
         "the rank in the world is taken for the place",
-        "api/lookup.py",
+        "api/group_queries.py",
         "return ranks[group_rank]",
         "return group_rank",
     ),
@@ -508,7 +508,7 @@ MUTATIONS: Final = (
     Mutation(
         61,
         "the world is not found by its ranks",
-        "api/lookup.py",
+        "api/group_queries.py",
         "return world.group if wanted == world.group.ranks else None",
         "return None",
     ),
@@ -537,14 +537,14 @@ MUTATIONS: Final = (
     Mutation(
         65,
         "the functional all_gather joins along dimension 0",
-        "parallel/axes.py",
+        "parallel/dims.py",
         "np.moveaxis(rows, 0, dim).reshape(shape)",
         "rows.reshape(shape)",
     ),
     Mutation(
         66,
         "the functional reduce_scatter cuts dimension 0",
-        "parallel/axes.py",
+        "parallel/dims.py",
         "np.ascontiguousarray(np.moveaxis(array.reshape(shape), at, 0))",
         "np.ascontiguousarray(array.reshape(size, *shape[:at], *shape[at + 1 :]))",
     ),
@@ -707,7 +707,7 @@ MUTATIONS: Final = (
     Mutation(
         87,
         "a bucket may hold several dtypes",
-        "parallel/buckets.py",
+        "parallel/bucket_layout.py",
         "    if len(dtypes) != 1:",
         "    if not dtypes:",
     ),
@@ -798,7 +798,7 @@ MUTATIONS: Final = (
     Mutation(
         99,
         "a bucket is full one array later",
-        "parallel/buckets.py",
+        "parallel/bucket_layout.py",
         "if bucket.nbytes >= limits[bucket.limit]:",
         "if bucket.nbytes > limits[bucket.limit]:",
     ),
@@ -812,7 +812,7 @@ MUTATIONS: Final = (
     Mutation(
         101,
         "the local rank that srun sets is not known",
-        "api/surroundings.py",
+        "api/node.py",
         '    "SLURM_LOCALID",\n',
         "",
     ),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.parallel.buckets import NO_LIMIT, compute_bucket_assignment_by_size
+from allhands.parallel.bucket_layout import NO_LIMIT, compute_bucket_assignment_by_size
 from allhands.testing import run_threads
 from support.arrays import small_network
 

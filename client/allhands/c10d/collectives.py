@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from allhands.c10d import checks, forms, several
-from allhands.c10d.forms import Arrays
-from allhands.c10d.giving import FixedResultCollectives
+from allhands.c10d import argument_forms, checks, multi_tensor
+from allhands.c10d.argument_forms import Arrays
+from allhands.c10d.fixed_result import FixedResultCollectives
 from allhands.c10d.options import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
@@ -59,9 +59,9 @@ class Collectives:
 
         They are alike. One array alone, with `root`, is a list of one.
         """
-        opts, root = forms.split_root(opts, root)
+        opts, root = argument_forms.split_root(opts, root)
         options = merge_options(BroadcastOptions, opts, rootRank=root, timeout=timeout)
-        given = forms.to_list(tensors)
+        given = argument_forms.to_list(tensors)
         if len(given) == 1 and options.rootTensor == 0:
             ended = self._try_inline(options, list(given), "broadcast", given[0], options.rootRank)
             if ended is not None:
@@ -69,7 +69,7 @@ class Collectives:
         arrays = checks.check_broadcast(given, options.rootRank, options.rootTensor, self.size())
         views = arguments.check_targets(arrays, "tensors", len(arrays), in_place=True)
         if len(views) > 1:
-            chain = several.broadcast(views, options.rootRank, options.rootTensor, arrays)
+            chain = multi_tensor.broadcast(views, options.rootRank, options.rootTensor, arrays)
             return self._start_composite(options, chain)
         return self._bind_result(options, arrays).broadcast(
             arrays[0], options.rootRank, timeout=options.seconds, label=options.label
@@ -88,9 +88,9 @@ class Collectives:
         They are alike, and all dense or all sparse: those have new indices and values then. AVG
         divides by how many there are on all ranks together.
         """
-        opts, op = forms.split_op(opts, op)
+        opts, op = argument_forms.split_op(opts, op)
         options = merge_options(AllreduceOptions, opts, reduceOp=op, timeout=timeout)
-        given = forms.to_list(tensors)
+        given = argument_forms.to_list(tensors)
         if len(given) == 1:
             ended = self._try_inline(options, list(given), "all_reduce", given[0], options.reduceOp)
             if ended is not None:
@@ -99,12 +99,12 @@ class Collectives:
         if isinstance(arrays[0], SparseArray):
             sparse = [array for array in arrays if isinstance(array, SparseArray)]
             return self._start_composite(
-                options, several.all_reduce_sparse(sparse, options.reduceOp)
+                options, multi_tensor.all_reduce_sparse(sparse, options.reduceOp)
             )
         views = arguments.check_targets(arrays, "tensors", len(arrays), in_place=True)
         if len(views) > 1:
             return self._start_composite(
-                options, several.all_reduce(views, options.reduceOp, arrays)
+                options, multi_tensor.all_reduce(views, options.reduceOp, arrays)
             )
         return self._bind_result(options, arrays).all_reduce(
             arrays[0], options.reduceOp, timeout=options.seconds, label=options.label
@@ -122,7 +122,7 @@ class Collectives:
 
         They may differ in their shapes, not in their dtype.
         """
-        opts, op = forms.split_op(opts, op)
+        opts, op = argument_forms.split_op(opts, op)
         options = merge_options(AllreduceCoalescedOptions, opts, reduceOp=op, timeout=timeout)
         arrays = checks.check_allreduce_coalesced(tensors, options.reduceOp)
         return self._select_group(options).all_reduce_coalesced(
@@ -139,9 +139,9 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Overwrite the root's single array with the reduction; inputs are only read."""
-        opts, root = forms.split_root(opts, root)
+        opts, root = argument_forms.split_root(opts, root)
         options = merge_options(ReduceOptions, opts, rootRank=root, reduceOp=op, timeout=timeout)
-        given = forms.to_list(tensors)
+        given = argument_forms.to_list(tensors)
         if len(given) == 1 and options.rootTensor == 0:
             ended = self._try_inline(
                 options, list(given), "reduce", given[0], options.rootRank, options.reduceOp
@@ -179,7 +179,7 @@ class Collectives:
         list of arrays.
         """
         options = merge_options(AllgatherOptions, opts, timeout=timeout)
-        given, into = forms.nest_lists(input_tensors, output_tensors)
+        given, into = argument_forms.nest_lists(input_tensors, output_tensors)
         lists, inputs = checks.check_allgather(into, given, self.size())
         if len(lists) == 1:
             return self._bind_result(options, lists[0]).all_gather(
@@ -188,7 +188,7 @@ class Collectives:
         everywhere = [array for one in lists for array in one]
         views = arguments.check_targets(everywhere, "output_tensors", len(everywhere))
         read = arguments.check_sources(inputs, "input_tensors", len(inputs), views)
-        return self._start_composite(options, several.all_gather(views, read, inputs, lists))
+        return self._start_composite(options, multi_tensor.all_gather(views, read, inputs, lists))
 
     def all_gather_single(
         self,
@@ -260,9 +260,9 @@ class Collectives:
 
         One array alone comes with the root's list of arrays.
         """
-        opts, root = forms.split_root(opts, root)
+        opts, root = argument_forms.split_root(opts, root)
         options = merge_options(GatherOptions, opts, rootRank=root, timeout=timeout)
-        given, into = forms.nest_lists(input_tensors, output_tensors)
+        given, into = argument_forms.nest_lists(input_tensors, output_tensors)
         filled, array = checks.check_gather(into, given, options.rootRank, self.rank(), self.size())
         return self._bind_result(options, filled).gather(
             array, filled, options.rootRank, timeout=options.seconds, label=options.label
@@ -281,9 +281,9 @@ class Collectives:
 
         One array alone comes with the root's list of arrays.
         """
-        opts, root = forms.split_root(opts, root)
+        opts, root = argument_forms.split_root(opts, root)
         options = merge_options(ScatterOptions, opts, rootRank=root, timeout=timeout)
-        into, given = forms.nest_lists(output_tensors, input_tensors)
+        into, given = argument_forms.nest_lists(output_tensors, input_tensors)
         array, read = checks.check_scatter(into, given, options.rootRank, self.rank(), self.size())
         return self._bind_result(options, [array]).scatter(
             array, read, options.rootRank, timeout=options.seconds, label=options.label
@@ -303,9 +303,9 @@ class Collectives:
         One array alone comes with a list of arrays, one for each rank. They may have another shape
         for each rank, the same on all.
         """
-        opts, op = forms.split_op(opts, op)
+        opts, op = argument_forms.split_op(opts, op)
         options = merge_options(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
-        into, given = forms.nest_lists(output_tensors, input_tensors)
+        into, given = argument_forms.nest_lists(output_tensors, input_tensors)
         array, read = checks.check_reduce_scatter(
             into, given, options.reduceOp, self.rank(), self.size()
         )
@@ -329,7 +329,7 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Overwrite `output` with this rank's block of the reduction of `x`."""
-        opts, op = forms.split_op(opts, op)
+        opts, op = argument_forms.split_op(opts, op)
         options = merge_options(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
         ended = self._try_inline(
             options, [output], "reduce_scatter_tensor", output, x, options.reduceOp
@@ -354,7 +354,7 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Overwrite each output with this rank's block of its inputs' reduction."""
-        opts, op = forms.split_op(opts, op)
+        opts, op = argument_forms.split_op(opts, op)
         options = merge_options(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
         name = "reduce_scatter_tensor_coalesced"
         given, filled = checks.check_sizes(
@@ -397,8 +397,8 @@ class Collectives:
         """Send rank j its rows of `x`, receive rows in `output`; no sizes: equal."""
         options = merge_options(AllToAllOptions, opts, timeout=timeout)
         recv, send = (
-            forms.normalize_sizes(output_split_sizes),
-            forms.normalize_sizes(input_split_sizes),
+            argument_forms.normalize_sizes(output_split_sizes),
+            argument_forms.normalize_sizes(input_split_sizes),
         )
         if recv is None and send is None:
             ended = self._try_inline(options, [output], "all_to_all_single", output, x)

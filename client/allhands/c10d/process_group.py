@@ -15,11 +15,11 @@ Raises, all methods:
 from datetime import timedelta
 
 from allhands.c10d import checks
+from allhands.c10d.argument_forms import Arrays
+from allhands.c10d.barrier_text import to_c10d_error
 from allhands.c10d.collectives import Collectives
-from allhands.c10d.forms import Arrays
-from allhands.c10d.giving import FixedResultCollectives
+from allhands.c10d.fixed_result import FixedResultCollectives
 from allhands.c10d.options import BarrierOptions, GroupOptions, merge_options
-from allhands.c10d.passing import to_c10d_error
 from allhands.deadlines import Timeout, to_seconds
 from allhands.engine.work.work import Work
 from allhands.errors import CollectiveTimeout, PeerFailed

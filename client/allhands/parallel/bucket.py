@@ -13,7 +13,7 @@ from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import clip_timeout
 from allhands.group.group import Group
 from allhands.parallel import comm_hook
-from allhands.parallel.buckets import BucketLayout
+from allhands.parallel.bucket_layout import BucketLayout
 from allhands.parallel.comm_hook import CommHook
 from allhands.parallel.grad_bucket import GradBucket, Gradient
 

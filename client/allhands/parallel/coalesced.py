@@ -10,9 +10,9 @@ import numpy as np
 from allhands.api import collectives
 from allhands.collectives.arguments import AnyArray, check_array
 from allhands.collectives.reduction import ReduceOp, check
-from allhands.parallel.axes import split_rows
+from allhands.parallel.dims import split_rows
 from allhands.parallel.expand import GroupLike, resolve
-from allhands.parallel.ops import parse_op
+from allhands.parallel.op_names import parse_op
 
 
 def all_reduce_coalesced(

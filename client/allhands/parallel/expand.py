@@ -7,7 +7,7 @@ import numpy as np
 
 from allhands.api.calls import refuse_while_coalescing
 from allhands.api.default_world import default_group
-from allhands.api.lookup import find_group, find_or_create_group, get_group, get_group_tag
+from allhands.api.group_queries import find_group, find_or_create_group, get_group, get_group_tag
 from allhands.errors import InvalidArgument
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember

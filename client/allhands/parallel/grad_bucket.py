@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from allhands.collectives.arguments import AnyArray
 from allhands.data.sparse_array import SparseArray
 from allhands.group.group import Group
-from allhands.parallel.buckets import BucketLayout
+from allhands.parallel.bucket_layout import BucketLayout
 
 Gradient: TypeAlias = AnyArray | SparseArray
 

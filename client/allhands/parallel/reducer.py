@@ -24,9 +24,9 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.deadlines import deadline
 from allhands.engine.work.work import Work
 from allhands.group.non_member import NonMember
-from allhands.parallel import comm_hook, likeness
+from allhands.parallel import comm_hook, consistency_check
 from allhands.parallel.bucket import Bucket, DenseBucket, SparseBucket
-from allhands.parallel.buckets import BucketLayout, assign_in_order, make_layouts
+from allhands.parallel.bucket_layout import BucketLayout, assign_in_order, make_layouts
 from allhands.parallel.comm_hook import CommHook
 from allhands.parallel.grad_bucket import Gradient
 from allhands.parallel.hooks.elementary import allreduce
@@ -111,7 +111,7 @@ class Reducer(Joinable):
         layouts = self._make_layouts(bucket_indices)
         options = (find_unused_parameters, static_graph, self._may_rebuild)
         described = (self._parameters.describe(), [one.parameters for one in layouts], options)
-        likeness.check_consistency(
+        consistency_check.check_consistency(
             self._group, "the parameters, buckets and options of a Reducer", described
         )
         self._build(layouts)

@@ -7,9 +7,9 @@ import numpy as np
 from allhands.collectives.reduction import ReduceOp
 from allhands.futures import Future
 from allhands.group.group import Group
-from allhands.parallel.deferred import LazyFuture
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.calls import BucketCollectives
+from allhands.parallel.lazy_future import LazyFuture
 
 
 def noop(state: object, bucket: GradBucket) -> Future[Any]:

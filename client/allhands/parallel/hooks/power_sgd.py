@@ -16,11 +16,11 @@ from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.futures import Future
 from allhands.group.group import Group
-from allhands.parallel.deferred import LazyFuture
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.calls import BucketCollectives
 from allhands.parallel.hooks.elementary import allreduce, is_compressible
 from allhands.parallel.hooks.residuals import Owner, Residuals, widen
+from allhands.parallel.lazy_future import LazyFuture
 
 
 class PowerSGDState:

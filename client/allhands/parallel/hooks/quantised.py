@@ -18,11 +18,11 @@ import numpy as np
 from allhands.collectives.arguments import AnyArray
 from allhands.futures import Future
 from allhands.group.group import Group
-from allhands.parallel.deferred import LazyFuture
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.calls import BucketCollectives
 from allhands.parallel.hooks.elementary import allreduce, is_compressible
 from allhands.parallel.hooks.residuals import Residuals, widen
+from allhands.parallel.lazy_future import LazyFuture
 
 _MAX_INT8 = 127
 
