@@ -425,7 +425,7 @@ def read_host(text: str, name: str) -> str:
 
 
 def derive_port(name: str) -> int:
-    """Choose a port from a name that all nodes know, so that every node chooses the same one.
+    """Derive a port from a name, the same on all nodes.
 
     Below 32768, where Linux begins to hand out ports by itself.
     """

@@ -90,7 +90,7 @@ class deadline:
 
 
 def clip_timeout(timeout: float) -> float:
-    """Return the least of a timeout and what is left of the blocks around; it may be negative."""
+    """Return the timeout in seconds, clipped by enclosing `deadline` blocks; may be negative."""
     end = block_deadline.get()
     return timeout if end is None else min(timeout, end - time.monotonic())
 

@@ -60,7 +60,7 @@ class AllhandsError(RuntimeError):
                 self.args = (f"{self}{state}", *self.args[1:])
 
     def restored(self) -> None:
-        """Note that the outputs are as they were after all."""
+        """Mark the outputs as restored to the state before the call."""
         self.outputs_intact = True
         self.args = (str(self).replace(_UNDEFINED, _UNTOUCHED), *self.args[1:])
 
@@ -147,7 +147,7 @@ class DataCorrupted(AllhandsError):
 
 
 class PeerFailed(AllhandsError):
-    """Ranks that this call needs died or left; groups with them are over.
+    """Ranks of the call died or left; groups with these ranks are over.
 
     `outputs_intact` says whether data of an interrupted call had begun to move.
     """
@@ -235,7 +235,7 @@ class PermissionDenied(AllhandsError):
 
 
 class ForkedProcess(AllhandsError):
-    """A world, a group or a call belongs to the process that this one was forked from.
+    """A world, group or call of the parent process used in a forked child.
 
     A forked child is no rank: it makes a world of its own by init_process_group().
     """

@@ -45,7 +45,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the end, and return what went wrong; raises as `result` does."""
+        """Wait until done, and return the error, if any; raises as `result` does."""
         self.check_inherited()
         return super().exception(timeout)
 
@@ -70,7 +70,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         return self.result(timeout)
 
     def value(self) -> T:
-        """Return the value of a future that is done, or raise what went wrong.
+        """Return the value of a done future, or raise the call's error.
 
         Raises:
             RuntimeError: it is not done.
@@ -120,7 +120,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
 
 
 def wait_all(futures: "Sequence[Future[T]]") -> list[T]:
-    """Return the values of all the futures, in their order, once they are there.
+    """Wait for all the futures, and return the values in order.
 
     The first failure is raised as soon as it is known, without waiting for the others.
     """

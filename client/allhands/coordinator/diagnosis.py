@@ -1,4 +1,4 @@
-"""Who is where in a job, who waits for whom, who is behind: told from what its ranks report."""
+"""Diagnosis of a job from the reports of ranks: positions, waits, stragglers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from allhands_proto.values import FailureStatus, OperationStatus
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What a rank says of itself."""
+    """Report of a rank."""
 
     now: float
     """When it said so, by its own monotonic clock, in seconds."""
@@ -139,7 +139,7 @@ class Diagnosis:
 def diagnose(
     job: JobStatus, reports: Mapping[int, RankReport], absences: Mapping[int, str]
 ) -> Diagnosis:
-    """Put together what a coordinator knows of a job and what its ranks say."""
+    """Combine a job's status at the coordinator with the reports of ranks."""
     progress = {
         member.rank: reports[member.rank].progress if member.rank in reports else member.operations
         for member in job.members

@@ -33,7 +33,7 @@ _URL_FORMAT = "ah://HOST:PORT or ah://HOST:PORT/JOB"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a coordinator listens, and the job that is meant there if the URL named one."""
+    """Address of a coordinator, and the job if named in the URL."""
 
     host: str
     port: int
@@ -86,7 +86,7 @@ def parse_url(url: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A coordinator, and what it takes to be let in."""
+    """A coordinator's address with credentials."""
 
     address: Address
     token: str | None
@@ -295,7 +295,7 @@ def translate_error(
     refused: type[AllhandsError] = Refused,
     reason: str = "",
 ) -> Exception:
-    """Give the exception of ours that a failed call means; raise it `from` the call's own.
+    """Return the allhands exception of a failed call; raise it `from` the gRPC error.
 
     The arguments are those of `meaning`.
     """

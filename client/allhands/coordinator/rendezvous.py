@@ -249,7 +249,7 @@ def _publish_rendezvous_file(path: Path, endpoint: Endpoint) -> None:
 
 
 async def resolve_host(host: str) -> str:
-    """Turn a host's name into one address of it, IPv4 first."""
+    """Resolve a host name to an address, IPv4 first."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(host))
     try:

@@ -1,4 +1,4 @@
-"""What a rank reports of itself to who diagnoses the job: to and from the wire's form."""
+"""Codec of rank reports, for diagnoses of a job."""
 
 import time
 from collections import Counter

@@ -28,7 +28,7 @@ class SessionListener(Protocol):
     def on_member_left(self, left: wire.MemberLeft) -> None: ...
 
     def on_ruling(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
-        """Ranks that are alive cannot reach one another."""
+        """Handle broken links between pairs of live ranks."""
 
     def on_links_silent(
         self, found: Verdict, pairs: Sequence[tuple[int, int]], is_over: bool
@@ -45,7 +45,7 @@ class SessionListener(Protocol):
         """A rank has been silent towards the coordinator for so long; None: not any more."""
 
     def relay_event(self, event: wire.SessionEvent) -> None:
-        """Pass on what befell the world to ranks that the coordinator cannot tell."""
+        """Relay an event of the world to ranks out of the coordinator's reach."""
 
     def on_call_given_up(self, group: str, sequence: int, given: CallCancellation) -> None:
         """A rank gave a call up on purpose."""

@@ -1,4 +1,4 @@
-"""What a coordinator knows of a job, as values to read: members, their progress, groups."""
+"""Status of a job at the coordinator: members, progress, groups."""
 
 from dataclasses import dataclass
 

@@ -88,7 +88,7 @@ def draw_group(job: JobStatus, group: GroupStatus) -> RenderableType:
 
 
 def draw_diagnosis(diagnosis: Diagnosis) -> RenderableType:
-    """Draw who is behind, what each rank waits for, who is late, and where the idle ones are."""
+    """Draw positions, waits, stragglers and the stacks of idle ranks."""
     over = f"; it ended {_format_ago(diagnosis.ended)}" if diagnosis.ended is not None else ""
     how = (
         diagnosis.state
@@ -168,14 +168,14 @@ def _draw_waits(diagnosis: Diagnosis) -> Table:
 
 
 def _format_staleness(rank: RankDiagnosis) -> str:
-    """Say how old it is what is shown of a lost rank."""
+    """Format the age of a lost rank's shown state."""
     if rank.gone != "lost" or not (rank.waits or rank.last):
         return ""
     return f"; what is shown it told {_format_duration(rank.stale)} before that"
 
 
 def _format_positions(group: GroupDiagnosis) -> str:
-    """Say who is where in a group, and who is behind."""
+    """Format the positions of a group's ranks, latest and behind."""
     said = []
     for one in group.positions:
         one_is, many_are = ("was", "were") if group.is_over else ("is", "are")
@@ -233,7 +233,7 @@ def _format_headline(job: JobStatus) -> Text:
 
 
 def _format_failures(failures: Sequence[FailureStatus]) -> list[Text]:
-    """Say what failed first, and what after that."""
+    """Format the failures of a job, first one first."""
     said = []
     for at, one in enumerate(failures[:_MAX_FAILURES]):
         said.append(_make_cell(f"{'then' if at else 'failed first'}: {_shorten(one.text)}"))
@@ -359,7 +359,7 @@ def _format_short(elapsed: float) -> str:
 
 
 def _format_ranks(ranks: Sequence[int]) -> str:
-    """Write 0, 1, 2, 5 as "0-2,5"; neighbours that do not ascend by one stay apart."""
+    """Format ranks compactly: 0, 1, 2, 5 as "0-2,5"."""
     runs = [
         [rank for _, rank in run]
         for _, run in groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])

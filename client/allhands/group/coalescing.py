@@ -221,7 +221,7 @@ class CoalescingGroup(Group):
 
 
 def _overlaps_any(written_spans: Sequence[tuple[int, int]], request: CollectiveRequest) -> bool:
-    """Say whether a call reads or writes any of the memory that others write, given in order."""
+    """Return whether a call's arrays overlap any of the sorted written memory ranges."""
     for array in (*request.targets, *request.sources):
         start, stop = get_span(array)
         at = bisect.bisect_left(written_spans, (start, start))

@@ -442,7 +442,7 @@ class Group(Collectives[Work], Composed[Work]):
     def _start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
-        """Give a call of several steps its number and hand it to the loop, in one step."""
+        """Number a composite call and hand over to the loop, under one lock."""
         moves = StepBuilder(self.name, self.rank, self.size, self.deterministic, self._link_cost)
         native = CollectiveRequest(composite.call.operation)
         return self._enqueue(
@@ -486,7 +486,7 @@ class Group(Collectives[Work], Composed[Work]):
         )
 
     def _get_waiting_thread(self) -> int:
-        """Return the thread that waits for what it calls here; 0: it may do something else."""
+        """Return the id of the thread that blocks on its calls; 0: none."""
         return 0
 
     def _start_p2p(
@@ -538,7 +538,7 @@ class Group(Collectives[Work], Composed[Work]):
         self._thread.call(start, item)
 
     def _get_effective_timeout(self, timeout: CallTimeout) -> float:
-        """Return how long a call may take that is made now; 0 or less: its time is over."""
+        """Return the seconds left for a call made now; 0 or less: expired."""
         return clip_timeout(self._resolve_timeout(timeout))
 
     def _resolve_timeout(self, timeout: CallTimeout) -> float:

@@ -8,7 +8,7 @@ from allhands.engine.numbering import CallNumbering
 
 @dataclass(frozen=True, slots=True)
 class NonMember:
-    """What `new_group` gives to a rank that is not in the new group."""
+    """Result of `new_group` on ranks outside the new group."""
 
     name: str
     ranks: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""The groups that this process has made in one world: their names, their tags, and how to find one.
+"""Registry of a process's groups in one world, by name and by tag.
 
 All ranks of a group must give it the same name without asking each other. So a name is made of
 what they agree on: the group that it is a part of, its ranks, its tag, and a count of the groups
@@ -21,7 +21,7 @@ _MAX_TAG = 64
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """What makes two groups the same one when they have a tag."""
+    """Key that identifies a tagged group."""
 
     parent: str
     """Name of the group whose ranks these are."""

@@ -1,4 +1,4 @@
-"""Several groups of the same ranks, used as one: calls are dealt to them in turn.
+"""Round robin over several groups of the same ranks.
 
 Calls of one group wait for each other, those of several do not: a small call need not wait for a
 large one before it.
@@ -82,7 +82,7 @@ class RoundRobin(Group):
             return self._take_next_group().monitored_barrier(seconds, wait_all_ranks, label=label)
 
     def abort(self, reason: str) -> None:
-        """End all its groups on all their ranks."""
+        """Abort all parts on all ranks."""
         for group in self._parts:
             group.abort(reason)
 
@@ -91,7 +91,7 @@ class RoundRobin(Group):
         return RoundRobin([group.shrink(timeout=timeout) for group in self._parts])
 
     def grow(self, count: int, *, timeout: CallTimeout = None) -> Group:
-        """Refuse: newcomers join one group, which is their world."""
+        """Refuse: newcomers join a single group as the world."""
         raise RuntimeError("several groups cannot grow as one: let the world grow, and make others")
 
     def _take_next_group(self) -> Group:

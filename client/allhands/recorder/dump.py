@@ -50,7 +50,7 @@ class Dumper:
         self._last_dump = -float("inf")
 
     def dump_failure(self, error: BaseException) -> None:
-        """Write down what there is, if this failure is one that asks for it."""
+        """Write a dump, if dumps are enabled and due for this failure."""
         if not self._directory or not isinstance(error, _FAILURES):
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""The two stories of one call, from the native core and from the queue, told as one."""
+"""Merge of the records of the native core and of the Python queue."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from allhands.recorder.record import OperationRecord
 def merge(
     core: Iterable[tuple[bool, OperationRecord]], queue: Iterable[OperationRecord]
 ) -> list[OperationRecord]:
-    """Return the calls of one group, each once, in the order in which they were asked for.
+    """Return the calls of one group without duplicates, in order of creation.
 
     Args:
         core: what the native core recorded, each with whether it came to it through the queue:

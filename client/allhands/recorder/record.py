@@ -48,7 +48,7 @@ class OperationRecord:
 
     @property
     def source(self) -> str:
-        """The line that asked for it, for people: "train.py:31 in step"."""
+        """Call site in readable form: "train.py:31 in step"."""
         return format_source(self.file, self.line, self.function)
 
 
@@ -76,5 +76,5 @@ def classify_outcome(error: BaseException | None) -> str:
 
 
 def sort_by_time(records: Iterable[OperationRecord]) -> list[OperationRecord]:
-    """Put records of several groups into one list, in the order in which they were asked for."""
+    """Return the records of several groups as one list, in order of creation."""
     return sorted(records, key=lambda one: (one.created, one.group, one.sequence))

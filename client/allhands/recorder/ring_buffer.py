@@ -1,4 +1,4 @@
-"""The latest operations that went through Python: those of the queue, and messages."""
+"""Ring buffer of the latest operations in Python: queued calls and messages."""
 
 import time
 from collections import deque
@@ -62,7 +62,7 @@ class OperationEntry:
         self.started = time.monotonic_ns()
 
     def end(self, error: BaseException | None, how: str) -> None:
-        """Say how it ended; what is said later does not count."""
+        """Set the outcome, once; later outcomes are ignored."""
         if self.finished:
             return
         self.finished = time.monotonic_ns()
@@ -73,7 +73,7 @@ class OperationEntry:
 
     @property
     def location(self) -> tuple[str, int, str]:
-        """File, line and function that asked for it."""
+        """File, line and function of the call site."""
         return locate(self._code, self._instruction)
 
     def to_record(self, group: str, waits_for: tuple[int, ...]) -> OperationRecord:

@@ -58,7 +58,7 @@ def skip_folder(folder: str) -> None:
 
 
 def locate(code: CodeType | None, instruction: int) -> tuple[str, int, str]:
-    """Return file, line and function of what `caller` gave."""
+    """Return file, line and function of a call site found by `find_caller`."""
     if code is None:
         return "", 0, ""
     line = next(

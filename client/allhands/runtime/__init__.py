@@ -1,1 +1,1 @@
-"""What runs beside the caller: the loop's thread, callbacks, signals, notices of the end."""
+"""Threads and process: loop thread, callbacks, signals, exit notices."""

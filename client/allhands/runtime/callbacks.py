@@ -1,4 +1,4 @@
-"""Callbacks: threads for what a program wants to be done when its calls have ended.
+"""Callbacks: threads that run a program's functions after calls complete.
 
 Never the thread that ended a call: that one may have to carry on what the callback waits for.
 """
@@ -21,7 +21,7 @@ _STUCK_SECONDS = 0.01
 
 
 class _ThreadState(threading.local):
-    """What one of the threads knows."""
+    """State of a callback thread."""
 
     is_ending = False
     """Whether what it runs is about to return."""

@@ -1,4 +1,4 @@
-"""What a rank tells its launcher before the other ranks hear that it leaves.
+"""Exit notices: datagrams to the launcher, sent before a rank leaves the job.
 
 When a rank ends early, its peers learn that from the coordinator, fail in turn, and may even be
 gone before it. The order of exits then blames a victim. So a rank that is about to leave says so
@@ -50,7 +50,7 @@ def send_end_notice(environ: Mapping[str, str], *, is_failing: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """A rank of which another one was told that it is lost or has left."""
+    """A lost or departed rank, as the cause of failures elsewhere."""
 
     rank: int
     host: str
@@ -109,7 +109,7 @@ ExitNotice: TypeAlias = LeavingNotice | FailingNotice
 
 
 class ExitNoticeListener:
-    """The launcher's ear: takes in what ranks announce."""
+    """Receiver of exit notices in the launcher."""
 
     def __init__(self, launch: str) -> None:
         """Make the directory of a launch, which other users cannot enter, and listen in it.
@@ -132,7 +132,7 @@ class ExitNoticeListener:
         shutil.rmtree(self._launch, ignore_errors=True)  # the guardian may have been first
 
     def read_notices(self) -> Iterator[ExitNotice]:
-        """Give what has been announced since, in order; never waits."""
+        """Return the notices received since the last call, in order, without blocking."""
         while True:
             try:
                 data, ancillary, _, _ = self._socket.recvmsg(
@@ -149,7 +149,7 @@ class ExitNoticeListener:
 
 
 def _parse_notice(pid: int, data: bytes) -> ExitNotice | None:
-    """Read what a process announced; None: it is nothing that is known here."""
+    """Parse a notice; None: unknown form."""
     if data in (_FAILING, _LEAVING):
         return LeavingNotice(pid, data == _FAILING)
     if not data.startswith(_CAUSE):

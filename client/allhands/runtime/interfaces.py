@@ -1,4 +1,4 @@
-"""The network interfaces of this host and their addresses, as the kernel tells them."""
+"""Network interfaces of this host and the addresses of each."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""A thread for what blocks, beside the loop: one job after the other."""
+"""A thread for blocking jobs beside the loop, run in order."""
 
 import asyncio
 import queue
@@ -11,7 +11,7 @@ Job = Callable[[], None]
 
 
 class JobThread:
-    """Runs jobs on a thread of its own, which begins with the first one.
+    """Runs jobs on a dedicated thread, started with the first job.
 
     Not an executor of the standard library: those refuse work once the interpreter ends, which is
     when a rank that says no goodbye leaves its world.
@@ -27,7 +27,7 @@ class JobThread:
         return await self.submit(act)
 
     def submit(self, act: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run `act` there, soon; return what ends as it does."""
+        """Queue `act` on the thread; return a future of its result."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

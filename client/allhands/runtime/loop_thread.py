@@ -46,7 +46,7 @@ def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 
 class LoopThread:
-    """Runs coroutines and callbacks for other threads until it is stopped.
+    """An event loop on a thread, for coroutines and callbacks of any thread.
 
     The loop and what lives on it belong to who holds the baton: this thread, while it runs the
     loop, or another one to which it is lent. So nothing is ever entered twice.

@@ -16,7 +16,7 @@ _ABSENT = (
 
 
 def find() -> tuple[ModuleType | None, str]:
-    """Return the core, or None and what a user should know about its absence."""
+    """Return the native core, or None and the reason for users."""
     try:
         core = importlib.import_module("allhands._native")
     except ImportError as error:

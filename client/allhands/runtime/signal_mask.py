@@ -1,4 +1,4 @@
-"""Python's handlers of signals, kept from breaking into what must be done whole."""
+"""Deferral of Python's signal handlers during uninterruptible blocks."""
 
 # What `signal` puts enums around, which take ten times as long.
 import _signal  # type: ignore[import-not-found]

@@ -1,4 +1,4 @@
-"""Where the program is, in words: what a rank that is late tells of itself, or one that fails."""
+"""Stack dumps of late and of failing ranks."""
 
 import gc
 import sys

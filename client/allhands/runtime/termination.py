@@ -17,7 +17,7 @@ SIGNUM = int(signal.SIGTERM)
 
 
 class Terminated(SystemExit):
-    """SIGTERM has come; leads to the exit status that a shell gives for it."""
+    """Exception of SIGTERM; exits with the status of a shell, 143."""
 
     def __init__(self) -> None:
         super().__init__(128 + SIGNUM)

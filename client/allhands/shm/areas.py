@@ -1,4 +1,4 @@
-"""Grounds: where the ranks of one group have their areas, as far as they have said."""
+"""Areas of a group in the segments of the ranks of one host."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ PAGE = 1 << 12
 
 
 class GroupAreas:
-    """One group's part of the segments of its ranks, by rank of the group."""
+    """A group's areas in the segments of all member ranks, by group rank."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class GroupAreas:
         return ""
 
     def make_comm(self, **how: Any) -> "ShmComm":
-        """Make the communicator of this rank; nobody may be missing or have refused."""
+        """Make the communicator of this rank; requires the participation of all ranks."""
         return self._new_comm(segments=self._segments, offsets=self._find_offsets(), **how)
 
     def make_p2p(self, **how: Any) -> "ShmP2P":
-        """Make the ShmP2P of this rank; nobody may be missing or have refused."""
+        """Make the ShmP2P of this rank; requires the participation of all ranks."""
         return self._new_p2p(segments=self._segments, offsets=self._find_offsets(), **how)
 
     def close(self, lost_ranks: Collection[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Arena: this process's shared memory and, mapped beside it, that of its host's other ranks.
+"""Arena: shared memory of this process, and the mapped segments of local ranks.
 
 Every process makes one segment before it joins, and announces it with its membership. Anonymous
 memory, reached through /proc/PID/fd of the process that made it: the kernel lets in who may look at
@@ -114,7 +114,7 @@ class Arena:
                 logger.warning("no shared memory with rank %d of this host: %s", peer, error)
 
     def forget(self, rank: int) -> None:
-        """Let go of the memory of a rank that is gone, once no group uses it. Idempotent."""
+        """Unmap the segment of a departed rank, once unused by groups. Idempotent."""
         self._segments.pop(rank, None)
         self._pids.pop(rank, None)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Heap:
-    """Gives out blocks of whole pages, first fit; takes them back when nobody holds them."""
+    """A first-fit allocator of whole pages; unreferenced blocks are freed."""
 
     def __init__(self, core: ModuleType, segment: "Segment", offset: int, nbytes: int) -> None:
         self._core = core

@@ -7,7 +7,7 @@ from allhands.deadlines import Timeout
 
 
 class Store(Protocol):
-    """Keys and values that processes or threads share who hold a store of one name space.
+    """Keys and values shared by all processes or threads with a store of one name space.
 
     Values are bytes; a str given as a value is encoded as UTF-8. Every method may be called from
     any thread, and writes are one step each: nobody sees half of one. A wait that passes its
@@ -74,7 +74,7 @@ class Store(Protocol):
         """Append to the queue of that name; a key of the same name is something else."""
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Remove and return what is first in the queue; each value goes to one who pops.
+        """Remove and return the queue's first value; each value has exactly one receiver.
 
         With `block` it waits for one, no longer than the store's timeout.
 
@@ -89,4 +89,4 @@ class Store(Protocol):
         """Say whether there are `append`, `multi_get`, `multi_set` and queues; true."""
 
     def clone(self) -> Self:
-        """Return a store of the same keys whose timeout is its own."""
+        """Return a store of the same keys with a separate timeout."""

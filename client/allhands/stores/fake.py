@@ -8,7 +8,7 @@ from allhands.stores.hash import HashStore
 
 
 class FakeStore(HashStore):
-    """A `HashStore` that waits for nobody: a key that the others would set is there, and empty."""
+    """A `HashStore` without waiting: absent keys read as empty values."""
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         if timeout is not None:

@@ -167,7 +167,7 @@ class FileStore:
     def _poll(
         self, read: Callable[[], T | None], limit: float, describe_missing: Callable[[], str]
     ) -> T:
-        """Look again and again: a file tells nobody that it has changed."""
+        """Poll until the condition holds: files give no notice of changes."""
         limit = clip_or_raise(lambda: f"wait until somebody has {describe_missing()}", limit)
         until, pause = time.monotonic() + limit, _POLL_SECONDS
         while (found := read()) is None:
@@ -181,7 +181,7 @@ class FileStore:
         return found
 
     def _read_values(self, keys: Sequence[str]) -> list[bytes] | None:
-        """Return what the keys hold at one moment, if all exist."""
+        """Return the keys' values at one moment; None unless all exist."""
         with self._database.begin_read() as sql:
             found = [sql.execute(_GET_SQL, (key,)).fetchone() for key in keys]
         return None if None in found else [bytes(one[0]) for one in found]
@@ -203,7 +203,7 @@ class FileStore:
 
 
 class _SharedDatabase:
-    """What keeps the file in use: a store and its clones; without them it is closed."""
+    """Database shared by a store and all clones, closed with the last."""
 
     def __init__(self, database: "Database") -> None:
         self.database = database

@@ -1,4 +1,4 @@
-"""A store in the memory of one process, for its threads."""
+"""A store in memory, for the threads of one process."""
 
 import threading
 from collections import deque

@@ -225,7 +225,7 @@ def _open_client(endpoint: Endpoint, timeout: float) -> Control:
 
 
 def _resolve_host(host: str) -> str:
-    """Turn a host's name into one address of it, IPv4 first."""
+    """Resolve a host name to an address, IPv4 first."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:

@@ -45,7 +45,7 @@ SOCKET_OPTIONS = (
 
 
 class KvConnection:
-    """One connection, and one call at a time on it.
+    """A connection with at most one call at a time.
 
     All methods raise OSError where the connection is over, and Malformed or DecodeError where the
     other side speaks something else. After an error it is good for nothing.
@@ -94,7 +94,7 @@ class KvConnection:
         self._socket.close()
 
     def _round_trip(self, frame: bytes, deadline: float) -> bytes:
-        """Write a frame, and return the body of the one that answers it."""
+        """Write a frame, and return the body of the reply frame."""
         self._set_deadline(deadline)
         self._socket.sendall(frame)
         come = self._socket.recv(_FIRST_BYTES)
@@ -123,7 +123,7 @@ class KvConnection:
 
 
 class KvConnectionPool:
-    """The lines of one client, which any of its threads may use.
+    """The connections of one client, usable from any thread.
 
     `find_port` asks the coordinator, within so many seconds, where it takes lines; None: nowhere.
     """

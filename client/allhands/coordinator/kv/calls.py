@@ -1,4 +1,4 @@
-"""The key-value calls, as every caller of them sees them: their names on the wire and in errors."""
+"""Table of the key-value calls: names on the wire and in errors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
