@@ -5,6 +5,10 @@ a dimension, ranks of the world, or several lists of ranks, of which that with t
 None is the world. A group given as ranks is found by them and `tag`, and made where there is none.
 Ranks here (`src`, `src_dst`) are ranks of the group. An `op` may be given by its name, as "sum".
 
+Inputs are arrays of any shape, contiguous or not, of the same dtype on all ranks, and of the same
+shape but for `all_to_all_single`; they are only read, also by a call that fails. Results are new
+arrays, which the caller owns.
+
 Errors are those of the plain calls, and ValueError for a group that this rank is not in.
 """
 

@@ -24,7 +24,10 @@ def isend(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Start to send `x` to a rank; `x` belongs to the call until the work ends."""
+    """Start to send `x` to a rank; `x` belongs to the call until the work ends.
+
+    Arguments are as for `send`. The work raises its errors in `wait`; None outside the group.
+    """
     if (found := resolve_group(group, True, "isend")) is None:
         return None
     peer = resolve_dst(found, dst, group_dst)
@@ -41,7 +44,11 @@ def irecv(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Start to receive into `x` from a rank; None: any sender under this tag."""
+    """Start to receive into `x` from a rank; None: any sender under this tag.
+
+    Arguments are as for `recv`. `x` belongs to the call until the work has ended. `wait` of the work
+    raises the errors; `source_rank()` is the sender's rank in the group. None outside the group.
+    """
     if (found := resolve_group(group, True, "irecv")) is None:
         return None
     return found.recv(x, resolve_src(found, src, group_src), tag, timeout=timeout, label=label)
@@ -59,7 +66,16 @@ def send(
 ) -> None:
     """Send `x` to rank `dst` of the world, or `group_dst` of the group.
 
-    Return when its memory may be used again, received or not.
+    Return when the memory of `x` may be used again, received or not.
+
+    Args:
+        x: array of any shape and plain dtype; only read, copied first if not contiguous.
+        tag: messages between two ranks pair by their order under one tag.
+
+    Raises:
+        TypeError, ValueError: the array, the rank or the tag does not fit; nothing was sent.
+        CollectiveMismatch: both ends differ in size or dtype.
+        CollectiveTimeout, PeerFailed, GroupAborted: the message failed.
     """
     p2p = (group or default_world.current_group).order.p2p
     if p2p is not None and group_dst is None and p2p.send(x, dst, tag, timeout, label):
@@ -81,7 +97,16 @@ def recv(
 ) -> int:
     """Receive into `x` from world rank `src` or `group_src`; None: any sender.
 
-    Return the rank of the world that sent it, -1 outside the group.
+    Return the sender's rank in the world, -1 outside the group.
+
+    Args:
+        x: C-contiguous, writeable array of the message's size and dtype.
+        tag: messages between two ranks pair by their order under one tag.
+
+    Raises:
+        TypeError, ValueError: the array, the rank or the tag does not fit; nothing was sent.
+        CollectiveMismatch: both ends differ in size or dtype.
+        CollectiveTimeout, PeerFailed, GroupAborted: the message failed.
     """
     p2p = (group or default_world.current_group).order.p2p
     if (
