@@ -1,4 +1,4 @@
-"""A group whose collectives and messages are awaited."""
+"""Groups with awaited collectives and messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ T = TypeVar("T", bound=AnyArray | SparseArray)
 
 
 class AsyncGroup(AsyncComposed):
-    """A group whose calls are awaited. Ranks here are ranks of the group.
+    """A group with awaited calls. Ranks here are ranks of the group.
 
     The calls are those of `Group`, where arrays, ownership and errors are described; each returns
     its output. A call takes its place in the group's order when it begins to run: tasks that call

@@ -89,7 +89,7 @@ def identify_parent_process() -> str:
 
 
 def _choose_joiner(backend: str, thread_rank: ThreadRank | None) -> ThreadRank | type[World]:
-    """Return the object whose `join` makes a world of that backend."""
+    """Return the class or thread rank that joins worlds of that backend."""
     match backend:
         case "fake":
             return FakeWorld

@@ -46,8 +46,8 @@ def irecv(
 ) -> Work | None:
     """Start to receive into `x` from a rank; None: any sender under this tag.
 
-    Arguments are as for `recv`. `x` belongs to the call until the work has ended. `wait` of the work
-    raises the errors; `source_rank()` is the sender's rank in the group. None outside the group.
+    Arguments are as for `recv`. `x` belongs to the call until the work has ended, which raises the
+    errors in `wait` and has the sender's group rank as `source_rank()`. None outside the group.
     """
     if (found := resolve_group(group, True, "irecv")) is None:
         return None

@@ -1,4 +1,4 @@
-"""Calls of a group whose works return a given result, such as c10d's lists."""
+"""Calls of a group with a given result, such as c10d's lists."""
 
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray

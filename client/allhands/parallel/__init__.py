@@ -1,1 +1,1 @@
-"""What programs that train in parallel are made of, above the plain calls."""
+"""Data-parallel training above the plain calls: reducers, hooks, meshes, Join."""

@@ -15,7 +15,7 @@ CommHook: TypeAlias = Callable[[Any, GradBucket], "concurrent.futures.Future[Any
 
 
 def check_hook(hook: object) -> None:
-    """Refuse a hook whose signature does not fit.
+    """Refuse a hook with an unfit signature.
 
     Raises:
         TypeError: it cannot be called.

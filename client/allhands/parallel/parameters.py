@@ -52,7 +52,7 @@ class Parameters:
             )
 
     def get_index(self, key: Key) -> int:
-        """Return the index of a parameter whose gradient is averaged.
+        """Return the index of a parameter with averaged gradient.
 
         Raises:
             ValueError: there is none, or it is ignored.

@@ -13,7 +13,7 @@ from allhands.parallel.lazy_future import LazyFuture
 
 
 def noop(state: object, bucket: GradBucket) -> Future[Any]:
-    """Leave each rank's gradients as they are: to measure what communication costs."""
+    """Leave each rank's gradients unchanged, to measure communication cost."""
     given: Future[Any] = Future()
     given.set_result(bucket.buffer())
     return given
@@ -26,7 +26,7 @@ def is_compressible(bucket: GradBucket, kinds: str) -> bool:
 
 
 def allreduce(group: Group | None, bucket: GradBucket) -> Future[Any]:
-    """Average by one all_reduce in the dtype of the gradients: what a reducer does by itself.
+    """Average by an all_reduce in the gradients' dtype, as reducers do by default.
 
     The state is the group to average over; None: that of the reducer.
     """

@@ -29,7 +29,7 @@ class PostLocalSGDState:
         subgroup: Group | None = None,
         start_iteration: int = 100,
     ) -> None:
-        """Take who averages gradients.
+        """Take the groups to average gradients over.
 
         Args:
             group: over which they are averaged at first; None: that of the reducer.
