@@ -22,6 +22,7 @@ from allhands.coordinator.endpoint import (
     translate_error,
     translate_status,
 )
+from allhands.coordinator.job_codec import read_job
 from allhands.coordinator.kv import calls
 from allhands.coordinator.kv.blocking import KvConnectionPool
 from allhands.coordinator.kv.calls import KvCall, KvCallError, KvPort, P, Q
@@ -31,10 +32,6 @@ from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks
 from allhands_proto.codec import (
     decode_compare_set,
-    decode_failure,
-    decode_group,
-    decode_lateness,
-    decode_operation,
 )
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
@@ -44,13 +41,6 @@ from allhands_proto.values import (
 
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
-
-_MEMBER_STATES = {
-    wire.MEMBER_STATE_JOINED: "joined",
-    wire.MEMBER_STATE_LOST: "lost",
-    wire.MEMBER_STATE_LEFT: "left",
-}
-
 
 DIAGNOSED_OPERATIONS = 32
 """Of each group: what runs, and some before."""
@@ -291,7 +281,7 @@ class Control:
     def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
         """Return every job at the coordinator, sorted by name."""
         reply = self._call(self._calls.ListJobs, wire.ListJobsRequest(), "list jobs", timeout)
-        return tuple(sorted(map(_read_job, reply.jobs), key=lambda job: job.job))
+        return tuple(sorted(map(read_job, reply.jobs), key=lambda job: job.job))
 
     def job(self, name: str | None = None, *, timeout: Timeout | None = None) -> JobStatus:
         """Return one job, this client's own unless another is named.
@@ -301,7 +291,7 @@ class Control:
         """
         request = wire.DescribeJobRequest(job=name or self._require_job())
         doing = f"describe job {request.job!r}"
-        return _read_job(self._call(self._calls.DescribeJob, request, doing, timeout))
+        return read_job(self._call(self._calls.DescribeJob, request, doing, timeout))
 
     def members(self, *, timeout: Timeout | None = None) -> tuple[MemberStatus, ...]:
         """Return the members of the job, by rank.
@@ -336,7 +326,7 @@ class Control:
                 request, timeout=limit, metadata=self._channel_config.metadata
             ):
                 if reply.HasField("job"):
-                    job = _read_job(reply.job)
+                    job = read_job(reply.job)
                 elif reply.report.missing_reason and not reply.report.report:
                     absences[reply.report.rank] = reply.report.missing_reason
                 elif (report := report_codec.decode(reply.report.report, operations)) is None:
@@ -514,39 +504,3 @@ def _find_port_of(client: "weakref.ref[Control]", limit: float) -> KvPort | None
     control = client()
     assert control is not None, "it is what calls"
     return control._find_port(limit)
-
-
-def _read_job(job: wire.Job) -> JobStatus:
-    return JobStatus(
-        job=job.job,
-        state=job.state,
-        epoch=job.epoch,
-        world_size=job.world_size,
-        members=tuple(map(_read_member, job.members)),
-        groups=tuple(map(decode_group, job.groups)),
-        heartbeat_window=job.heartbeat_window,
-        keys=job.keys,
-        incarnation=job.incarnation,
-        failures=tuple(map(decode_failure, job.failures)),
-        ended=job.ended if job.HasField("ended") else None,
-    )
-
-
-def _read_member(member: wire.Member) -> MemberStatus:
-    return MemberStatus(
-        rank=member.rank,
-        member_id=member.member_id,
-        host=member.host,
-        pid=member.pid,
-        address=member.address,
-        label=member.label,
-        state=_MEMBER_STATES.get(member.state, "unknown"),
-        reason=member.reason,
-        last_heartbeat=member.last_heartbeat,
-        operations=tuple(map(decode_operation, member.progress)),
-        clock_offset=member.clock_offset if member.has_clock_offset else None,
-        lateness=tuple(map(decode_lateness, member.lateness)),
-        gone=member.gone if member.HasField("gone") else None,
-        condition=member.condition.state,
-        condition_text=member.condition.text,
-    )
