@@ -231,8 +231,8 @@ def test_a_barrier_that_lets_ranks_through_early_is_caught(tmp_path: Path) -> No
 
 def test_a_launcher_whose_ranks_do_not_know_each_other_is_told(tmp_path: Path) -> None:
     class Twice(Started):
-        def processes(self, *arguments: Any) -> list[ProcessSpec]:
-            return super().processes(*arguments) * 2
+        def list_processes(self, *arguments: Any) -> list[ProcessSpec]:
+            return super().list_processes(*arguments) * 2
 
     with pytest.raises(RankPoolFailed, match="see a world of 1, not 2"):
         RankPool(Twice("apart", "pass"), 2, tmp_path)  # type: ignore[arg-type]
