@@ -4,7 +4,6 @@ The trainings are as long as the example's, in which every hook is within a poin
 seeds that were tried. Shorter ones are not: `top_k` learns later.
 """
 
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,12 +21,11 @@ SIZE = 3
 @pytest.fixture(scope="module")
 def compression() -> Iterator[Any]:
     """Give the example."""
-    folder = str(Path(__file__).parents[2] / "examples")
-    sys.path.insert(0, folder)
-    import compression
+    with pytest.MonkeyPatch.context() as patch:  # the example adds to sys.path by itself
+        patch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+        import compression
 
-    yield compression
-    sys.path.remove(folder)
+        yield compression
 
 
 @cache
