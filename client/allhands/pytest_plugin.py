@@ -30,7 +30,7 @@ _MARKER = "ranks"
 
 
 class _RankPlaceholder:
-    """Stands for the rank of the thread that will run the test."""
+    """Placeholder for the rank, filled in by the thread of the test."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

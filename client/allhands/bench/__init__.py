@@ -1,8 +1,8 @@
-"""Benchmarks beside peers: interleaved in one run, checked in the same run.
+"""Benchmarks against Gloo and MPI: interleaved in one run, results checked.
 
-One driver (`driver`) starts one crew of rank processes for every contender (`launches`, `crew`)
-and gives them their turns (`turns`). The processes of a crew (`rank`) sleep in a read from the
-driver until it is their turn, so that nobody spins beside the one who is measured. They run under
-the Python that has the peer, and import nothing of allhands but what this package gives them
-(`wire`, `gate`, `cell`, `data`, `contenders`).
+One driver (`driver`) starts a pool of rank processes for every system (`launchers`, `rank_pool`)
+and interleaves the trials (`interleaving`). Idle processes of a pool (`rank`) sleep in a read from
+the driver, so that none spins beside the measured system. They run under the system's own Python,
+and import nothing of allhands but modules of this package (`ipc`, `start_gate`, `case`, `data`,
+`systems`).
 """

@@ -1,4 +1,4 @@
-"""What is measured: one operation, on arrays of one size and type, among some ranks."""
+"""Benchmark cases: an operation on arrays of one size and dtype, among some ranks."""
 
 from dataclasses import dataclass
 
@@ -65,7 +65,7 @@ def max_ranks(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BenchCase:
-    """One place of the table."""
+    """One operation with size, dtype and number of ranks."""
 
     operation: str
     ranks: int
@@ -77,7 +77,7 @@ class BenchCase:
 
     @property
     def elements(self) -> int:
-        """Length of the array that each rank brings."""
+        """Length of each rank's input array."""
         if self.operation == "barrier":
             return 0
         if self.operation == "ddp_step":
@@ -89,7 +89,7 @@ class BenchCase:
 
     @property
     def output_elements(self) -> int:
-        """Length of the array that each rank gets; 0: it gets it in the one that it brought."""
+        """Length of each rank's output array; 0: the operation is in place."""
         match self.operation:
             case "all_gather" | "gather":
                 return self.elements * self.ranks
@@ -103,7 +103,7 @@ class BenchCase:
 
     @property
     def width(self) -> int:
-        """Inputs and outputs of each layer of the model that is trained."""
+        """Inputs and outputs of each layer of the trained model."""
         enough = (
             one for one in _WIDTHS if _MIN_LAYERS * self._count_layer_bytes(one) <= self.nbytes
         )
@@ -111,7 +111,7 @@ class BenchCase:
 
     @property
     def layers(self) -> int:
-        """Layers of the model that is trained: at least one, whatever `nbytes`."""
+        """Number of layers of the trained model: at least 1, whatever `nbytes`."""
         return max(self.nbytes // self._count_layer_bytes(self.width), 1)
 
     def _count_layer_bytes(self, width: int) -> int:
@@ -119,12 +119,12 @@ class BenchCase:
 
     @property
     def receivers(self) -> range:
-        """The ranks that get a result, which is what is checked."""
+        """The ranks whose results are checked."""
         return range(1) if self.operation in ("reduce", "gather") else range(self.ranks)
 
     @property
     def participants(self) -> range:
-        """The ranks that take part; the others sleep."""
+        """The ranks that take part; the rest sleep."""
         return range(min(2, self.ranks)) if self.operation == "sendrecv" else range(self.ranks)
 
     @property

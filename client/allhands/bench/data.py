@@ -1,4 +1,4 @@
-"""Random arrays whose results are known exactly: small whole numbers times a scale.
+"""Random arrays with exactly known results: small whole numbers times a scale.
 
 The scale differs from call to call, so that no result of an earlier call passes for this one's.
 """
@@ -25,7 +25,7 @@ def choose_scale(call: int) -> int:
 
 
 class CaseData:
-    """What one rank brings to a cell, and what it must get."""
+    """Input and expected output of one rank in a case."""
 
     def __init__(self, case: BenchCase, rank: int, seed: int) -> None:
         self._case = case
@@ -34,11 +34,11 @@ class CaseData:
         self._correct = self._compute_expected(rank, seed)
 
     def fill(self, x: Array, scale: int) -> None:
-        """Write what this rank brings."""
+        """Write this rank's input."""
         _encode(self._input, scale, self._case.dtype, x)
 
     def find_error(self, result: Array, scale: int) -> str | None:
-        """Say what is wrong with a result; None: nothing."""
+        """Return a description of an error in the result; None: correct."""
         if not self._has_result:
             return None
         due = np.empty(min(_BLOCK, result.size), result.dtype)
@@ -86,7 +86,7 @@ def _sum(arrays: Iterator[NDArray[np.int16]], part: slice) -> NDArray[np.int16]:
 
 
 def draw_values(case: BenchCase, rank: int, seed: int) -> NDArray[np.int16]:
-    """Draw what a rank brings at scale 1; never 0, which a scale would not change."""
+    """Draw a rank's input at scale 1; never 0, which no scale would change."""
     random = np.random.default_rng((seed, rank))
     values = random.integers(1, MAX_VALUE, case.elements, np.int8, endpoint=True)
     if not case.dtype.startswith("u"):

@@ -1,4 +1,4 @@
-"""Gives contenders their turns, cell by cell, and keeps what they took."""
+"""Driver of a benchmark: interleaves the systems, case by case, and keeps the times."""
 
 import os
 import statistics
@@ -19,7 +19,7 @@ from allhands.bench.rank_pool import RankPool, RankPoolFailed
 
 @dataclass(slots=True)
 class CaseResult:
-    """How one contender did in one cell."""
+    """Times and errors of one system in one case."""
 
     case: BenchCase
     system: str
@@ -54,7 +54,7 @@ class _CpuMeter:
         self._own = time.process_time()
 
     def compute_foreign_share(self, cpu: Mapping[str, float]) -> float:
-        """Return which part of all cores' time other programs took, given the crews' seconds."""
+        """Return which part of all cores' time other programs took, given the pools' seconds."""
         elapsed = time.monotonic() - self._start
         ours = sum(cpu.values()) - sum(self._cpu.values()) + time.process_time() - self._own
         foreign = machine.read_busy_seconds() - self._busy - ours
@@ -62,7 +62,7 @@ class _CpuMeter:
 
 
 class Bench:
-    """The crews of all contenders for one number of ranks."""
+    """The rank pools of all systems for one number of ranks."""
 
     def __init__(
         self, order: Sequence[str], pools: Mapping[str, RankPool], failed: Mapping[str, str]
@@ -74,22 +74,22 @@ class Bench:
         self._order = tuple(order)
         self._seeds = 0
         self._cpu: dict[str, float] = dict.fromkeys(pools, 0.0)
-        """CPU seconds of each crew's ranks, as of its latest answer."""
+        """CPU seconds of each pool's ranks, as of the latest answer."""
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
-        return {name: crew.about for name, crew in self._pools.items()}
+        return {name: pool.about for name, pool in self._pools.items()}
 
     def measure(self, case: BenchCase, budget: float) -> list[CaseResult]:
-        """Measure one cell in `budget` seconds, or what five rounds take.
+        """Measure one case in `budget` seconds, at least five rounds.
 
         A contender that fails, or whose result is wrong, is out for the cells that follow.
         """
         results = {name: CaseResult(case, name) for name in self._order}
         self._seeds += 1
-        for name, crew in list(self._pools.items()):
+        for name, pool in list(self._pools.items()):
             order = {"do": "prepare", "cell": asdict(case), "seed": self._seeds}
-            answers = self._request(crew, order) or []
+            answers = self._request(pool, order) or []
             results[name].refused = next(
                 (one["refused"] for one in answers if one["refused"]), None
             )
@@ -107,16 +107,16 @@ class Bench:
         return list(results.values())
 
     def leave(self) -> None:
-        """Let all ranks leave; they are not needed any more."""
-        for name, crew in list(self._pools.items()):
+        """Let all ranks leave their worlds."""
+        for name, pool in list(self._pools.items()):
             try:
-                crew.leave()
+                pool.leave()
             except RankPoolFailed as failure:
                 self._drop(name, str(failure))
 
     @property
     def failed(self) -> dict[str, str]:
-        """Who is out, and why."""
+        """Failed systems, each with the reason."""
         return dict(self._failed)
 
     def _run_rounds(
@@ -136,7 +136,7 @@ class Bench:
         return series
 
     def _calibrate(self, case: BenchCase, series: _Series, name: str, budget: float) -> None:
-        """Find out how many calls its turns are to have; these times do not count."""
+        """Find the number of calls of a trial, in untimed trials."""
         for _ in range(3):
             if name in self._pools:
                 self._run_trial(case, series, name, budget)
@@ -186,19 +186,19 @@ class Bench:
 def start_bench(
     launchers: Sequence[Launcher], ranks: int, hosts: Sequence[BenchHost] = (THIS_HOST,)
 ) -> Iterator[Bench]:
-    """Start all crews; they are gone afterwards."""
+    """Start all rank pools; end them on exit."""
     with ExitStack() as stack:
-        crews: dict[str, RankPool] = {}
+        pools: dict[str, RankPool] = {}
         failed: dict[str, str] = {}
         for launcher in launchers:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="allhands-bench-"))
             try:
-                crew = RankPool(launcher, ranks, Path(folder), hosts)
+                pool = RankPool(launcher, ranks, Path(folder), hosts)
             except RankPoolFailed as failure:
                 failed[launcher.system] = str(failure)
                 continue
-            stack.callback(crew.close)
-            crews[launcher.system] = crew
-        running = Bench([one.system for one in launchers], crews, failed)
+            stack.callback(pool.close)
+            pools[launcher.system] = pool
+        running = Bench([one.system for one in launchers], pools, failed)
         yield running
         running.leave()

@@ -1,4 +1,4 @@
-"""Who is measured when, how often, and what the figures come to. Pure."""
+"""Order, count and statistics of trials. Pure."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def rotate(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a contender does in one of its turns."""
+    """Call counts of one trial of a system."""
 
     warm: int
     """Calls that are not timed; the others ran meanwhile."""
@@ -65,14 +65,14 @@ def is_enough(rounds: int, spent: float, budget: float) -> bool:
 
 
 def take_slowest(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Return each call's time: that of the rank for which it took longest."""
+    """Return for each call the time of the slowest rank."""
     taking_part = [times for times in times_by_rank if times]
     return [max(each) for each in zip(*taking_part, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a series of times comes to, in seconds."""
+    """Statistics of a series of times, in seconds."""
 
     median: float
     low: float

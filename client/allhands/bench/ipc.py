@@ -1,4 +1,4 @@
-"""What driver and ranks tell each other: JSON, one message a line, over a Unix socket."""
+"""Messages between driver and ranks: lines of JSON over a Unix socket."""
 
 import json
 import socket
@@ -29,7 +29,7 @@ class JsonConnection:
         self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Wait for the next message; None: the other end has gone.
+        """Wait for the next message; None: the connection was closed.
 
         Raises:
             TimeoutError: nothing came within `timeout` seconds.

@@ -1,4 +1,4 @@
-"""How each contender's ranks are started, and what its users have to install first."""
+"""Launchers of each system's ranks, and their requirements."""
 
 import os
 import secrets
@@ -45,7 +45,7 @@ _RANK_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROU
 
 
 class SystemMissing(Exception):
-    """A contender cannot be measured on this machine; says what to install."""
+    """A system cannot be measured here; the text names the packages to install."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class BenchHost:
-    """Where ranks run: this host, or what `netns` made of it."""
+    """Host of ranks: this host, or a network namespace."""
 
     name: str
     address: str
@@ -72,7 +72,7 @@ THIS_HOST = BenchHost("this host", "127.0.0.1", "lo")
 
 @dataclass(frozen=True, slots=True)
 class PythonPaths:
-    """The Python to run each contender with, where it is not this one."""
+    """Interpreters of the systems that do not run in this Python."""
 
     by_system: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,7 +81,7 @@ class PythonPaths:
 
 
 def make_base_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Remove what a launcher around this process left; one thread for each rank."""
+    """Return this environment without an outer launcher's variables; one thread a rank."""
     kept = {
         name: value
         for name, value in environment.items()
@@ -91,7 +91,7 @@ def make_base_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_launcher(system: str, pythons: PythonPaths) -> "Launcher":
-    """Find what it takes to start this contender.
+    """Find the launcher of a system.
 
     Raises:
         Missing: it is not there.
@@ -107,7 +107,7 @@ def find_launcher(system: str, pythons: PythonPaths) -> "Launcher":
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Knows the processes that make up a crew."""
+    """Builds the processes of a rank pool."""
 
     system: str
     python: str
@@ -120,7 +120,7 @@ class Launcher:
     ) -> list[ProcessSpec]:
         """List what to start for so many ranks, equally many on each host.
 
-        `port` is one that rank 0's host has free; only crews that span hosts meet there.
+        `port` is one that rank 0's host has free; only pools that span hosts meet there.
         """
         # Between hosts no notice on a file system tells the token.
         token = {"ALLHANDS_TOKEN": secrets.token_hex(16)} if len(hosts) > 1 else {}

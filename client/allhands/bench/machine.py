@@ -1,4 +1,4 @@
-"""What this machine can do, printed beside every result: these figures change from hour to hour."""
+"""Limits of this machine, printed with every result."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ _MEMORY_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """What no contender can beat here."""
+    """Upper bounds of the machine for any system."""
 
     cores: int
     cross_core_read_gbs: float | None
@@ -36,7 +36,7 @@ class MachineLimits:
 
 
 def measure() -> MachineLimits:
-    """Measure all of them, in a few seconds."""
+    """Measure all limits, in a few seconds."""
     loopback = tcp.measure("127.0.0.1")
     return MachineLimits(
         len(os.sched_getaffinity(0)),
@@ -49,7 +49,7 @@ def measure() -> MachineLimits:
 
 
 def read_busy_seconds() -> float:
-    """Return the CPU time that this machine has spent so far, on whatever."""
+    """Return the CPU seconds used by all processes since boot."""
     with open("/proc/stat") as file:
         user, nice, system, _, _, *rest = map(int, file.readline().split()[1:9])
     return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")

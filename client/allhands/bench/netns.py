@@ -25,7 +25,7 @@ echo "$0" > /proc/sys/kernel/hostname && mount -t tmpfs none /dev/shm && echo re
 
 
 class NoNamespaces(Exception):
-    """This machine or this user cannot have them; says why."""
+    """Network namespaces are unavailable here; the text says why."""
 
 
 def check_rate(text: str) -> str | None:

@@ -1,4 +1,4 @@
-"""One rank of one contender: sleeps until the driver gives it a turn, and tells what it took."""
+"""Rank of a benchmarked system: runs the driver's trials and returns the times."""
 
 import argparse
 import gc
@@ -24,7 +24,7 @@ _REFUSALS = ("Invalid scalar type", "MPI_ERR_TYPE", "MPI_ERR_OP")
 
 
 class PreparedCase:
-    """What a rank has ready for the cell that is measured now."""
+    """Arrays and bound call of a rank for the current case."""
 
     def __init__(self, system: System, gate: StartGate, case: BenchCase, seed: int) -> None:
         self.case = case
@@ -42,7 +42,7 @@ class PreparedCase:
         self._call = self._bind(seed)
 
     def run_trial(self, warm: int, batches: int, calls: int) -> tuple[list[float], str | None]:
-        """Make `warm` calls, then the timed ones; return their seconds, and what was wrong.
+        """Make `warm` calls, then the timed calls; return seconds and errors.
 
         On rewritten arrays every call is timed by itself; else batches are, and their means are
         returned.
@@ -145,7 +145,7 @@ class CommandServer:
         self._case: PreparedCase | None = None
 
     def execute(self, command: Message) -> Message:
-        """Do what the driver orders; return what to answer."""
+        """Carry out a command of the driver; return the answer."""
         match command:
             case {"do": "prepare", "cell": cell, "seed": seed}:
                 return self._prepare(BenchCase(**cell), seed)

@@ -1,4 +1,4 @@
-"""The processes of one contender: started, given their turns, and ended, whatever happens."""
+"""Processes of one system: start, commands, end."""
 
 import contextlib
 import os
@@ -22,11 +22,11 @@ _MAX_LOG_LINES = 12
 
 
 class RankPoolFailed(Exception):
-    """A contender's processes did not do what they were told; says what they printed."""
+    """A system's processes failed; the text has their output."""
 
 
 class RankPool:
-    """The ranks of one contender; they sleep unless `ask` asks."""
+    """The ranks of one system; asleep between requests."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class RankPool:
                 raise
 
     def request(self, command: Message) -> list[dict[str, Any]]:
-        """Let every rank obey one order; return their answers, by rank.
+        """Send a command to every rank; return the answers, by rank.
 
         Raises:
             CrewFailed: a rank ended, or takes too long.
@@ -79,7 +79,7 @@ class RankPool:
         return present
 
     def leave(self) -> None:
-        """Let the ranks leave their world in good order, then end what is left of them."""
+        """Let the ranks leave their world, then end the processes."""
         try:
             self.request({"do": "leave"})
             for child in self._children:

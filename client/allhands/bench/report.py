@@ -1,4 +1,4 @@
-"""What a run comes to: as JSON, and as a table for people."""
+"""Report of a run: as JSON and as tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -120,7 +120,7 @@ def list_systems(rows: Iterable[Row]) -> list[str]:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print a table for each operation and dtype, and below them what the machine can do."""
+    """Print a table for each operation and dtype, then the limits of the machine."""
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     cells = group_by_case(report["rows"])

@@ -1,4 +1,4 @@
-"""A gate of shared memory, the same for every contender: ranks leave it together.
+"""Barrier in shared memory that starts the ranks of any system together.
 
 With the contenders' own barriers, ranks would begin a timed call at times that depend on what is
 measured. It also holds the board on which a test of a barrier is written.

@@ -1,4 +1,4 @@
-"""`python -m allhands.bench.store`: the key-value store beside what people would use instead.
+"""`python -m allhands.bench.store`: the key-value store against TCPStore and etcd.
 
 All contenders take turns in one run, and check what they read. Three loads: one client with one
 call at a time (latency), several such clients, and as many that keep 64 calls under way each.

@@ -29,13 +29,13 @@ class StoreClient(Protocol):
     """One client; `name` tells its keys from those of others."""
 
     def make_calls(self) -> dict[str, Call]:
-        """Return what it can do, each call of which is over when it returns."""
+        """Return the supported calls, each finished on return."""
 
     async def open_async_calls(self) -> dict[str, AsyncCall]:
-        """Return what many tasks can do at once."""
+        """Return the supported calls for many concurrent tasks."""
 
     async def aclose(self) -> None:
-        """Free what `async_acts` has opened."""
+        """Close the resources of `open_async_calls`."""
 
 
 class AllhandsClient:
@@ -204,9 +204,6 @@ def _make_etcd_calls(channel: Any) -> tuple[Any, ...]:
 def _check(is_right: bool) -> None:
     if not is_right:
         raise ArithmeticError("a store returned something else than was put into it")
-
-
-# ---------------------------------------------------------------- the process
 
 
 def run_sequential(call: Call, seconds: float) -> dict[str, Any]:

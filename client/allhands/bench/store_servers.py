@@ -40,7 +40,7 @@ class StoreServer:
 
 
 def find_missing(system: str) -> str | None:
-    """Say what this machine lacks to run it; None: nothing."""
+    """Return the requirement missing on this machine; None: complete."""
     if system == "tcpstore" and importlib.util.find_spec("torch") is None:
         return "pip install torch"
     if system == "etcd" and shutil.which("etcd") is None:

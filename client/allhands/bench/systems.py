@@ -1,4 +1,4 @@
-"""Who is measured, as a rank of it sees it: allhands, and what people would use instead.
+"""The benchmarked systems from a rank's view: allhands, Gloo, MPI.
 
 Every one is at its best setting: calls and tensors are made ready before the clock runs, MPI works
 in place where it can and without locks where it can.
@@ -33,7 +33,7 @@ class Unsupported(Exception):
 
 
 class System(Protocol):
-    """One rank of a contender."""
+    """One rank of a benchmarked system."""
 
     rank: int
     size: int
@@ -41,10 +41,10 @@ class System(Protocol):
     """What it is, with versions."""
 
     def allocate(self, elements: int, dtype: str) -> Array:
-        """Allocate as its users would."""
+        """Allocate an array the way the system's users would."""
 
     def bind(self, case: BenchCase, x: Array, out: Array, seed: int) -> Call:
-        """Return the call that does the cell's operation, a round trip for sendrecv.
+        """Return the call of the case's operation; for sendrecv a round trip.
 
         A model that is trained has the weights of that `seed`.
 
@@ -55,7 +55,7 @@ class System(Protocol):
     def barrier(self) -> None: ...
 
     def get_variant(self) -> str | None:
-        """Say how it did the latest call, if it knows."""
+        """Return the algorithm of the latest call, if known."""
 
     def close(self) -> None: ...
 
@@ -296,7 +296,7 @@ class MpiSystem:
         raise Unsupported(f"MPI is not measured on {case.operation}")
 
     def _refuse_unknown(self, dtype: str) -> None:
-        """Refuse what mpi4py finds no MPI type for."""
+        """Refuse dtypes without an MPI type in mpi4py."""
         if dtype != "bfloat16":
             try:
                 found = self._mpi.Datatype.fromcode(np.dtype(dtype).char)

@@ -1,4 +1,4 @@
-"""What plain TCP does between two hosts, or one host and itself: no library over TCP does better.
+"""Latency and bandwidth of plain TCP between hosts: the bound for libraries over TCP.
 
 As a program it is the side that answers: it prints its port, and serves one connection.
 """

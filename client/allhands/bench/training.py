@@ -1,4 +1,4 @@
-"""One step of training, as PyTorch's DistributedDataParallel does it, whose result is known.
+"""A training step in the manner of DistributedDataParallel, with a known result.
 
 The model has linear layers and nothing between them, and its loss is the sum of what comes out: so
 gradients grow with the scale of what goes in, and NumPy finds them without PyTorch.
@@ -18,7 +18,7 @@ _TOLERANCE = 1e-4
 
 
 def make_step(case: BenchCase, x: Array, out: Array, seed: int) -> Callable[[], object]:
-    """Return what does one step on `x` and leaves the mean of all ranks' gradients in `out`.
+    """Return a step on `x` that leaves the mean gradient of all ranks in `out`.
 
     The default group of torch.distributed is there; all its ranks call this.
     """
@@ -44,7 +44,7 @@ def make_step(case: BenchCase, x: Array, out: Array, seed: int) -> Callable[[], 
 
 
 class StepData:
-    """What one rank brings to a step, and what it must get; see `data.Data`."""
+    """Input and expected output of one rank in a step; see `data.CaseData`."""
 
     def __init__(self, case: BenchCase, rank: int, seed: int) -> None:
         brought = [
@@ -55,11 +55,11 @@ class StepData:
         self._correct = list(_compute_gradients(np.concatenate(brought), case, seed))
 
     def fill(self, x: Array, scale: int) -> None:
-        """Write what this rank brings."""
+        """Write this rank's input."""
         x[:] = self._input * np.float32(scale)
 
     def find_error(self, result: Array, scale: int) -> str | None:
-        """Say what is wrong with a result; None: nothing."""
+        """Return a description of an error in the result; None: correct."""
         for layer, (found, due) in enumerate(
             zip(result.reshape(len(self._correct), -1), self._correct, strict=True)
         ):

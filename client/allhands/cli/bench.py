@@ -1,4 +1,4 @@
-"""`allhands bench`: how long operations take, beside what people would use instead."""
+"""`allhands bench`: times of operations, beside Gloo and MPI."""
 
 import json
 import signal
@@ -140,7 +140,7 @@ def bench_command(
 
 
 def _load_reports(paths: Sequence[Path]) -> "Report":
-    """Merge saved results into one."""
+    """Merge saved results."""
     from allhands.bench.report import merge_reports
 
     try:
@@ -177,7 +177,7 @@ def _fail_if_wrong(result: "Report") -> None:
 
 
 class _Table:
-    """The cells that were asked for."""
+    """The requested cases."""
 
     def __init__(
         self, operations: list[str], ranks: list[int], sizes: list[int], dtypes: list[str]
@@ -224,7 +224,7 @@ def _measure(
 
 @contextmanager
 def _open_hosts(netns: bool, rate: str) -> Iterator[tuple["Sequence[BenchHost]", "Link"]]:
-    """Give the hosts to measure on, and what is between them."""
+    """Open the hosts to measure on; yield them with the figures of the network."""
     from allhands.bench import tcp
     from allhands.bench.launchers import THIS_HOST
     from allhands.bench.netns import NoNamespaces, check_rate, open_two_hosts

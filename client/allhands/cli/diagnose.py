@@ -1,4 +1,4 @@
-"""`allhands diagnose`: where every rank of a job is, for whom it waits, who is behind, who is late.
+"""`allhands diagnose`: the call and the delay of every rank of a job.
 
 The JSON form is stable: names are added, none is removed or given another meaning.
 
@@ -77,7 +77,7 @@ def _show(found: "Diagnosis", output: Output) -> None:
 
 @contextmanager
 def explain_not_found(control: "Control") -> Iterator[None]:
-    """Say of a job that does not exist which coordinator was asked."""
+    """Return the error for a missing job, with the coordinator's address."""
     from allhands.errors import NotFound
 
     try:

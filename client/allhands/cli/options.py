@@ -1,4 +1,4 @@
-"""How every command finds the coordinator that it talks to."""
+"""Options of all commands for the coordinator, token and TLS."""
 
 import getpass
 import os
@@ -34,7 +34,7 @@ InsecureOption: TypeAlias = Annotated[
 def open_client(
     url: str | None, job: str | None = None, *, insecure: bool = False
 ) -> "Iterator[Control]":
-    """Give a client of the coordinator that is meant, for `job` or the one that the URL names.
+    """Open a client of the chosen coordinator, for `job` or the job of the URL.
 
     Raises:
         typer.BadParameter: the URL is malformed, several coordinators could be meant, others could
@@ -52,7 +52,7 @@ def open_client(
 
 
 def describe_user() -> str:
-    """Say who runs this command, for those who are told what it did."""
+    """Return user and host of this command, as shown to the ranks."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in a container

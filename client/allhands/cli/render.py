@@ -1,4 +1,4 @@
-"""How commands show what they found: as a table for people, as JSON for programs."""
+"""Output of commands: tables for people, JSON for programs."""
 
 import enum
 import sys

@@ -142,7 +142,7 @@ def run_command(
 
 
 def _check_world(placement: "Placement", min_size: int, *, has_common_job: bool) -> None:
-    """Make sure that `min_size` ranks can be left, and that several nodes share one job."""
+    """Check that `min_size` ranks can be left, and that several nodes share a job."""
     if min_size > placement.local_size:
         raise typer.BadParameter(
             f"{min_size} of {placement.local_size} ranks cannot be left", param_hint="--min-size"
@@ -156,7 +156,7 @@ def _check_world(placement: "Placement", min_size: int, *, has_common_job: bool)
 
 
 def _parse_program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str, ...], str]:
-    """Return what each rank runs, and the name that the job may be made from."""
+    """Return the command of each rank, and the stem for the job's name."""
     hint = "SCRIPT"
     if not program:
         raise typer.BadParameter(
@@ -187,7 +187,7 @@ def _parse_program(program: Sequence[str] | None, is_module: bool) -> tuple[tupl
 
 
 def _find_interpreter(name: str) -> str | None:
-    """Return the path of the Python that a first argument names, as for mpirun; None: a script."""
+    """Return the path of the Python named by a first argument; None: a script."""
     if not _INTERPRETER.fullmatch(Path(name).name):
         return None
     found = shutil.which(name)
@@ -211,7 +211,7 @@ def _check_network(
     network_options: Mapping[str, str | None],
     placement: "Placement",
 ) -> None:
-    """Make sure that ranks of this host can listen as they are told, before any of them starts.
+    """Check the network options before any rank of this host starts.
 
     Raises:
         typer.BadParameter: they cannot; it names the option, or the variable where that says so.
@@ -246,7 +246,7 @@ def _check_network(
 
 
 def _find_endpoint(coordinator: str | None, insecure: bool) -> "Endpoint | None":
-    """Return the coordinator that is to be used; None: one is embedded."""
+    """Return the endpoint of the chosen coordinator; None: embed a coordinator."""
     from allhands.coordinator.endpoint import check_privacy, find_coordinator
 
     if not (coordinator or os.environ.get("ALLHANDS_URL")):
@@ -260,7 +260,7 @@ def _find_endpoint(coordinator: str | None, insecure: bool) -> "Endpoint | None"
 
 
 def _resolve_job_name(job: str | None, endpoint: "Endpoint | None") -> str | None:
-    """Return the job that was asked for: by its option, or in the coordinator's URL."""
+    """Return the job named by the option or the coordinator's URL."""
     in_url = endpoint.address.job if endpoint is not None else None
     if job is None:
         return in_url

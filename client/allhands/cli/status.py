@@ -1,4 +1,4 @@
-"""`allhands status`: the jobs of a coordinator, and what each member is doing.
+"""`allhands status`: the jobs of a coordinator, with their members and operations.
 
 The JSON form is stable: names are added, none is removed or given another meaning.
 
@@ -63,7 +63,7 @@ def status_command(
 
 
 def _select_jobs(control: "Control") -> "Sequence[JobStatus]":
-    """Return the job that this client is for, or all."""
+    """Return the client's job, or all jobs."""
     from allhands.errors import NotFound
 
     jobs = control.jobs()
@@ -87,7 +87,7 @@ def _show(jobs: "Sequence[JobStatus]", output: Output) -> None:
 
 
 def _watch(read_jobs: "Callable[[], Sequence[JobStatus]]", output: Output) -> None:
-    """Show it until interrupted: in place on a terminal; else one after the other.
+    """Show the jobs until interrupted: in place on a terminal, else in sequence.
 
     JSON then comes as one line each time.
     """

@@ -1,4 +1,4 @@
-"""`allhands trace`: what all ranks of a job did last, on one clock, for Perfetto or Chrome."""
+"""`allhands trace`: recorded calls of all ranks on one clock, for Perfetto or Chrome."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def _make_empty_error(found: "JobReports", output: Path) -> "AllhandsError":
 
 
 def _write(output: Path, text: str) -> None:
-    """Put a file in the place of an earlier one in one step: a failure leaves that as it is."""
+    """Replace a file atomically; a failure leaves the earlier content."""
     if output.exists() and not output.is_file():  # /dev/stdout, a pipe
         output.write_text(text, encoding="utf-8")
         return

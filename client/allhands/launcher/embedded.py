@@ -1,4 +1,4 @@
-"""Where the ranks of a launch meet: a coordinator that runs already, or one embedded here."""
+"""Coordinator of a launch: a running one, or one embedded in the launcher."""
 
 import re
 import secrets
@@ -17,7 +17,7 @@ _DRAIN_SECONDS = 0.5
 
 
 def probe(endpoint: Endpoint, max_wait: float = _MAX_WAIT) -> None:
-    """Make sure that the coordinator answers and lets us in, before any rank depends on it.
+    """Check before any rank starts that the coordinator answers and accepts the token.
 
     One that does not listen yet, or whose name is not known yet, is waited for.
 
@@ -38,7 +38,7 @@ def probe(endpoint: Endpoint, max_wait: float = _MAX_WAIT) -> None:
 
 
 def make_job_endpoint(endpoint: Endpoint, job: str) -> JobEndpoint:
-    """Let the ranks meet in `job` of a coordinator that runs already."""
+    """Return the endpoint of `job` at a running coordinator."""
     address = endpoint.address
     return JobEndpoint(
         address.host,
@@ -53,7 +53,7 @@ def make_job_endpoint(endpoint: Endpoint, job: str) -> JobEndpoint:
 
 @asynccontextmanager
 async def run_embedded(job: str) -> AsyncIterator[JobEndpoint]:
-    """Run a coordinator on this loop, on loopback, that this user's commands find.
+    """Run a coordinator on this loop, on loopback, with a notice for the user's commands.
 
     Raises:
         OSError: it cannot listen.
@@ -67,5 +67,5 @@ async def run_embedded(job: str) -> AsyncIterator[JobEndpoint]:
 
 
 def make_job_name(stem: str) -> str:
-    """Name a job after a script, so that no two launches of the script meet by accident."""
+    """Make a job's name from a script's, distinct for every launch."""
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', stem)}-{secrets.token_hex(2)}"

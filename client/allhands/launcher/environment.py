@@ -1,4 +1,4 @@
-"""What a rank finds in its environment: where it stands in the world and where the world meets.
+"""Environment of a rank: place in the world, coordinator, network settings.
 
 Pure: the environment to build on comes as a mapping.
 """
@@ -40,7 +40,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class JobEndpoint:
-    """Where the ranks meet."""
+    """Coordinator and job of the ranks of a launch."""
 
     host: str
     port: int
@@ -69,7 +69,7 @@ def make_rank_environment(
     master_address: str,
     master_port: int,
 ) -> dict[str, str]:
-    """Return `base` with what torchrun would add, and what `init_process_group` looks for.
+    """Return `base` with torchrun's variables and those of `init_process_group`.
 
     allhands itself meets at ALLHANDS_URL; MASTER_ADDR and MASTER_PORT are for other libraries
     in the same script.

@@ -1,4 +1,4 @@
-"""Tell the coordinator how ranks ended: nobody else learns the exit status of a process."""
+"""Reports of exit statuses to the coordinator, by the parent of the ranks."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ _REPORT_SECONDS = 0.5
 
 
 class ExitReporter:
-    """What the coordinator is told about the ends of the processes of one launch."""
+    """Reports the ends of the processes of one launch."""
 
     def __init__(self, job_endpoint: JobEndpoint) -> None:
         address = Address(job_endpoint.host, job_endpoint.port, job_endpoint.job)
@@ -36,11 +36,11 @@ class ExitReporter:
         self._lock = threading.Lock()
 
     def add_process(self, pid: int) -> None:
-        """Learn of a process that was started."""
+        """Register a process that was started."""
         self._start_ticks[pid] = notice.read_start_ticks(pid)
 
     async def report_exit(self, pid: int, status: int) -> None:
-        """Tell how one ended; waits for the answer, but not for long, and never fails."""
+        """Report the end of a process; waits briefly for the answer and never fails."""
         born = self._start_ticks.pop(pid, "")
         if not (self._pid_namespace and born):
             return

@@ -1,4 +1,4 @@
-"""Run the ranks of one host from start to end."""
+"""Run the ranks of this host from start to end."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 async def launch(plan: LaunchPlan) -> int:
-    """Run all ranks of this host to their end; return the exit status that tells how it went.
+    """Run all ranks of this host to their end; return the launcher's exit status.
 
     No process of the launch outlives the call, or this process, whatever ends it. While it runs,
     it owns this process's handlers of SIGINT, SIGTERM and SIGHUP and its standard output.
@@ -21,9 +21,9 @@ async def launch(plan: LaunchPlan) -> int:
     Raises:
         OSError: the launch could not begin.
     """
-    crew = RankSet(plan)
-    with _handle_signals(lambda signum: crew.handle(SignalReceived(signum))):
-        return await crew.run()
+    rank_set = RankSet(plan)
+    with _handle_signals(lambda signum: rank_set.handle(SignalReceived(signum))):
+        return await rank_set.run()
 
 
 @contextlib.contextmanager

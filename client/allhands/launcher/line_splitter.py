@@ -5,14 +5,14 @@ MAX_LINE_BYTES = 64 * 1024
 
 
 class LineSplitter:
-    """Gathers what is read from one stream until its lines are complete."""
+    """Buffers the chunks of one stream until lines are complete."""
 
     def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._partial = bytearray()
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the lines that are complete by now, each with its line end."""
+        """Return the lines completed by a chunk, each with a line end."""
         end = chunk.rfind(b"\n") + 1
         lines = b""
         if end:
@@ -24,7 +24,7 @@ class LineSplitter:
         return lines
 
     def flush(self) -> bytes:
-        """Return what has no line end yet, with one; nothing if there is nothing."""
+        """Return the incomplete last line with a line end added; empty if there is none."""
         if not self._partial:
             return b""
         line = bytes(self._partial) + b"\n"

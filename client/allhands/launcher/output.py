@@ -1,4 +1,4 @@
-"""Carry what the ranks write to where it shall go, in whole lines, one rank's at a time."""
+"""Output of the ranks, forwarded in whole lines, one rank at a time."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class Writer:
         self._thread.start()
 
     async def write(self, portions: list[Portion]) -> None:
-        """Write the portions in order; return when the system has taken them.
+        """Write the portions in order; return when the system has accepted all.
 
         Raises:
             OSError: one of them could not be written.
@@ -48,7 +48,7 @@ class Writer:
         await done
 
     def close(self) -> None:
-        """End the thread after what it has been given; do not wait for that."""
+        """End the thread after the queued writes; does not wait."""
         self._requests.put(None)
 
     def _run(self) -> None:
@@ -74,26 +74,26 @@ def _complete(done: asyncio.Future[None], error: OSError | None) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of `data`, which one call of the system need not do."""
+    """Write all of `data`, in as many system calls as needed."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 class OutputPriority:
-    """Who may speak: everybody; or, while there are holders, the first of them alone."""
+    """Order of the ranks' output: while there are holders, only the first may write."""
 
     def __init__(self) -> None:
         self._holders: list[int] = []
         self._changed = asyncio.Event()
 
     def grant(self, rank: int) -> None:
-        """Let only this rank speak until it is released, after those that hold the floor."""
+        """Give a rank the sole right to write, after earlier holders, until released."""
         if rank not in self._holders:
             self._holders.append(rank)
 
     def release(self, rank: int) -> None:
-        """Let the next one speak, if this rank is a holder."""
+        """Pass the right to write to the next holder, if this rank has the right."""
         if rank in self._holders:
             self._holders.remove(rank)
             self._changed.set()
@@ -125,7 +125,7 @@ class Pump:
     _wakeup: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_rank_exit(self) -> None:
-        """Tell that the rank is no more: what it wrote is in the pipe already.
+        """Note the end of the rank: the rest of the output is in the pipe already.
 
         Children of it that hold the other end may write on, but they are not waited for.
         """
@@ -149,7 +149,7 @@ class Pump:
             os.close(self.source)
 
     async def _forward_chunk(self, max_bytes: int) -> int | None:
-        """Carry a chunk and return its length: 0 at the end of the stream.
+        """Forward a chunk and return the length: 0 at the end of the stream.
 
         If nothing is there, wait for it or for the rank's end, and return None.
         """

@@ -1,4 +1,4 @@
-"""Tie this process to the life of its launcher, then become the program of a rank.
+"""Entry of a rank's process: die with the launcher, then exec the program.
 
 Runs as `python -I -S pdeathsig_exec.py LAUNCHER_PID PROGRAM ARGUMENTS...`, and therefore imports
 nothing but the standard library. A program of its own rather than a `preexec_fn`, because Python

@@ -1,4 +1,4 @@
-"""What a launch is to do: decided before it begins, and the same to its end."""
+"""Immutable plan of a launch."""
 
 import socket
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from allhands.runtime.exit_notice import choose_directory
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What to run, and as which ranks."""
+    """Program, placement and options of a launch."""
 
     program: tuple[str, ...]
     """The Python interpreter and its arguments: a script or `-m` and a module, then their own."""

@@ -1,4 +1,4 @@
-"""The processes of a launch: the ranks, and the guardian that outlives the launcher."""
+"""Processes of a launch: the ranks, and the reaper that outlives the launcher."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ _REAPER = str(Path(__file__).with_name("reaper.py"))
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A rank that was started, and the reading ends of its output, in non-blocking mode.
+    """A started rank, with the reading ends of the output pipes, non-blocking.
 
     Whoever reads them closes them.
     """
@@ -64,17 +64,17 @@ def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]
 
 
 class ReaperProcess:
-    """Ends what a launch leaves behind, also when this process is killed; see `reaper.py`."""
+    """Kills the processes of a launch, also after a kill of the launcher; see `reaper.py`."""
 
     def __init__(self, launch: str) -> None:
-        """Start the guardian of the processes whose environment names this launch.
+        """Start the reaper of the processes whose environment names this launch.
 
         Raises:
             OSError: the system would not start it.
         """
         self._mark = f"{LAUNCH_VARIABLE}={launch}"
         self._groups: set[int] = set()
-        # In a launch within a launch, the outer guardian must not take the inner one for a rank's
+        # In a launch within a launch, the outer reaper must not take the inner one for a rank's
         # child: it has to outlive the inner launcher.
         environment = {name: value for name, value in os.environ.items() if name != LAUNCH_VARIABLE}
         heard, self._pipe = os.pipe()
@@ -97,7 +97,7 @@ class ReaperProcess:
         self._send(f"+{group}\n")
 
     def remove_group(self, group: int) -> None:
-        """Forget a process group that has ended; its number may come to name another one."""
+        """Forget a process group after its end: the number may be reused."""
         self._groups.discard(group)
         self._send(f"-{group}\n")
 
@@ -108,7 +108,7 @@ class ReaperProcess:
             logger.warning("the guardian is gone; the ranks still die with this process")
 
     async def finish(self) -> None:
-        """End all that is left of the launch, and the guardian with it."""
+        """Kill the rest of the launch, and end the reaper."""
         os.close(self._pipe)
         await self._child.wait_ended()
         if self._child.reap() != 0:

@@ -1,4 +1,4 @@
-"""The ranks of one host at work: the shell around `supervision`."""
+"""Run the ranks of one host: the asynchronous shell around `supervision`."""
 
 import asyncio
 import signal
@@ -44,7 +44,7 @@ _PRIORITY_SECONDS = 0.5
 
 
 class RankSet:
-    """The ranks of this host, and what is going on with them."""
+    """The running ranks of this host and the tasks that attend to them."""
 
     def __init__(self, plan: LaunchPlan) -> None:
         self._plan = plan
@@ -60,7 +60,7 @@ class RankSet:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> int:
-        """Start the ranks, see them to their end, and return the launcher's exit status.
+        """Start the ranks, wait for all, and return the launcher's exit status.
 
         Raises:
             OSError: the launch could not begin.
@@ -72,9 +72,9 @@ class RankSet:
             loop = asyncio.get_running_loop()
             loop.add_reader(announcements, self._read_notices, announcements)
             stack.callback(loop.remove_reader, announcements)
-            guardian = ReaperProcess(self._plan.directory)
-            stack.push_async_callback(guardian.finish)
-            await _run_until_first(self._run_all(guardian, announcements), self._abandoned.wait())
+            reaper = ReaperProcess(self._plan.directory)
+            stack.push_async_callback(reaper.finish)
+            await _run_until_first(self._run_all(reaper, announcements), self._abandoned.wait())
             if self._timer is not None:
                 self._timer.cancel()
         return self._supervisor.compute_exit_status()
@@ -109,7 +109,7 @@ class RankSet:
     async def _attend(
         self, process: RankProcess, reaper: ReaperProcess, read_notices: Callable[[], None]
     ) -> None:
-        """Carry the output of a rank until it has ended and everything it wrote is out."""
+        """Forward the output of a rank until the rank has ended and all output is written."""
         rank = process.rank
         tee = self._plan.tees.get(rank)
         pumps = [
@@ -137,7 +137,7 @@ class RankSet:
         self._output_priority.release(rank)
 
     def _reap(self, child: Child, rank: int, reaper: ReaperProcess) -> int:
-        """End what a rank that has ended left in its group; return the rank's status."""
+        """Kill the rest of an ended rank's process group; return the rank's status."""
         child.send_signal(signal.SIGKILL)
         reaper.remove_group(child.pid)
         del self._children[rank]
@@ -151,7 +151,7 @@ class RankSet:
             self.handle(LaunchBroken(reason))
 
     def handle(self, event: Event) -> None:
-        """Let the supervisor decide about an event, and do what it says, at once."""
+        """Pass an event to the supervisor and carry out the decision at once."""
         orders = self._supervisor.handle(event)
         # The last words of a rank come before what the others have to say about its end.
         if isinstance(event, RankExiting):
@@ -175,7 +175,7 @@ class RankSet:
             self._output_priority.release(rank)
 
     def _read_notices(self, notices: ExitNoticeListener) -> None:
-        """Take in which ranks are about to end, before anything that follows from it is shown."""
+        """Read exit notices before output and exits that follow from the failures."""
         for announcement in notices.read_notices():
             # A rank that was killed announces nothing, but may be what this one fails of.
             for rank, child in self._children.items():
@@ -191,7 +191,7 @@ class RankSet:
                             self.handle(PeerLossReported(rank, of))
 
     def _resolve_blamed(self, cause: FailureCause) -> BlamedRank:
-        """Return whom a rank blames: one of this launch goes by the rank that it has here."""
+        """Return the blamed rank, by local rank if the process is of this launch."""
         if cause.host == socket.gethostname():
             for rank, pid in self._pids.items():
                 if pid == cause.pid:
@@ -219,7 +219,7 @@ class RankSet:
         return f"host {socket.gethostname()}, pid {self._pids[rank]}"
 
     def _summarize(self) -> str:
-        """Say what went wrong; empty if nothing did."""
+        """Describe the failure of the launch; empty if there was none."""
         match self._supervisor.problem:
             case None:
                 return ""
@@ -245,7 +245,7 @@ class RankSet:
 
 
 async def _run_until_first(*works: Awaitable[object]) -> None:
-    """Run until one of them is done, and cancel the others; what it raised is raised."""
+    """Run until one task ends, cancel the rest, and raise the error of the first."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

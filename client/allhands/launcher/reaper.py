@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def kill_all(groups: Iterable[int], mark: str) -> None:
-    """Kill the process groups and every process of this user that carries the mark."""
+    """Kill the process groups and every process of this user with the mark."""
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a launch does about what happens to its ranks: events in, orders out.
+"""Supervision of a launch as a pure state machine: events in, actions out.
 
 Pure: signals are sent, time passes and messages are shown elsewhere; see `launch`. The first
 thing that goes wrong decides the outcome, whatever comes after it.
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class RankExiting:
-    """A rank is about to end; of ranks that fail, the one that began to end first is to blame."""
+    """A rank is about to exit; the first failing rank to do so is the first failure."""
 
     rank: int
     is_failing: bool
@@ -23,7 +23,7 @@ class RankExiting:
 
 @dataclass(frozen=True, slots=True)
 class BlamedRank:
-    """A rank of whose loss another one fails."""
+    """A rank named as lost in the error of another rank."""
 
     rank: int
     """In the world."""
@@ -36,7 +36,7 @@ class BlamedRank:
 
 @dataclass(frozen=True, slots=True)
 class PeerLossReported:
-    """Calls of a rank fail of the loss of another one; None: it goes on without that."""
+    """Calls of a rank fail by the loss of a peer; None: the rank goes on without the peer."""
 
     rank: int
     cause: BlamedRank | None
@@ -58,7 +58,7 @@ class SignalReceived:
 
 @dataclass(frozen=True, slots=True)
 class LaunchBroken:
-    """The launch cannot go on: a rank could not be started, or its output has nowhere to go."""
+    """The launch cannot go on: a rank could not start, or output cannot be written."""
 
     reason: str
 
@@ -86,7 +86,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class FirstFailure:
-    """Who failed first."""
+    """The first failure of a launch."""
 
     rank: int
     """In the world."""
@@ -102,7 +102,7 @@ class FirstFailure:
 
 @dataclass(frozen=True, slots=True)
 class SendSignal:
-    """Send a signal to every rank that still runs, and to its children; but not to `spare`."""
+    """Send a signal to the groups of all running ranks except `excluded`."""
 
     signum: int
     excluded: tuple[int, ...] = ()
@@ -117,7 +117,7 @@ class StartTimer:
 
 @dataclass(frozen=True, slots=True)
 class StopWaiting:
-    """Go without waiting for what is left: output that nobody reads, or an unkillable rank."""
+    """End without the rest: unread output, or an unkillable rank."""
 
 
 Action: TypeAlias = SendSignal | StartTimer | StopWaiting
@@ -137,7 +137,7 @@ _KILL_NOW: tuple[Action, ...] = (
 
 
 class Supervisor:
-    """Decides when the ranks are told to end, and what the launch came to."""
+    """Decides when ranks are signalled, and the outcome of the launch."""
 
     def __init__(self, count: int = 0, min_size: int = 0, grace: float = GRACE_SECONDS) -> None:
         """Supervise `count` ranks; with a `least`, others may fail while so many run or end well.
@@ -159,7 +159,7 @@ class Supervisor:
         self._pending: tuple[Action, ...] = ()
 
     def handle(self, event: Event) -> tuple[Action, ...]:
-        """Take note of an event; return what is to be done about it now, in order."""
+        """Record an event; return the actions due now, in order."""
         match event:
             case RankExiting(rank, failing):
                 if rank not in self._exiting:
@@ -236,7 +236,7 @@ class Supervisor:
         return actions[:due]
 
     def find_first_failure(self, failure: RankFailure) -> FirstFailure:
-        """Return who failed first; to be asked when all ranks have ended.
+        """Return the first failure; call after the end of all ranks.
 
         That is the first of the suspects that ended badly, or who it failed of: that rank may have
         ended well, but too early.
@@ -263,7 +263,7 @@ class Supervisor:
         return next(bad, failure.suspects[-1])
 
     def compute_exit_status(self) -> int:
-        """Return what the launcher's caller gets, in the manner of a shell."""
+        """Return the exit status of the launcher, 128 + n for signal n."""
         match self.problem:
             case None:
                 return 0
@@ -281,7 +281,7 @@ class Supervisor:
 
 
 def describe(first: FirstFailure, process: str) -> str:
-    """Say in words how who failed first did so; `process` says which one that was."""
+    """Describe the first failure; `process` names the failing process."""
     said, status = first.blame, first.status
     if not first.is_here and said is not None:
         return said.text
@@ -294,7 +294,7 @@ def describe(first: FirstFailure, process: str) -> str:
 
 
 def describe_status(status: int | None) -> str:
-    """Say in words how a process ended; None: it was about to, and then did not."""
+    """Describe the exit status of a process; None: announced its exit, but did not exit."""
     if status is None:
         return "an exception, then it did not end by itself"
     if status >= 0:

@@ -1,4 +1,4 @@
-"""A file for each rank that keeps its output."""
+"""Files with copies of the ranks' output."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -1,4 +1,4 @@
-"""What allhands is tested with, for use in the tests of others."""
+"""Test tools of allhands, also for tests of programs that use allhands."""
 
 from allhands.testing import virtual_time
 from allhands.testing.compare import assert_equal_on_rank, assert_not_equal_on_rank

@@ -1,4 +1,4 @@
-"""Assertions of one rank that all ranks learn the outcome of."""
+"""Assertions about one rank that fail or pass on all ranks alike."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def assert_not_equal_on_rank(
 
 
 def _describe_difference(x: object, y: object) -> str:
-    """Say how `x` and `y` differ; "": they do not."""
+    """Return the difference of `x` and `y`; empty if equal."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             return f"{x.dtype} array of shape {x.shape}, {y.dtype} array of shape {y.shape}"
@@ -43,7 +43,7 @@ def _describe_difference(x: object, y: object) -> str:
 
 
 def _assert_on_rank(difference: str, rank: int, group: default_world.AnyGroup) -> None:
-    """Let one rank's opinion count for all."""
+    """Raise on all ranks if the check of one rank failed."""
     if isinstance(group, NonMember):
         return
     calls.refuse_while_coalescing(group, "comparing on one rank")

@@ -1,4 +1,4 @@
-"""For those who write a `Store` or a `Link` of their own: the tests that all of ours pass.
+"""Test suites for implementations of `Store` and `Link`.
 
 They need pytest. Subclass a suite in a test module, under a name that begins with `Test`:
 

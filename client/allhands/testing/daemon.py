@@ -42,7 +42,7 @@ class DaemonProcess:
     def run_command(
         self, *arguments: str, stdin: str = "", timeout: float = 30.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run `allhands ARGUMENTS` beside it, and return what came of it."""
+        """Run `allhands ARGUMENTS` against the daemon and return the completed process."""
         return subprocess.run(
             [*_ALLHANDS, *arguments],
             env=self.environ,
@@ -54,7 +54,7 @@ class DaemonProcess:
         )
 
     def start_command(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start `allhands ARGUMENTS` beside it, its output in a pipe; the caller ends it."""
+        """Start `allhands ARGUMENTS` against the daemon, output in a pipe; the caller ends it."""
         return subprocess.Popen(
             [*_ALLHANDS, *arguments], env=self.environ, stdout=subprocess.PIPE, text=True
         )

@@ -1,4 +1,4 @@
-"""A seeded plan of what goes wrong, where and when; and the log of what did.
+"""Seeded plans of faults, with a log of the faults that occurred.
 
     plan = (
         faults(seed=7)
@@ -37,7 +37,7 @@ _DIGITS = 9
 
 @dataclass(frozen=True, slots=True, order=True)
 class FaultEvent:
-    """Something that went wrong as planned."""
+    """A planned fault that occurred."""
 
     at: float
     """Seconds since the plan began."""
@@ -51,7 +51,7 @@ class FaultEvent:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of one message."""
+    """Planned delay, rate, copies and faults of one message."""
 
     delay: float = 0.0
     rate: float = math.inf
@@ -111,7 +111,7 @@ class Kill:
 
 
 class Plan:
-    """Faults to come, and the log of those that came; every method that adds one returns it."""
+    """Planned faults and the log of occurred faults; methods return the plan."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -121,8 +121,6 @@ class Plan:
         """Whether nothing goes wrong any more."""
         self._rules: list[_Rule] = []
         self._log: list[FaultEvent] = []
-
-    # ------------------------------------------------------------ faults of messages
 
     def delay(
         self,
@@ -134,7 +132,7 @@ class Plan:
         after: float = 0.0,
         until: float = math.inf,
     ) -> "Plan":
-        """Let messages arrive later, and with them those behind them."""
+        """Delay messages, and with them later messages of the link."""
         return self._add("delay", link, probability, nth, after, until, seconds)
 
     def slow(
@@ -171,7 +169,7 @@ class Plan:
         after: float = 0.0,
         until: float = math.inf,
     ) -> "Plan":
-        """Break the connection instead of delivering a message; both ends learn it."""
+        """Break the connection in place of a message; both ends notice."""
         return self._add("cut", link, probability, nth, after, until)
 
     def duplicate(
@@ -211,8 +209,6 @@ class Plan:
         """Change one bit of a message, counted from its first, and on from its end; None: any."""
         return self._add("flip", link, probability, nth, after, until, -1 if bit is None else bit)
 
-    # ------------------------------------------------------------ faults of places
-
     def partition(
         self, *sides: Collection[int], after: float = 0.0, seconds: float = math.inf
     ) -> "Plan":
@@ -225,7 +221,7 @@ class Plan:
         return self._cut_off("partition", made, after, seconds)
 
     def stall(self, rank: int, *, after: float = 0.0, seconds: float = math.inf) -> "Plan":
-        """Stop a process for a while: it neither hears nor says anything, and makes no calls.
+        """Stop a process for a while: no messages in or out, no calls.
 
         In process its own timers run on; in real processes this is SIGSTOP.
         """
@@ -236,11 +232,9 @@ class Plan:
         self.kills.append(Kill(rank, at))
         return self
 
-    # ------------------------------------------------------------ for who carries it out
-
     @property
     def log(self) -> list[FaultEvent]:
-        """What has gone wrong so far, by time."""
+        """Faults that have occurred, by time."""
         return sorted(self._log)
 
     def begin(self) -> None:
@@ -263,7 +257,7 @@ class Plan:
         return until
 
     def fate(self, way: Way, nth: int, nbytes: int, now: float) -> Fate:
-        """Draw, and note, what becomes of the n-th message of a link."""
+        """Draw and log the fate of the n-th message of a link."""
         delay, rate, copies, is_cut, is_overtaken = 0.0, math.inf, 1, False, False
         flips: list[int] = []
         for number, rule in enumerate(self._rules):
@@ -296,8 +290,6 @@ class Plan:
                     detail = f"bit {bit}"
             self.note(now, rule.kind, way, nth, detail)
         return Fate(delay, rate, copies, is_cut, is_overtaken, tuple(flips))
-
-    # ------------------------------------------------------------ inside
 
     def _add(
         self,

@@ -1,4 +1,4 @@
-"""One direction of traffic under a plan of faults: what is put in comes out, or does not."""
+"""One direction of traffic under a plan of faults."""
 
 import asyncio
 import math
@@ -60,7 +60,7 @@ class FaultyChannel:
             await self._wait_change()
 
     async def wait_empty(self) -> None:
-        """Return when all that was put in has come out."""
+        """Return when all sent messages have been delivered."""
         while self._queue or self._overtaken is not None:
             await self._wait_change()
 
@@ -84,7 +84,7 @@ class FaultyChannel:
             self._enqueue(due, len(message), lambda: deliver(message), fate.is_overtaken)
 
     def run_at_receiver(self, act: Callable[[], None]) -> None:
-        """Do something at the other end, behind what was sent: no fault but a delay befalls it."""
+        """Run a function at the receiver behind the sent messages; only delays apply."""
         self._enqueue(self._clock.now(), 0, act)
 
     def clear(self) -> None:
@@ -100,8 +100,6 @@ class FaultyChannel:
         self.clear()
         if self._timer is not None:
             self._timer.cancel()
-
-    # ------------------------------------------------------------ inside
 
     async def _wait_change(self) -> None:
         self._changed.clear()
@@ -148,7 +146,7 @@ class FaultyChannel:
             self._timer = self._clock.call_at(due, self._run)
 
     def _run(self) -> None:
-        """Deliver what is due."""
+        """Deliver the messages that are due."""
         self._timer = None
         now = self._clock.now() + _SLACK
         while self._queue and self._plan.held_until(self._way, now) <= now:
@@ -185,14 +183,14 @@ class FaultyChannels:
                 self._note(cutoff.until, f"end of {cutoff.kind}", ranks)
 
     def get_channel(self, start: int, end: int) -> FaultyChannel:
-        """Return the way from one end to another; messages on it are counted once."""
+        """Return the channel between two ends; its messages are counted once."""
         way = start, end
         if way not in self._channels:
             self._channels[way] = FaultyChannel(self.plan, way, self.clock)
         return self._channels[way]
 
     def heal(self) -> None:
-        """Let nothing go wrong from now on, and what was held back arrive."""
+        """End all faults, and deliver messages that were held back."""
         self.plan.is_over = True
         for wire in self._channels.values():
             wire._arm()

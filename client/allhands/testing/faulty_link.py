@@ -1,4 +1,4 @@
-"""Links within one loop on which things go wrong as planned."""
+"""Links within one loop under a plan of faults."""
 
 import asyncio
 import math
@@ -12,7 +12,7 @@ _DIAL_SECONDS = 10.0
 
 
 class FaultyNetwork:
-    """Who is there, and what is between them; shared by the fabrics of one world."""
+    """Ranks and channels of one world; shared by the fabrics."""
 
     def __init__(self, channels: FaultyChannels) -> None:
         self.channels = channels
@@ -20,7 +20,7 @@ class FaultyNetwork:
 
 
 class FaultyLink:
-    """The way to one peer, over a wire of the plan."""
+    """Link to one peer, over a channel of the plan."""
 
     def __init__(self, fabric: "FaultyFabric", peer: int) -> None:
         self._fabric = fabric
@@ -64,8 +64,6 @@ class FaultyLink:
             self._channel.clear()
             if not self._is_closed:
                 self._fabric.receiver.broken(self._peer, reason)
-
-    # ------------------------------------------------------------ inside
 
     def _deliver(self, frame: bytes) -> None:
         if self.break_reason is not None:

@@ -1,4 +1,4 @@
-"""What a rank and its coordinator say to each other, within one loop, under a plan of faults.
+"""Calls and messages between a rank and the coordinator, within one loop, under faults.
 
 It stands where gRPC's channel and server stand: the rank's stub on one side, a servicer's methods
 on the other, and between them messages as bytes.
@@ -65,7 +65,7 @@ class FaultySession:
         return call
 
     def unary_stream(self, path: str, *_: object, **__: object) -> Callable[..., object]:
-        """Give what no worker calls: only clients that look at a job do."""
+        """Refuse: no worker makes calls of this kind."""
 
         def call(*_: object, **__: object) -> object:
             raise NotImplementedError(path)
@@ -85,10 +85,8 @@ class FaultySession:
             task.cancel()
         await asyncio.gather(*served, return_exceptions=True)
 
-    # ------------------------------------------------------------ for the calls
-
     def begin(self, call: "_FaultyCall") -> bool:
-        """Count a call as under way; say whether there is anybody to call."""
+        """Count a call as under way; return whether the coordinator is there."""
         self._calls[call] = None
         return not self._is_down
 
@@ -117,12 +115,10 @@ class FaultySession:
         self._to_rank.run_at_receiver(act)
 
     def is_passing(self) -> bool:
-        """Say whether a connection that nothing passes on would be noticed by now."""
+        """Return whether messages pass both ways; else the connection counts as dead."""
         now = self._channels.clock.now()
         ways = ((self._rank, COORDINATOR), (COORDINATOR, self._rank))
         return all(self._channels.plan.held_until(way, now) <= now for way in ways)
-
-    # ------------------------------------------------------------ inside
 
     def _get_method(self, path: str) -> Any:
         return getattr(self._servicer, path.rpartition("/")[2])
@@ -182,7 +178,7 @@ class _FaultyCall:
             await asyncio.wait([self._task])
 
     def serve(self, work: Callable[["_FaultyContext"], Awaitable[None]]) -> None:
-        """Let the servicer work on it, and carry its status to the rank."""
+        """Run the servicer's handler, and carry the status to the rank."""
 
         async def run_work() -> None:
             context = _FaultyContext(self.deadline)
@@ -201,7 +197,7 @@ class _FaultyCall:
 
 
 class _FaultyContext:
-    """What a servicer is told of a call."""
+    """Context of a call, as seen by a servicer."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline

@@ -21,7 +21,7 @@ from allhands.testing.faulty_channel import FaultyChannels
 from allhands.testing.faulty_link import FaultyFabric, FaultyNetwork
 from allhands.testing.faulty_session import FaultySession
 from allhands.transport.ports import NoPorts
-from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2 as pb
 
 _JOB = "faulty"
 _ADDRESS = Address("127.0.0.1", 1, _JOB)
@@ -67,7 +67,7 @@ async def faulty_world(
 
 
 class FaultyRank:
-    """One process that is none: its worker, and what ends with it."""
+    """A simulated process: a worker, with the resources that end with the process."""
 
     def __init__(self, worker: Worker, session: FaultySession, group: Group) -> None:
         self.worker = worker
@@ -77,7 +77,7 @@ class FaultyRank:
         self.is_dead = False
 
     async def kill(self) -> None:
-        """Disappear in the middle of whatever it does; its own calls end as well. Idempotent."""
+        """End abruptly, with all calls under way. Idempotent."""
         if self.is_dead:
             return
         self.is_dead = True
@@ -94,7 +94,7 @@ class FaultyRank:
 
 
 class FaultyWorld:
-    """The ranks and what is between them."""
+    """The ranks and the channels between them."""
 
     def __init__(self, plan: Plan, config: WorldConfig) -> None:
         self.plan = plan
@@ -107,7 +107,7 @@ class FaultyWorld:
 
     @property
     def groups(self) -> list[Group]:
-        """The group of all ranks, as each of them has it."""
+        """World group of each rank."""
         return [rank.group for rank in self.ranks]
 
     def now(self) -> float:
@@ -128,8 +128,6 @@ class FaultyWorld:
     async def settle(self, seconds: float) -> None:
         """Let time pass."""
         await asyncio.sleep(seconds)
-
-    # ------------------------------------------------------------ life
 
     async def form(self, size: int, servicer: object) -> None:
         """Let all ranks join, while nothing goes wrong yet."""
@@ -167,15 +165,13 @@ class FaultyWorld:
         await asyncio.gather(*(one.session.sever() for one in self.ranks))
         self._channels.close()
 
-    # ------------------------------------------------------------ inside
-
     async def _join(self, rank: int, network: FaultyNetwork, servicer: object) -> FaultyRank:
         """Do for one rank what `Worker.start` does where there are ports."""
         endpoint = Endpoint(_ADDRESS, None)
         channel = FaultySession(network.channels, rank, servicer)
         session = Session(configure_channel(endpoint), channel, _JOB)  # type: ignore[arg-type]
         await session._join(
-            wire.Join(
+            pb.Join(
                 job=_JOB,
                 rank=rank,
                 world_size=self._config.world_size,

@@ -59,7 +59,7 @@ async def inproc_world(
 
 
 async def wait_results(works: Iterable[Work]) -> list[Result]:
-    """Wait for all works; return what they give, or raise the first failure once all have ended."""
+    """Wait for all works; return the results, or raise the first failure after all ended."""
     ended = await wait_outcomes(works)
     for one in ended:
         if isinstance(one, BaseException):
@@ -68,13 +68,13 @@ async def wait_results(works: Iterable[Work]) -> list[Result]:
 
 
 async def wait_outcomes(works: Iterable[Work]) -> list[Result | BaseException]:
-    """Wait for all works; return what each gives, or what went wrong with it."""
+    """Wait for all works; return each result or exception."""
     futures = [asyncio.wrap_future(work.get_future()) for work in works]
     return await asyncio.gather(*futures, return_exceptions=True)
 
 
 class InprocRank:
-    """What a worker is in a real world: registry of its engines, listener of its mesh."""
+    """Stands for a worker: registry of engines and listener of the mesh."""
 
     def __init__(self, network: InprocNetwork, rank: int, judge: VerdictFunction) -> None:
         self.rank = rank
@@ -84,8 +84,6 @@ class InprocRank:
         self.departed: dict[int, str] = {}
         """Peers that this rank knows to have left or failed, and why."""
         self._judge = judge
-
-    # ------------------------------------------------------------ Registry
 
     def describe_rank(self, rank: int) -> str:
         return f"rank {rank} (in process)"
@@ -130,8 +128,6 @@ class InprocRank:
     async def are_all_present(self, ranks: Sequence[int]) -> bool:
         return True
 
-    # ------------------------------------------------------------ mesh Listener
-
     def on_nack(self, peer: int, key: MessageKey, call: str) -> None:
         for engine in self.engines.values():
             if engine.hash == key.group and peer in engine.ranks:
@@ -167,8 +163,6 @@ class InprocRank:
                 engine.on_given_up(
                     key.sequence, CallCancellation(peer, self.describe_rank(peer), payload.decode())
                 )
-
-    # ------------------------------------------------------------ what becomes of peers
 
     def fail_peer(self, peer: int, reason: str) -> None:
         self.departed[peer] = reason
@@ -252,12 +246,12 @@ class InprocWorld:
         return await wait_results([call(group) for group in self.groups])
 
     async def run_until_idle(self) -> None:
-        """Let the ranks go on as far as they can without calls or time."""
+        """Run the ranks as far as possible without new calls or time."""
         for _ in range(_LOOP_PASSES):
             await asyncio.sleep(0)
 
     async def leave(self, rank: int) -> None:
-        """Let a rank leave in order: its calls end, its peers take all in, and are told."""
+        """Let a rank leave in order: calls end, sent data is drained, peers are notified."""
         await self._wait_handed_over()
         leaver = self.ranks[rank]
         for engine in leaver.engines.values():
@@ -271,7 +265,7 @@ class InprocWorld:
         await leaver.aclose()
 
     async def fail(self, rank: int, reason: str = "died") -> None:
-        """Let a rank disappear in the middle of whatever it does; its peers are told."""
+        """Let a rank vanish abruptly; the peers are notified."""
         await self._wait_handed_over()
         for other in self._list_others(rank):
             other.fail_peer(rank, reason)

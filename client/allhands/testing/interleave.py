@@ -42,7 +42,7 @@ def interleave(
 
 
 class _RankProgress:
-    """A rank on its way through its rounds."""
+    """Progress of one rank through the rounds of a schedule."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -75,7 +75,7 @@ class _ScheduleRun:
         self._arrived: defaultdict[Channel, deque[Array]] = defaultdict(deque)
 
     def list_steps(self) -> list[Callable[[], None]]:
-        """Return what could happen next."""
+        """Return all possible next steps."""
         steps: list[Callable[[], None]] = []
         for one in self._ranks:
             if one.has_finished:
@@ -100,8 +100,6 @@ class _ScheduleRun:
                     f"round {index}: rank {sender} sends {len(left[0])} elements to rank "
                     f"{target}, which does not receive them"
                 )
-
-    # ------------------------------------------------------------ inside
 
     def _is_ready(self, sender: _RankProgress, send: Send) -> bool:
         if not self._rendezvous:
@@ -141,7 +139,7 @@ class _ScheduleRun:
 
 
 def _pick_first_to_each(sends: Sequence[Send]) -> list[Send]:
-    """Return what may go next: messages to one peer keep their order."""
+    """Return the messages that may go next: order per peer is kept."""
     first: dict[int, Send] = {}
     for send in sends:
         first.setdefault(send.peer, send)

@@ -1,4 +1,4 @@
-"""What every fabric and link must do; see `conformance` for how to run it on your own.
+"""Conformance tests of fabrics and links; see `conformance`.
 
 Each test has an event loop of its own, so that no plugin is needed.
 """
@@ -41,7 +41,7 @@ def make_frame(number: int, payload: bytes = b"") -> bytes:
 
 
 class RecordingReceiver:
-    """A receiver that keeps what comes, and wakes whoever waits for it."""
+    """Receiver that records frames and wakes waiters."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[int, bytes]] = []

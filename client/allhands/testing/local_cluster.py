@@ -1,4 +1,4 @@
-"""Processes as ranks, on this host, with a coordinator of their own.
+"""Ranks as processes on this host, with an own coordinator.
 
 with LocalCluster(4) as cluster:
     results = cluster.run(train, steps=10)      # train(steps=10) on every rank, in processes
@@ -22,7 +22,7 @@ DEADLINE = 60.0
 
 
 class LocalCluster:
-    """A coordinator in this process, and processes at it for as long as the block lasts.
+    """Coordinator in this process, and ranks as processes while the block lasts.
 
     Each run is a job of its own, in fresh processes, of which nothing is left after it: also where
     this process is killed they die with it.
@@ -78,7 +78,7 @@ class LocalCluster:
             self._thread = None
 
     def run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> list[Any]:
-        """Call a function on every rank; return what it gave, by rank.
+        """Call a function on every rank; return the results, by rank.
 
         The function must be one of a module, for the processes load it from there; arguments and
         results are pickled. `init_process_group` has been called before it.
@@ -92,11 +92,11 @@ class LocalCluster:
         return self.start(function, *arguments, **named).results()
 
     def start(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> LocalRun:
-        """Begin to do that; without `init_process_group`, say `cluster.start_bare`."""
+        """Start a call as in `run`; without `init_process_group`, use `start_bare`."""
         return self._start(self._options, function, arguments, named)
 
     def start_bare(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> LocalRun:
-        """Begin to call a function that calls `init_process_group` itself, if at all."""
+        """Start a function that calls `init_process_group` itself, if at all."""
         return self._start(None, function, arguments, named)
 
     def _start(

@@ -1,4 +1,4 @@
-"""One function on all ranks of a `LocalCluster`: its processes, and what becomes of them."""
+"""One run of a function on all ranks of a `LocalCluster`."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ _LAUNCHER_PREFIXES = ("ALLHANDS_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "SLURM_"
 
 
 class RemoteError(Exception):
-    """An exception of a rank that cannot be put together here, in words."""
+    """Text of a rank's exception that cannot be unpickled here."""
 
 
 class RankDied(Exception):
@@ -33,7 +33,7 @@ class RankDied(Exception):
 
 
 class LocalRun:
-    """What `LocalCluster.start` gives; for one thread."""
+    """Running call of `LocalCluster.start`; for one thread."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class LocalRun:
             os.kill(self._processes[rank].pid, signum)
 
     def results(self, deadline: float | None = None) -> list[Any]:
-        """Wait for all ranks and return what the function gave on each; see `LocalCluster.run`.
+        """Wait for all ranks and return the results; see `LocalCluster.run`.
 
         `deadline` is in seconds from now on; None: those of the cluster, since this run began.
         """
@@ -90,7 +90,7 @@ class LocalRun:
         return [self._results[rank] for rank in range(self._size)]
 
     def outcomes(self, deadline: float | None = None) -> list[Any]:
-        """Wait for all ranks; return what each gave, or as an exception what became of it.
+        """Wait for all ranks; return each result, or an exception for a failed rank.
 
         Raises:
             RanksStuck: not all of them had ended at the deadline.
@@ -102,8 +102,6 @@ class LocalRun:
         """End what is left of the processes. Idempotent."""
         for connection in list(self._connections):
             self._kill_and_reap(connection)
-
-    # ------------------------------------------------------------ beginning
 
     def _spawn(self, rank: int, task: Task, environment: Mapping[str, str]) -> None:
         ours, theirs = Pipe()
@@ -137,10 +135,8 @@ class LocalRun:
             **{name: str(value) for name, value in (places | sizes).items()},
         }
 
-    # ------------------------------------------------------------ waiting
-
     def _finish(self, deadline: float | None) -> None:
-        """Wait until all ranks have said what became of them, and have ended."""
+        """Wait until all ranks have reported and ended."""
         if deadline is not None:
             self._deadline, self._deadline_time = deadline, time.monotonic() + deadline
         limit = self._deadline_time
@@ -166,7 +162,7 @@ class LocalRun:
         return [one for one in found if isinstance(one, Connection)]
 
     def _receive(self, connection: Connection) -> None:
-        """Take in what a rank says, if only by its end."""
+        """Receive a report of a rank, or the end of the process."""
         rank = self._connections[connection]
         try:
             told = connection.recv()
@@ -185,7 +181,7 @@ class LocalRun:
                 self._results[rank] = pickle.loads(told.result)  # noqa: S301 - of an own process
 
     def _request_stacks(self) -> dict[int, str]:
-        """Ask the ranks that are late where they are."""
+        """Request the stacks of late ranks."""
         late = {one: rank for one, rank in self._connections.items() if rank in self._pending}
         found = dict.fromkeys(sorted(late.values()), "(it does not answer)\n")
         for connection in late:
@@ -201,7 +197,7 @@ class LocalRun:
         return found
 
     def _kill_and_reap(self, connection: Connection) -> int:
-        """End a process, if it has not ended, and what it has left behind; return its status."""
+        """Kill a process with its children, unless ended; return the status."""
         process = self._processes[self._connections.pop(connection)]
         connection.close()
         # Not reaped yet, so that its number is not another group's.

@@ -1,4 +1,4 @@
-"""Waiting for what no event tells."""
+"""Polling for conditions without an event."""
 
 import time
 from collections.abc import Callable

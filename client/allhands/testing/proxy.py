@@ -1,4 +1,4 @@
-"""A plan of faults on real TCP: a proxy that carries connections as the plan has it.
+"""Proxy for TCP connections under a plan of faults.
 
 A stream has no messages, so it counts in blocks of BLOCK bytes, from the first of a connection:
 what is drawn for one depends on the seed and its place alone. Bytes cannot be lost, come twice or
@@ -31,7 +31,7 @@ class Proxy:
     """Listens on a free port of loopback, in place of one target; lives on a loop."""
 
     def __init__(self, plan: Plan, target: HostPort, rank: int, greet: Greet) -> None:
-        """`rank` is who is at the target; `greet` finds out who dials."""
+        """Proxy connections to `rank`; `greet` reads the rank of the dialling peer."""
         self.plan = plan
         self.port = 0
         self._target = target
@@ -60,8 +60,6 @@ class Proxy:
         for task in carried:
             task.cancel()
         await asyncio.gather(*carried, return_exceptions=True)
-
-    # ------------------------------------------------------------ inside
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""How the failures of ranks that a test has started surface where it was started."""
+"""Errors that report failures of ranks to a test."""
 
 import sys
 import unittest
@@ -11,7 +11,7 @@ RELEASE_SECONDS = 5.0
 
 
 class RankError(RuntimeError):
-    """A rank raised something, which is the cause of this: the first that did."""
+    """A rank raised an exception: the cause, the first of all ranks."""
 
     def __init__(self, text: str, rank: int, errors: dict[int, BaseException]) -> None:
         super().__init__(text)
@@ -22,11 +22,11 @@ class RankError(RuntimeError):
 
 
 class RanksStuck(RankError, TimeoutError):
-    """Ranks had not ended at the deadline; the text has where each of them was."""
+    """Ranks had not ended at the deadline; the text has their stacks."""
 
 
 def raise_first(errors: Mapping[int, BaseException], size: int) -> None:
-    """Raise what the first rank raised of its own accord; `errors` come in their order.
+    """Raise the first error that is no consequence; `errors` in order of occurrence.
 
     Raises:
         RankError: a rank failed.
@@ -60,17 +60,17 @@ def make_stuck_error(
 
 
 def describe_error(error: BaseException) -> str:
-    """Say what a rank did that raised something."""
+    """Describe the exception of a rank."""
     return f"raised {type(error).__name__}: {error}"
 
 
 def _is_consequence(error: BaseException) -> bool:
-    """Say whether a rank failed only because another one did."""
+    """Return whether a rank failed only because a peer did."""
     return isinstance(error, GroupAborted | PeerFailed)
 
 
 def _is_skip(error: BaseException) -> bool:
-    """Say whether an exception is no failure but says that there is nothing to test."""
+    """Return whether an exception skips the test."""
     if isinstance(error, unittest.SkipTest):
         return True
     outcomes = sys.modules.get("_pytest.outcomes")  # pytest's own, where it runs

@@ -1,4 +1,4 @@
-"""What a process of a `LocalCluster` does: it runs one function as a rank, and tells what it gave.
+"""Process of a `LocalCluster`: runs one function as a rank and reports the result.
 
 It is started with the number of a descriptor: a connection to who has started it. From there comes
 a `Task`, and there goes an `Outcome`. The end of the connection is the end of this process and of
@@ -26,7 +26,7 @@ REQUEST_STACK = "where"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A function and how it is to be called."""
+    """A function with arguments."""
 
     module: str
     """Where the function is from."""
@@ -40,7 +40,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a task."""
+    """Result or exception of a task."""
 
     result: bytes | None
     """None: it failed."""

@@ -1,10 +1,10 @@
-"""A member that speaks the session's wire by hand, for tests of what others see of it."""
+"""A member that speaks the session protocol by hand."""
 
 import queue
 from typing import Literal, TypeAlias
 
 from allhands.coordinator.endpoint import Endpoint, configure_channel
-from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2 as pb
 from allhands_proto.v1 import coordinator_pb2_grpc
 
 EventKind: TypeAlias = Literal[
@@ -15,12 +15,12 @@ _LIFE_SECONDS = 120.0
 
 
 class RawMember:
-    """A session that says only what it is told to say."""
+    """A session that sends only the messages of the test."""
 
-    def __init__(self, endpoint: Endpoint, join: wire.Join) -> None:
+    def __init__(self, endpoint: Endpoint, join: pb.Join) -> None:
         made = configure_channel(endpoint)
         self._channel = made.open()
-        self._requests: queue.SimpleQueue[wire.SessionRequest | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[pb.SessionRequest | None] = queue.SimpleQueue()
         self.send(join=join)
         self._events = coordinator_pb2_grpc.CoordinatorStub(self._channel).Session(
             iter(self._requests.get, None), metadata=made.metadata, timeout=_LIFE_SECONDS
@@ -29,17 +29,17 @@ class RawMember:
     def send(
         self,
         *,
-        join: wire.Join | None = None,
-        heartbeat: wire.Heartbeat | None = None,
-        open_group: wire.OpenGroup | None = None,
-        leave: wire.Leave | None = None,
+        join: pb.Join | None = None,
+        heartbeat: pb.Heartbeat | None = None,
+        open_group: pb.OpenGroup | None = None,
+        leave: pb.Leave | None = None,
     ) -> None:
         self._requests.put(
-            wire.SessionRequest(join=join, heartbeat=heartbeat, open_group=open_group, leave=leave)
+            pb.SessionRequest(join=join, heartbeat=heartbeat, open_group=open_group, leave=leave)
         )
 
-    def receive(self, kind: EventKind) -> wire.SessionEvent:
-        """Read events until one of this kind has come, and return it."""
+    def receive(self, kind: EventKind) -> pb.SessionEvent:
+        """Read events up to the first of a kind, and return that event."""
         while not (event := next(self._events)).HasField(kind):
             pass
         return event

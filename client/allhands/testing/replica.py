@@ -1,4 +1,4 @@
-"""One rank's buffers under the law of a round, watched for what no schedule may do."""
+"""One rank's buffers under a schedule, checked against the rules of a round."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class _AreaState:
 
 
 class Replica:
-    """What one rank holds while schedules are played through, in place in the given output.
+    """Buffers of one rank while schedules are simulated, in place in the output.
 
     Without an input the operation is in place: the output holds something from the start. With
     one, the output is undefined until it is written, like scratch; nothing undefined may be read.
@@ -58,11 +58,11 @@ class Replica:
             self._check_overlaps(index, step)
 
     def read_send(self, index: int, send: Send) -> Array:
-        """Return a snapshot of what is sent in a round."""
+        """Return a snapshot of the data sent in a round."""
         return self._read(index, send.span, "sends").copy()
 
     def apply_receive(self, index: int, recv: Recv, values: Array) -> None:
-        """Let arrive what was sent for a receive of a round."""
+        """Apply the data of a receive of a round."""
         if len(values) != len(recv.span):
             raise ScheduleError(
                 f"round {index}: rank {recv.peer} sends {len(values)} elements to rank "
@@ -75,8 +75,6 @@ class Replica:
             else:
                 values = self._reduce(held, values)
         self._write(index, recv.span, values, "receives into")
-
-    # ------------------------------------------------------------ inside
 
     def _copy(self, index: int, copy: Copy) -> None:
         if len(copy.source) != len(copy.target):

@@ -12,7 +12,7 @@ from allhands.testing.replica import Array, Reduce, Replica, ScheduleError, make
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a collective cost; each tuple by rank."""
+    """Messages and bytes of a collective; each tuple by rank."""
 
     rounds: int
     """In which anybody sends."""

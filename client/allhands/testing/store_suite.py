@@ -1,4 +1,4 @@
-"""What every `Store` must do, as tests to be run on any of them; see `conformance` for how."""
+"""Conformance tests of stores; see `conformance`."""
 
 import threading
 from collections.abc import Callable

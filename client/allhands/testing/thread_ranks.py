@@ -1,4 +1,4 @@
-"""The ranks of a world that are threads of one process: what they share, and how they come to it.
+"""Threads of one process as ranks: shared loop and coordinator.
 
 What decides is what decides in production: a worker for each, and a coordinator with its machine.
 They live on one loop, on a thread of its own, and nothing leaves the process.
@@ -31,7 +31,7 @@ from allhands.testing.faulty_channel import FaultyChannels
 from allhands.testing.faulty_session import FaultySession
 from allhands.transport.inproc import InprocFabric, InprocNetwork
 from allhands.transport.ports import NoPorts
-from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
     from allhands.coordinator.embed import RunningCoordinator
@@ -44,7 +44,7 @@ _END_SECONDS = 10.0
 
 
 class SharedLoop(LoopThread):
-    """A loop of which several worlds believe that it is theirs."""
+    """A loop shared by the worlds of several threads."""
 
     def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
         return False  # what a peer sends comes by calls on the loop, which a borrower holds up
@@ -58,7 +58,7 @@ class SharedLoop(LoopThread):
 
 
 class _WorldNetwork(InprocNetwork):
-    """Where the ranks of one world meet once it is complete."""
+    """Network of the ranks of one world, once complete."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,15 +83,15 @@ class ThreadRanks:
         self._loop.run(self._begin())
 
     def make_handle(self, rank: int) -> "ThreadRankHandle":
-        """Return the place of one thread."""
+        """Return the handle of one thread."""
         return ThreadRankHandle(self, rank)
 
     def release_joining(self, reason: str) -> None:
-        """Let nobody wait any more for ranks that will not come."""
+        """Release threads that wait for ranks which will not come."""
         self._call(self._release_joining, reason)
 
     def abort(self, reason: str) -> None:
-        """Release every rank from whatever call it is in."""
+        """Release every rank from the current call."""
         self._call(self._abort, reason)
 
     def close(self) -> None:
@@ -105,15 +105,13 @@ class ThreadRanks:
         finally:
             self._loop.end()
 
-    # ------------------------------------------------------------ for the seats
-
     def join(self, rank: int, config: WorldConfig) -> World:
         worker = self._loop.run(self._join(rank, config))
         worker.get_stack = partial(stack_dump.format_thread, threading.current_thread())
         return _ThreadWorld(self._loop, worker, self.open_endpoint)
 
     def open_endpoint(self) -> Endpoint:
-        """Return where the coordinator takes calls; it begins to when this is asked first."""
+        """Return the coordinator's endpoint; the first call opens the port."""
         with self._listen_lock:
             return self._loop.run(self._listen())
 
@@ -123,8 +121,6 @@ class ThreadRanks:
         with self._call_lock:
             if not self._is_over:  # else by a thread that was left behind
                 self._loop.call(act, reason)
-
-    # ------------------------------------------------------------ on the loop
 
     async def _begin(self) -> None:
         self._coordinator = make_inproc_coordinator(time.monotonic)
@@ -136,7 +132,7 @@ class ThreadRanks:
             raise self._make_abort_error()
         session = FaultySession(self._channels, rank, self._coordinator.service)
         self._sessions.append(session)
-        request = wire.Join(
+        request = pb.Join(
             job=config.job,
             rank=rank,
             world_size=self.size,
@@ -202,7 +198,7 @@ class ThreadRanks:
 
 
 class ThreadRankHandle:
-    """One thread's place; for that thread alone."""
+    """Place of one thread; for that thread alone."""
 
     def __init__(self, ranks: ThreadRanks, rank: int) -> None:
         self._ranks = ranks
@@ -231,7 +227,7 @@ class _ThreadWorld(World):
         self, thread: LoopThread, worker: Worker, endpoint: Callable[[], Endpoint]
     ) -> None:
         super().__init__(thread, worker)
-        atexit.unregister(self._at_exit)  # whoever has the crew ends it
+        atexit.unregister(self._at_exit)  # whoever holds the ranks ends them
         self._endpoint = endpoint
 
     def install_termination_handler(self) -> None:

@@ -1,4 +1,4 @@
-"""Threads as ranks: a function on several threads of this process, each a rank of one world.
+"""Ranks as threads of this process, one world over all.
 
     run_threads(4)(body)        # calls body() or body(rank) on 4 threads; its results, by rank
 
@@ -130,8 +130,6 @@ class _ThreadRun:
             raise_first(errors, self._size)
         return [self._results[rank] for rank in range(self._size)]
 
-    # ------------------------------------------------------------ on the rank's thread
-
     def _run_rank(self, rank: int) -> None:
         try:
             self._run_bound(rank, self._ranks.make_handle(rank))
@@ -163,8 +161,6 @@ class _ThreadRun:
             self._errors.setdefault(rank, error)
             self._changed.notify_all()
         self._ranks.release_joining(f"rank {rank} has failed: {type(error).__name__}: {error}")
-
-    # ------------------------------------------------------------ on the thread of who calls
 
     def _wait(self, threads: list[threading.Thread]) -> dict[int, str]:
         """Wait for all ranks; return where those are that have not ended in time."""

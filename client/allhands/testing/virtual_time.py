@@ -1,4 +1,4 @@
-"""Time that passes at once: a loop that never sleeps, and goes to its next timer instead.
+"""Virtual time: a loop that never sleeps and jumps to the next timer.
 
 What runs on it is repeatable: nothing but timers and calls decides what comes next. Threads beside
 the loop are not waited for before time goes on, so what is to be repeated starts none.
@@ -23,7 +23,7 @@ class Standstill(RuntimeError):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time begins at 0 and passes only while nothing else can be done."""
+    """Event loop whose clock starts at 0 and advances only when idle."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,7 +48,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 class _SkippingSelector(selectors.BaseSelector):
-    """Looks at what is ready, and lets the time that it should have waited have passed."""
+    """Selector that advances the clock in place of waiting."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop

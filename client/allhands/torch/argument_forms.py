@@ -1,4 +1,4 @@
-"""The forms in which PyTorch gives arguments: one tensor for a list of one, a root for options."""
+"""Argument forms of PyTorch: a tensor for a list of length 1, a root in place of options."""
 
 from typing import Any
 
@@ -9,24 +9,24 @@ from allhands.torch.options import to_reduce_op
 
 
 def as_list(tensors: Any) -> Any:
-    """Return a list also for one tensor alone."""
+    """Wrap a single tensor in a list."""
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors
 
 
 def pair_lists(one: Any, each: Any) -> tuple[Any, Any]:
-    """Return lists also for one tensor alone, which comes with a list of tensors for the ranks."""
+    """Wrap a single tensor and a list of output tensors in lists."""
     if not isinstance(one, torch.Tensor):
         return one, each
     return [one], [each] if each else []
 
 
 def map_lists(view: Any, arrays: Any) -> Any:
-    """Lend each of several lists of tensors; what is no list is left to be refused."""
+    """View each of several tensor lists; non-lists pass unchanged and are refused later."""
     return [view(one) for one in arrays] if isinstance(arrays, list | tuple) else arrays
 
 
 def unwrap_single(lists: Any) -> Any:
-    """Return what a call gives that fills lists: the one list of tensors, or all lists."""
+    """Return the only list of tensors, or all lists if there are several."""
     return lists[0] if len(lists) == 1 else lists
 
 
@@ -45,14 +45,14 @@ def check_contiguous(operation: str, *tensors: Any) -> None:
 
 
 def split_root(opts: Any, root: Any) -> tuple[Any, dict[str, Any]]:
-    """Tell options from a root in their place."""
+    """Split an argument into options and root."""
     if isinstance(opts, int):
         return None, {"rootRank": opts}
     return opts, {} if root is None else {"rootRank": root}
 
 
 def split_reduce_op(opts: Any, op: Any) -> tuple[Any, dict[str, Any]]:
-    """Tell options from an operation in their place."""
+    """Split an argument into options and reduction."""
     if op is None and opts is not None and not hasattr(opts, "reduceOp"):
         return None, {"reduceOp": to_reduce_op(opts)}
     return opts, {} if op is None else {"reduceOp": to_reduce_op(op)}

@@ -1,4 +1,4 @@
-"""The backend's place in torch.distributed: what makes process groups of that name."""
+"""Registration of the backend with torch.distributed."""
 
 import importlib.util
 import os
@@ -31,7 +31,7 @@ def register() -> None:
 
 
 def list_devices(has_cuda: bool) -> list[str]:
-    """Return the devices that the backend is said to be for.
+    """Return the devices registered for the backend.
 
     PyTorch takes CUDA's where they are among them, as ShardedTensor does, without a look whether
     there are any. As a list: a string, or a tuple's default, it takes for other things.
@@ -54,7 +54,7 @@ def require_ml_dtypes() -> None:
 
 
 class UrlRendezvous:
-    """What PyTorch calls with an `ah://` URL, and keeps for as long as the process."""
+    """Rendezvous handler of `ah://` URLs; kept for the life of the process."""
 
     def __init__(self) -> None:
         self._stores: JoinedStores | None = None
@@ -73,14 +73,14 @@ class UrlRendezvous:
 
 
 def rendezvous_fake(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """Give what `init_method="fake://"` wants; see `fakes`."""
+    """Rendezvous handler of `init_method="fake://"`; see `fake`."""
     from allhands.torch.rendezvous import fake
 
     return fake.open_fake_rendezvous(url)
 
 
 class ProcessGroupFactory:
-    """What PyTorch calls for a process group, and keeps for as long as the process.
+    """Factory of process groups; kept by PyTorch for the life of the process.
 
     It keeps the TCPStore of the last default group alive: rank 0 hosts that, and the others, who
     leave a world before rank 0 does, may be on their way to the next one by then.

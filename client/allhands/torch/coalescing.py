@@ -1,4 +1,4 @@
-"""Blocks of PyTorch's coalescing manager: what is called in them is made together at their end."""
+"""Blocks of PyTorch's coalescing manager: collected calls start together at the end."""
 
 import contextlib
 import threading
@@ -16,7 +16,7 @@ from allhands.torch.options import to_limit
 
 
 class CoalescingBlock:
-    """What one thread calls on a group from now on, until the end.
+    """Calls of one thread on a group, collected until the end of the block.
 
     Messages from point to point are made at once; what is no collective of one step is refused.
     """
@@ -33,7 +33,7 @@ class CoalescingBlock:
         )
 
     def end(self) -> "TorchCoalescedWork":
-        """Make what was called; what is alike, one after the other, travels as one."""
+        """Start the collected calls; adjacent calls of a kind are merged."""
         self._stack.close()
         return TorchCoalescedWork(self._coalescing.submit_all())
 
@@ -46,7 +46,7 @@ class TorchCoalescedWork(dist.Work):  # type: ignore[misc]
         self._works = works
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until all have ended; return True. Raises what the first raises that failed."""
+        """Block until all calls have ended; return True or raise the first failure."""
         for work in self._works:
             try:
                 work.wait(to_limit(timeout))

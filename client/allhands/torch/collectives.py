@@ -26,11 +26,11 @@ from allhands.torch.work import StagedWorks, Work
 
 
 class TorchCollectives:
-    """The calls of a process group that all its ranks make, in the forms that c10d has."""
+    """Collectives of a process group in the argument forms of c10d."""
 
     @property
     def native(self) -> c10d.ProcessGroup:
-        """What calls are made on."""
+        """Group that runs the calls."""
         raise NotImplementedError
 
     staged_works: StagedWorks
@@ -41,8 +41,6 @@ class TorchCollectives:
         if views.needs_copy_back:
             self.staged_works.add(work)
         return work
-
-    # ------------------------------------------------------------ whole tensors
 
     @record_event("broadcast", "tensors")
     def broadcast(
@@ -102,8 +100,6 @@ class TorchCollectives:
         is_root = options.rootRank == self.native.rank()
         arrays = views.view_inouts(tensors) if is_root else views.view_inputs(tensors)
         return self._make_work(self.native.reduce(arrays, options), views, tensors)
-
-    # ------------------------------------------------------------ blocks
 
     @record_event("all_gather", "input_tensors")
     def allgather(

@@ -1,4 +1,4 @@
-"""Texts of failures, with the words by which programs for PyTorch look for them."""
+"""Error texts with the words that PyTorch programs search for."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from allhands.errors import CollectiveTimeout, PeerFailed
 def append_gloo_text(
     error: BaseException, operation: str = "", limit: timedelta | None = None
 ) -> BaseException:
-    """Return an error with what Gloo would have said at the end of its text. Idempotent.
+    """Return the error with Gloo's text appended. Idempotent.
 
     `operation` is that of the work that has failed; `limit` is given where a wait for it has ended
     and the work has not.

@@ -1,4 +1,4 @@
-"""What a rank has recorded, as a file that PyTorch's tools for flight recorders read.
+"""Dump of a rank's recorded calls in the format of PyTorch's flight recorder.
 
     python -m torch.distributed.flight_recorder.fr_trace FOLDER
 
@@ -57,7 +57,7 @@ _RECEIVES_FROM_EACH: Final = frozenset({"all_gather", "all_gather_single", "gath
 
 
 def dump_flight_recorder(prefix: str | None = None) -> Path:
-    """Write what this rank has recorded to `PREFIX<rank>`, and return the file.
+    """Write this rank's recorded calls to `PREFIX<rank>`, and return the file.
 
     The rank is that which the process had in the world at first. Operations of groups that have
     been destroyed, or replaced by `recover`, are in it no more.
@@ -148,7 +148,7 @@ def _make_entries(
 
 
 def _compute_sizes(name: str, nbytes: int, size: int) -> tuple[list[int], list[int]]:
-    """Return the bytes that a rank gives to a call and gets from it."""
+    """Return input and output bytes of a call on a rank."""
     given = nbytes * size if name in _SENDS_TO_EACH else nbytes
     got = nbytes * size if name in _RECEIVES_FROM_EACH else nbytes
     return [given], [got]

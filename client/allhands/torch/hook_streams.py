@@ -1,4 +1,4 @@
-"""Strands: the calls of one hook, in an order of their own.
+"""Hook streams: the calls of one hook, in an order independent of other calls.
 
 A hook that calls on when its first call has ended does so on some thread, while the hooks of other
 buckets do the same: the ranks then make these calls in different orders. So each bucket has groups
@@ -37,7 +37,7 @@ class HookStream:
     """Whether futures of its all_gathers give one tensor, as NCCL's do, not one of each rank."""
 
     def wrap_result(self, operation: str, result: Any) -> Any:
-        """Return what the future of a call gives."""
+        """Return the value of the future of a call."""
         is_whole = self.stacks_gathered and operation == "all_gather"
         return [torch.stack(result)] if is_whole else result
 
@@ -46,7 +46,7 @@ _current_slot: ContextVar["HookSlot | None"] = ContextVar("allhands_turn", defau
 
 
 class HookSlot:
-    """One call of a hook, in a strand, with all that follows from it; safe from any thread."""
+    """One invocation of a hook, in a stream, with all calls that follow; thread-safe."""
 
     def __init__(
         self, stream: HookStream, start: Future[None], callbacks: Callbacks | None
@@ -63,7 +63,7 @@ class HookSlot:
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """Let the block, for which the end of the turn waits, make its calls in this turn."""
+        """Make the calls of the block in this slot; the end of the slot waits for the block."""
         token = _current_slot.set(self)
         try:
             yield
@@ -72,7 +72,7 @@ class HookSlot:
             self._finish_part()
 
     def call_after(self, future: Future[Any], act: Callable[[], object]) -> None:
-        """Call `act` in this turn, once the future of a call of it is done."""
+        """Call `act` in this slot, after the future of one of the slot's calls."""
         with self._lock:
             self._pending += 1
 
@@ -91,7 +91,7 @@ class HookSlot:
 
 
 class HookSlots:
-    """The turns of a hook, one after the other as it is called; `callbacks` run what follows.
+    """Slots of a hook in order of invocation; `callbacks` run the continuations.
 
     What follows in a turn may wait for whatever comes of that turn and of those before it.
     """
@@ -134,7 +134,7 @@ class HookStreams:
             return found
 
     def close(self) -> None:
-        """End the strands when their calls have ended. Idempotent."""
+        """End the streams after their calls. Idempotent."""
         with self._lock:
             natives, self._groups = self._groups, {}
         for native in natives.values():

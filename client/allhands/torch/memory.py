@@ -33,7 +33,7 @@ programs cut take less."""
 
 
 class _ArrayInterface:
-    """What NumPy asks where an array's elements are, and keeps alive for as long as the array."""
+    """Array interface of a tensor's memory, which keeps the memory alive."""
 
     __slots__ = ("__array_interface__", "tensor")
 
@@ -49,7 +49,7 @@ class _ArrayInterface:
 
 
 def view_as_array(tensor: Any) -> AnyArray:
-    """Return the elements of a contiguous tensor in host memory, as an array that keeps it alive.
+    """Return an array over a contiguous host tensor, which keeps the tensor alive.
 
     Raises:
         TypeError: NumPy has no such elements.
@@ -87,7 +87,7 @@ def _overlap(one: AnyArray, other: AnyArray) -> bool:
 
 
 def _compute_extent(tensor: Any) -> tuple[int, int, Any]:
-    """Return where a tensor that has elements begins, and where its last one ends."""
+    """Return the address range of a non-empty tensor's elements."""
     start = tensor.data_ptr()
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((length - 1) * stride for length, stride in steps)
@@ -95,7 +95,7 @@ def _compute_extent(tensor: Any) -> tuple[int, int, Any]:
 
 
 def _view_outline(tensor: Any) -> AnyArray:
-    """Return an array where a tensor's elements are, whatever they are: not to be looked at."""
+    """Return an array over a tensor's memory regardless of dtype: not to be read."""
     nbytes = tensor.element_size()
     strides = tuple(stride * nbytes for stride in tensor.stride())
     found: AnyArray = np.asarray(_ArrayInterface(tensor, f"|V{nbytes}", strides))

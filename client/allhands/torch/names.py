@@ -1,4 +1,4 @@
-"""Names under which torch.distributed finds this package; importing them costs nothing."""
+"""Names under which torch.distributed finds this package; cheap to import."""
 
 NAME = "allhands"
 """Of the backend, and of torchrun's rendezvous."""

@@ -1,4 +1,4 @@
-"""What torch.compile is to leave alone: it calls it, and neither reads nor changes its code."""
+"""Exclusion of functions and classes from torch.compile."""
 
 import types
 from typing import TypeVar
@@ -11,7 +11,7 @@ REASON = "it does input and output of its own, as collectives written in C++ do"
 
 
 def exclude_from_compile(cls: type[Kind]) -> type[Kind]:
-    """Decorate a class whose methods PyTorch calls: a graph ends before them and goes on after.
+    """Decorate a class whose methods break the graph and run outside.
 
     `torch.compiler.disable` would say the same, and load the compiler to say it.
     """
@@ -22,7 +22,7 @@ def exclude_from_compile(cls: type[Kind]) -> type[Kind]:
 
 
 def disable_compile(function: types.FunctionType) -> None:
-    """Keep the compiler out of a function, and of all that it calls."""
+    """Exclude a function and all callees from the compiler."""
     skip = eval_frame._FrameAction.SKIP
     strategy = eval_frame._FrameExecStrategy(skip, skip)
     eval_frame.set_code_exec_strategy(function.__code__, strategy)

@@ -1,4 +1,4 @@
-"""What PyTorch says beside the tensors of a call, in the words of this package."""
+"""Translation of PyTorch's options of a call."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -28,7 +28,7 @@ Kind = TypeVar("Kind", bound=Options)
 
 
 def refuse_options(pg_options: object) -> None:
-    """Check that a group is asked for without options of another backend's.
+    """Refuse options of another backend.
 
     Raises:
         ValueError: there are some.
@@ -42,7 +42,7 @@ def refuse_options(pg_options: object) -> None:
 
 
 def to_reduce_op(op: Any) -> ReduceOp:
-    """Return what a `ReduceOp` of PyTorch's means."""
+    """Translate a `ReduceOp` of PyTorch."""
     kind = getattr(op, "op", op)  # without it, it is a kind itself
     if (found := _OPS.get(kind)) is not None:
         return found
@@ -58,7 +58,7 @@ def to_limit(timeout: timedelta | None) -> timedelta | None:
 def make_options(
     kind: type[Kind], opts: Any, timeout: timedelta | None = None, **overrides: Any
 ) -> Kind:
-    """Return the options of one call, of PyTorch's or None; what is in `more` counts first."""
+    """Return the options of one call from PyTorch's or None; `more` takes precedence."""
     if opts is None:
         return kind(to_limit(timeout), **overrides)
     if hasattr(opts, "reduceOp"):

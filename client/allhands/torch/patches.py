@@ -1,4 +1,4 @@
-"""Ways round what PyTorch does not let a backend in Python do; for groups of this package alone.
+"""Patches of PyTorch for groups of this package: features closed to Python backends.
 
 Each one stands in for a function of PyTorch's, which it calls itself: whatever is over another
 backend goes there as it came.
@@ -23,7 +23,7 @@ _MARK = "__allhands_way_round__"
 
 
 def install() -> None:
-    """Take all of them. Idempotent."""
+    """Install all patches. Idempotent."""
     _patch(dist.Reducer, "_set_forward_pass_work_handle", _keep_forward_work)
     _patch(DistributedDataParallel, "register_comm_hook", _order_hook_calls)
     _patch(DistributedDataParallel, "_register_builtin_comm_hook", _use_python_hook)
@@ -43,7 +43,7 @@ def _patch(module: Any, name: str, wrap: Callable[[Any], Callable[..., Any]]) ->
 
 
 def _keep_forward_work(original: Any) -> Callable[..., Any]:
-    """Keep the work that a reducer is given: C++ holds its half of it, and would lose ours."""
+    """Keep the Python half of a reducer's work alive: C++ holds only the other half."""
     kept: weakref.WeakKeyDictionary[Any, Work] = weakref.WeakKeyDictionary()
 
     def wrapper(reducer: Any, work: Any, *more: Any) -> None:
@@ -55,7 +55,7 @@ def _keep_forward_work(original: Any) -> Callable[..., Any]:
 
 
 def _order_hook_calls(original: Any) -> Callable[..., Any]:
-    """Let a hook make its calls in strands, and have its turns, since nothing else orders them.
+    """Run a hook's calls in streams and slots: no other order is defined.
 
     Neither Gloo's threads nor ours run the callbacks of several buckets one at a time, or in the
     same order on all ranks. PyTorch's hooks for bfloat16, which DDP refuses without NCCL, work over
@@ -100,7 +100,7 @@ def _wrap_hook(hook: Any, name: str, slots: hook_streams.HookSlots) -> Any:
 
 
 def _use_python_hook(original: Any) -> Callable[..., Any]:
-    """Take the hook in Python for that in C++, which wants futures of a type we cannot make."""
+    """Replace the C++ hook by the Python one: C++ wants futures of a closed type."""
 
     def wrapper(module: Any, kind: Any) -> None:
         is_half = kind == dist.BuiltinCommHookType.FP16_COMPRESS
@@ -117,7 +117,7 @@ def _use_python_hook(original: Any) -> Callable[..., Any]:
 
 
 def _route_monitored_barrier(original: Any) -> Callable[..., Any]:
-    """Let groups of this package meet, of which PyTorch says that only Gloo's can."""
+    """Allow monitored_barrier on groups of this package; PyTorch allows only Gloo."""
 
     def wrapper(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
         found = distributed_c10d._get_default_group() if group is None else group

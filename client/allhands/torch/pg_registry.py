@@ -1,4 +1,4 @@
-"""What torch.distributed knows of its groups, and how one of them takes another's place.
+"""PyTorch's registry of process groups: lookup and replacement.
 
 PyTorch has no public way to do that. Its own `shrink_group`, for NCCL, uses the functions that are
 used here.
@@ -19,7 +19,7 @@ _NAMES_PER_GENERATION: Final = 1 << 20
 
 
 def get_default_group() -> ProcessGroup | None:
-    """Return the default group; None: it is of another backend.
+    """Return the default group; None: of another backend.
 
     Raises:
         ValueError: there is none.
@@ -29,12 +29,12 @@ def get_default_group() -> ProcessGroup | None:
 
 
 def list_other_groups(default: ProcessGroup) -> list[Any]:
-    """Return the groups that there are beside the default one, of whatever backend."""
+    """Return all groups except the default, of any backend."""
     return [one for one in distributed_c10d._world.pg_map if one is not default]
 
 
 def get_ranks(group: Any) -> Mapping[int, int]:
-    """Return the rank in a group of each rank of the world that is in it.
+    """Return the group rank of each world rank in a group.
 
     Raises:
         ValueError: torch.distributed knows no such group.
@@ -64,7 +64,7 @@ def register_group(
 
 
 def replace_default(old: ProcessGroup, new: ProcessGroup) -> None:
-    """Let all that asks for the default group find the new one, with its own ranks of the world.
+    """Replace the default group everywhere, with the new world ranks.
 
     Groups that are known beside the old one are known no more.
     """
@@ -80,7 +80,7 @@ def replace_default(old: ProcessGroup, new: ProcessGroup) -> None:
 
 
 def forget_group(group: Any) -> None:
-    """Let torch.distributed forget a group, which is not ended by that."""
+    """Remove a group from torch.distributed without ending the group."""
     distributed_c10d._cleanup_process_group_global_state(group)
 
 

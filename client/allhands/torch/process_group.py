@@ -1,4 +1,4 @@
-"""ProcessGroup: a group of this package as torch.distributed knows one.
+"""ProcessGroup of torch.distributed over a group of this package.
 
 PyTorch's C++ reaches its methods too, so they bear c10d's names, the old ones and the new. It
 stands on `allhands.c10d.ProcessGroup`, which checks what it is given, and has the same texts.
@@ -56,11 +56,9 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
         self.generation = 0
         """How often the default group has been replaced, up to this one."""
 
-    # ------------------------------------------------------------ what it is
-
     @property
     def native(self) -> c10d.ProcessGroup:
-        """What the caller's calls are made on: the group, or the strand that the caller is in."""
+        """Target of the caller's calls: the group, or the current hook stream."""
         turn = None if self._is_retired else hook_streams.get_current_slot()
         return self._native if turn is None else self.hook_streams.get_group(turn.stream)
 
@@ -141,8 +139,6 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"ProcessGroup({self.group!r})"
 
-    # ------------------------------------------------------------ calls made together
-
     def _start_coalescing(self, device: Any) -> None:
         """Let this thread's collectives be made together, by `_end_coalescing`.
 
@@ -152,16 +148,14 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
         self._block = CoalescingBlock(self.native.group)
 
     def _end_coalescing(self, device: Any) -> TorchCoalescedWork:
-        """Make what was called since `_start_coalescing`; return what waits for all of it."""
+        """Start the calls since `_start_coalescing`; return a work for all of them."""
         block, self._block = self._block, None
         if block is None:
             raise RuntimeError(f"no calls of group {self._name!r} are being collected")
         return block.end()
 
-    # ------------------------------------------------------------ its end
-
     def shutdown(self) -> None:
-        """End the group when its calls have ended; of a world, leave it. Idempotent.
+        """End the group after its calls; leave the world if the group is the world. Idempotent.
 
         In a forked child the group is its parent's, and goes on.
         """
@@ -177,7 +171,7 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
             self.world.close_group(self.group)
 
     def abort(self, reason: str = "its process group was aborted") -> None:
-        """End the group on all its ranks: calls raise GroupAborted, also those to come.
+        """Abort the group on all ranks: calls raise GroupAborted from now on.
 
         The rank stays in its world, for `recover`, until the default group is shut down. A no-op
         where that is over, and in a forked child.
@@ -189,13 +183,11 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
         self.hook_streams.abort(reason)
 
     def retire(self, failure: ErrorFactory) -> None:
-        """End the group here, in favour of others of its world: calls to come say `why`."""
+        """End the group on this rank in favour of a successor: later calls raise with `why`."""
         self._is_world, self._is_retired = False, True
         self.hook_streams.close()
         if self.world.is_open(self.group):
             self.world.close_group(self.group, failure)
-
-    # ------------------------------------------------------------ messages and barriers
 
     @record_event("send", "tensors")
     def send(self, tensors: list[Any], dstRank: int, tag: int = 0) -> Work:
@@ -227,7 +219,7 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Return when every rank has called it; else every rank is told who has not."""
+        """Return when every rank has called; else all ranks raise with the missing ranks."""
         try:
             self.native.monitored_barrier(timeout, wait_all_ranks)
         except AllhandsError as error:

@@ -1,4 +1,4 @@
-"""Events for profilers of PyTorch: a call from its beginning until it ends, on another thread."""
+"""Profiler events of calls that end on another thread."""
 
 import functools
 import inspect
@@ -19,7 +19,7 @@ _END_SECONDS = 1.0
 
 
 def record_event(name: str, parameter: str) -> Callable[[Method], Method]:
-    """Decorate a call of a process group: while a profiler runs, it is an event of that name.
+    """Decorate a call of a process group to appear as an event while a profiler runs.
 
     Its shapes are those of the tensors in the parameter `given`.
     """
@@ -70,7 +70,7 @@ class _ProfilerEvent:
         self._ended.set()
 
     def end_elsewhere(self, _: object) -> None:
-        """End on another thread: that tells profilers what was asynchronous."""
+        """End the event on another thread, which marks the call as asynchronous."""
         if threading.get_ident() != self._thread:
             self.end()
         else:

@@ -1,4 +1,4 @@
-"""Going on with the ranks that are left, in the same processes: `recover` and `shrink_group`.
+"""Recovery with the remaining ranks in the same processes: `recover`, `shrink_group`.
 
 Either gives a new default group in the place of the old one. All other groups end with that, as in
 PyTorch's own `shrink_group`: they name ranks of a world that has been numbered anew. Programs make
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def failure() -> AllhandsError | None:
-    """Return why calls on the default group fail from now on; None: for nothing that is known.
+    """Return the reason for failing calls on the default group; None: no known failure.
 
     Where an error has come through PyTorch's C++, as from `backward()` of DistributedDataParallel,
     its class is lost: what was raised is a RuntimeError with the text. This tells whether it is of
@@ -37,7 +37,7 @@ def failure() -> AllhandsError | None:
 
 
 def recover(*, timeout: timedelta | float | None = None) -> ProcessGroup:
-    """Go on with the ranks that are left; return their group, which is the default group now.
+    """Continue with the remaining ranks; return the new default group.
 
     Every rank that is left must call it, after `PeerFailed` or `GroupAborted`: those that have not
     heard of the loss, because they call on a group without the lost rank, are released from that
@@ -77,7 +77,7 @@ def recover(*, timeout: timedelta | float | None = None) -> ProcessGroup:
 def shrink_group(
     ranks_to_exclude: Sequence[int], group: ProcessGroup | None = None, *, aborts: bool = False
 ) -> ProcessGroup:
-    """Leave ranks out of a group; return one of the others, which takes its place.
+    """Exclude ranks from a group; return the smaller group that replaces it.
 
     It is `torch.distributed.shrink_group` for this backend, which calls it: the others must call it
     with the same ranks, the excluded must not. Where it is the default group, the new one is the
@@ -118,9 +118,6 @@ def shrink_group(
     return new
 
 
-# ---------------------------------------------------------------- inside
-
-
 def _replace_default(
     old: ProcessGroup, group: Group, others: Sequence[Any], call: str
 ) -> ProcessGroup:
@@ -151,7 +148,7 @@ def _replace_default(
 
 
 def _make_failure(old: ProcessGroup, new: ProcessGroup, call: str) -> ErrorFactory:
-    """Word what calls on a group are told from now on that has been replaced."""
+    """Make the error of later calls on a replaced group."""
     text = (
         f"{call} has put group {new.group_name!r} of {new.size()} ranks in the place of the one of "
         f"{old.size()}, and groups made before have ended: make them anew, and what holds one, "

@@ -1,4 +1,4 @@
-"""Several process groups of the same ranks, used as one: calls are dealt to them in turn."""
+"""Several process groups of the same ranks used in rotation."""
 
 from collections.abc import Sequence
 from typing import Any

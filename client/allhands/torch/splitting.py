@@ -1,4 +1,4 @@
-"""split_group: a group cut into several, without a word between its ranks.
+"""split_group: split a group without communication.
 
 `torch.distributed.split_group` asks for an accelerator before it asks the backend, so `ways_round`
 has it come here for groups of ours.
@@ -21,7 +21,7 @@ def split_group(
     timeout: timedelta | None = None,
     group_desc: str | None = None,
 ) -> ProcessGroup | None:
-    """Cut a group into several; return the one that this rank is in, None where it is in none.
+    """Split a group into several; return this rank's new group, None if in none.
 
     It takes what PyTorch's function of that name takes. The ranks of each part must call it with
     the same ranks, and the same number of times; others may.

@@ -1,4 +1,4 @@
-"""Tensors as arrays: the same memory where that can be, else a copy that goes back at the end."""
+"""Tensors as arrays: shared memory where possible, else a copy written back."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -39,16 +39,16 @@ _OVERLAPS: Final = 1
 
 
 class TensorViews:
-    """The tensors of one call, lent to it as arrays; not safe from several threads."""
+    """Array views of the tensors of one call; not thread-safe."""
 
     def __init__(self, operation: str = "") -> None:
-        """Hold nothing yet; `operation` is what a refusal begins with."""
+        """Start empty; `operation` begins the text of refusals."""
         self._operation = operation
         self._staged: list[tuple[Any, Any]] = []
         self._sparse: list[tuple[Any, SparseArray]] = []
 
     def view_input(self, tensor: Any) -> Any:
-        """Return an array of what a tensor holds, to be read alone.
+        """Return a read-only view of a tensor's elements.
 
         Raises:
             InvalidArgument: its memory is out of reach, or of an unknown layout.
@@ -62,7 +62,7 @@ class TensorViews:
         return self._view_dense(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous())
 
     def view_inout(self, tensor: Any) -> Any:
-        """Return an array that stands for a tensor, to be read and written.
+        """Return a writable view of a tensor.
 
         Raises:
             InvalidArgument: as `read`; or elements of it share their memory.
@@ -117,7 +117,7 @@ class TensorViews:
         return bool(self._sparse)
 
     def copy_back(self) -> None:
-        """Write to the tensors what the call has left in their copies."""
+        """Write the results in copies back to their tensors."""
         for tensor, stage in self._staged:
             _overwrite(tensor, stage)
         for tensor, array in self._sparse:
@@ -180,7 +180,7 @@ def _is_list(tensors: Any) -> bool:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Say whether the memory of a tensor is that of an array."""
+    """Return whether a tensor's memory can be viewed as an array."""
     return (
         isinstance(tensor, torch.Tensor)
         and tensor.device.type == "cpu"
@@ -202,7 +202,7 @@ def _copy_to_staging(tensor: Any) -> Any:
 
 
 def _overwrite(tensor: Any, result: Any) -> None:
-    """Write a result, also to a leaf, and to what only inference mode may write to."""
+    """Write a result in place, also to leaves and inference tensors."""
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         tensor.copy_(result)
 

@@ -1,11 +1,11 @@
-"""What torchrun finds by `--rdzv-backend=allhands`, as an entry point."""
+"""Entry point of torchrun's `--rdzv-backend=allhands`."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 def handler() -> Callable[[Any], Any]:
-    """Return what makes a rendezvous handler from torchrun's parameters; loads nothing yet."""
+    """Return the factory of rendezvous handlers; loads nothing yet."""
     return _create
 
 

@@ -117,10 +117,8 @@ class Work(dist.Work):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"Work({self.native!r})"
 
-    # ------------------------------------------------------------ inside
-
     def _copy_back(self) -> None:
-        """Give the tensors of a call that has ended well what it gave them; once."""
+        """Write the results of a finished call to the tensors; once."""
         for one in self._after:
             one._copy_back()
         if self._views.needs_copy_back and self.native.is_success():

@@ -1,4 +1,4 @@
-"""Keyed digest of every frame of the groups that verify, from where it leaves to where it comes in.
+"""Keyed digests of the frames of verifying groups, from sender to receiver.
 
 Layout in `peer.proto`. The digest is an HMAC-SHA256 cut to 32 bits, under a key of the link which
 follows from the secret of the job: who does not hold that cannot change a frame and make its digest
@@ -26,21 +26,21 @@ _WINDOW = 16
 
 
 class DigestListener(Protocol):
-    """A group that verifies; called within the mesh."""
+    """A verifying group; called by the mesh."""
 
     def on_corrupt_frame(self, peer: int, key: MessageKey) -> None:
-        """Learn that a frame from `peer`, probably of that key, was changed; it was not used.
+        """Handle a corrupt frame from `peer`, probably of `key`; the frame was dropped.
 
         Raises:
             FrameError: it belongs to no call that could be ended.
         """
 
     def on_corruption_report(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
-        """Learn from `peer` that a frame of a call was changed on that link of the world."""
+        """Handle a report by `peer` of a corrupt frame of a call on a link of the world."""
 
 
 class LinkKey:
-    """The key of the digests of one link, which carries frames from rank `start` to rank `end`."""
+    """Digest key of one link, from rank `start` to rank `end`."""
 
     def __init__(self, secret: bytes, start: int, end: int) -> None:
         key = hmac.digest(secret, b"frames of the link %d>%d" % (start, end), "sha256")
@@ -56,7 +56,7 @@ class LinkKey:
 
 
 class FrameSigner:
-    """The sending end of one link."""
+    """Signs the frames of one link."""
 
     def __init__(self, groups: Mapping[int, object], key: LinkKey) -> None:
         self._groups = groups
@@ -87,7 +87,7 @@ class FrameSigner:
 
 
 class FrameVerifier:
-    """The receiving end of all links of a rank; `key_from` returns the key of that from a peer."""
+    """Verifies the frames of all links of a rank; `key_from` gives a peer's key."""
 
     def __init__(self, groups: Mapping[int, object], key_from: Callable[[int], LinkKey]) -> None:
         self._groups = groups

@@ -1,4 +1,4 @@
-"""A fabric made of two: the second is for peers whom the first cannot reach."""
+"""Fabric of two fabrics: the second is for peers unreachable over the first."""
 
 import logging
 import math

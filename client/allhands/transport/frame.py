@@ -1,4 +1,4 @@
-"""The binary header in front of every payload, and what makes one acceptable.
+"""Binary header of a frame, with validation.
 
 Layout in `peer.proto`. Nothing is believed: a frame that is not exactly what its header says
 is a `FrameError`, before its size is used for anything.
@@ -66,7 +66,7 @@ class FrameKind(enum.IntEnum):
 
 
 class MessageKey(NamedTuple):
-    """What a message is, between two given ranks."""
+    """Identity of a message between two given ranks."""
 
     group: int
     """Hash of the group's name."""
@@ -122,7 +122,7 @@ def whole(frame: Frame) -> bytes:
 
 
 def read_extent(head: memoryview) -> tuple[int, int]:
-    """Return the kind of a frame, as its number, and the bytes of its payload.
+    """Return the kind number and the payload bytes of a frame.
 
     `head` begins with a whole header, of which nothing else is looked at.
 
@@ -149,7 +149,7 @@ def unpack(frame: bytes | memoryview) -> Header:
 
 
 def unpack_header(frame: bytes | memoryview) -> Header:
-    """Read a header; its payload may be still to come.
+    """Read a header; the payload may still be incomplete.
 
     Raises:
         FrameError: the bytes are no header, or one that contradicts itself.

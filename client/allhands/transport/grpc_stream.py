@@ -310,7 +310,7 @@ class GrpcFabric:
         return False  # gRPC delivers on the loop alone
 
     def get_last_activity(self, peer: int) -> float:
-        """Take large frames to be under way for a while: gRPC does not tell what has arrived."""
+        """Count large frames as active for a while: gRPC does not report progress."""
         bulk = self._listener.bulk_times.get(peer, -math.inf)
         return min(bulk + _BULK_SECONDS, time.monotonic())
 
@@ -351,7 +351,7 @@ async def _accepts_connections(address: str) -> bool:
 
 
 def _parse(message: M, text: object) -> M:
-    """Read one step of a handshake from what the stream gave."""
+    """Read one step of a handshake from the stream."""
     if not isinstance(text, bytes):
         raise handshake.HandshakeError("the stream ended within the handshake")
     if len(text) > _MAX_HANDSHAKE_BYTES:

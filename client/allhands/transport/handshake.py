@@ -1,4 +1,4 @@
-"""How two workers prove to each other that they belong to one world.
+"""Mutual authentication of two workers of one world.
 
 Each shows an HMAC-SHA256 under the secret of the job's incarnation, over the nonces of both and
 the hello: so a proof can neither be replayed nor be mirrored back to its maker.
@@ -17,7 +17,7 @@ NONCE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this worker is among the workers of one run of a job."""
+    """Place of this worker among the workers of one run of a job."""
 
     job: str
     incarnation: str
@@ -36,7 +36,7 @@ def make_nonce() -> bytes:
 
 
 class HandshakeError(ValueError):
-    """The other side is not who it must be; the text says what was wrong, never the secret."""
+    """The peer is not the expected one; the text has the reason, never the secret."""
 
 
 def make_hello(
@@ -56,7 +56,7 @@ def make_hello(
 def check_hello(
     hello: peer_pb2.Hello, *, job: str, incarnation: str, rank: int, world_size: int
 ) -> None:
-    """Refuse who is in the wrong place, before any secret is used.
+    """Refuse a peer in the wrong place, before any secret is used.
 
     Raises:
         HandshakeError: wrong version, job, incarnation or rank.

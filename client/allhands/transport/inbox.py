@@ -1,4 +1,4 @@
-"""What peers send, matched with what this rank waits for. Pure: no loop, no socket.
+"""Received messages matched with posted receives. Pure: no loop, no socket.
 
 Messages of collectives are matched by key: both ends know it beforehand. Point-to-point messages
 are matched as MPI has it: in the order sent, with the first receive posted that fits source and
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MessageMismatch:
-    """The peer's message is not the one that this receive is for."""
+    """The peer's message does not fit the posted receive."""
 
     peer: int
     key: MessageKey
@@ -29,7 +29,7 @@ class MessageMismatch:
 
 
 class PostedReceive:
-    """A posted receive; owned by the call that waits for it until `done` is called.
+    """A posted receive; owned by the waiting call until `done` is called.
 
     `land(offset, payload)` is called for each piece; the payload is valid only during the call, and
     begins and ends on multiples of `grain` bytes. `room(offset, length)` may give the memory where
@@ -85,7 +85,7 @@ class ControlSender(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _EarlyMessage:
-    """A message nobody has posted a receive for yet; no payload when only announced."""
+    """A message without a posted receive; no payload when only announced."""
 
     peer: int
     header: Header
@@ -127,7 +127,7 @@ class Inbox:
         self._match_or_post((group, tag), incoming)
 
     def cancel_receive(self, incoming: PostedReceive) -> None:
-        """Forget a receive whose call ended early; nothing lands from now on."""
+        """Cancel a receive whose call ended early; no data lands from now on."""
         incoming.is_cancelled = True
         for place in [place for place, posted in self._posted.items() if posted is incoming]:
             del self._posted[place]
@@ -137,7 +137,7 @@ class Inbox:
             _remove(self._p2p_posted, tagged, incoming)
 
     def forget(self, group: int, sequence: int) -> None:
-        """Drain what belongs to calls of a group up to `sequence`, now and when it comes late."""
+        """Drain messages of a group's calls up to `sequence`, present and late."""
         self._completed[group] = sequence
         stale = [
             (peer, key)
@@ -149,7 +149,7 @@ class Inbox:
             self._release_held(arrived.peer, len(arrived.payload or b""))
 
     def drop_unchecked(self, group: int) -> set[int]:
-        """Drop what came of a group without a digest before it was opened; return from whom."""
+        """Drop early frames of a group without digests; return their senders."""
         early = [
             (place, arrived)
             for place, arrived in self._early.items()
@@ -193,7 +193,7 @@ class Inbox:
                 raise FrameError(f"frame of kind {header.kind.name} is not for the inbox")
 
     def open(self, peer: int, header: Header) -> "ReceiveSink | None":
-        """Begin a DATA frame whose payload is still to come; None: `accept` it when it is whole.
+        """Begin a DATA frame with payload to come; None: `accept` the whole frame later.
 
         Raises:
             FrameError: the peer broke the protocol.
@@ -213,7 +213,7 @@ class Inbox:
         return ReceiveSink(self, peer, header, None)
 
     def credit_unused(self, peer: int, header: Header) -> None:
-        """Give back the room of a frame that came and is not used."""
+        """Return the credit of a received frame that is not used."""
         if header.kind is FrameKind.DATA and not header.is_cleared:
             self._return_credit(peer, header.length)
 
@@ -228,24 +228,22 @@ class Inbox:
             del self._posted[peer, header.key]
             posted.done(None)
 
-    # ------------------------------------------------------------ inside
-
     def _check_eager(self, peer: int, header: Header) -> None:
-        """Check that a message nobody asked for is one that may come so."""
+        """Check that a message without a posted receive may be sent eagerly."""
         if header.length < header.total or header.total > get_eager_limit(header.key):
             raise FrameError(f"{header.total} bytes unasked, {header.length} of them here")
         if self._held_bytes.get(peer, 0) + header.length > EAGER_BUDGET:
             raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
 
     def _check_order(self, peer: int, key: MessageKey) -> None:
-        """Check that none was lost, came twice or was overtaken: it would pass for another."""
+        """Check against loss, duplication and reordering of messages."""
         last = self._p2p_counts.get((peer, key.group), 0)
         if key.sequence != last + 1:
             raise FrameError(f"message {key.sequence} to a point came after message {last}")
         self._p2p_counts[peer, key.group] = key.sequence
 
     def _keep_early(self, peer: int, header: Header, payload: bytes | None) -> None:
-        """Find a place for the first sight of a message nobody has named beforehand."""
+        """Queue an early message."""
         if payload is not None:
             self._held_bytes[peer] = self._held_bytes.get(peer, 0) + len(payload)
         arrived = _EarlyMessage(peer, header, payload)
@@ -266,7 +264,7 @@ class Inbox:
         self._p2p_early.setdefault(tagged, []).append(arrived)
 
     def _match_or_post(self, tagged: tuple[int, int], incoming: PostedReceive) -> None:
-        """Give a receive the first message that fits, or its place in the line of those open."""
+        """Match a receive with the first fitting message, or queue the receive."""
         for arrived in self._p2p_early.get(tagged, ()):
             if incoming.source is None or incoming.source == arrived.peer:
                 _remove(self._p2p_early, tagged, arrived)
@@ -290,7 +288,7 @@ class Inbox:
         incoming.done(unlike)
 
     def _answer_rts(self, peer: int, header: Header, posted: PostedReceive) -> None:
-        """Answer the announcement of a message that a posted receive is for."""
+        """Answer the RTS of a message with a posted receive by CTS."""
         if (unlike := _find_mismatch(peer, header, posted)) is not None:
             del self._posted[peer, header.key]
             posted.done(unlike)
@@ -300,7 +298,7 @@ class Inbox:
     def _land_piece(
         self, peer: int, header: Header, payload: memoryview, posted: PostedReceive
     ) -> None:
-        """Land a piece of a message that a posted receive is for."""
+        """Copy a piece of a message to the posted receive."""
         unlike = _find_mismatch(peer, header, posted)
         if unlike is not None:
             del self._posted[peer, header.key]
@@ -386,7 +384,7 @@ def _check_offset(header: Header, posted: PostedReceive) -> None:
 
 
 def _remove(queues: dict[tuple[int, int], list[T]], tagged: tuple[int, int], one: T) -> None:
-    """Take one out of the line of its tag; no empty line stays."""
+    """Remove an entry from the queue of a tag, and the queue once empty."""
     queues[tagged].remove(one)
     if not queues[tagged]:
         del queues[tagged]

@@ -10,7 +10,7 @@ from allhands.transport.link import LinkBroken, Receiver
 
 
 class InprocNetwork:
-    """Who is there; shared by the fabrics of one world."""
+    """Registered ranks of one world; shared by the fabrics."""
 
     def __init__(self) -> None:
         self.fabrics: dict[int, InprocFabric] = {}
@@ -74,7 +74,7 @@ class InprocLink:
 
 
 class InprocFabric:
-    """The links of one rank on a switchboard."""
+    """Links of one rank in an in-process network."""
 
     def __init__(self, network: InprocNetwork, rank: int, receiver: Receiver) -> None:
         self.network = network
@@ -93,7 +93,7 @@ class InprocFabric:
         return False  # what is sent here comes by calls on the loop
 
     async def aclose(self) -> None:
-        """Go away; peers with a link to or from this rank learn it."""
+        """Leave the network; peers with a link to or from this rank are notified."""
         if self.network.fabrics.pop(self.rank, None) is None:
             return
         for other in self.network.fabrics.values():

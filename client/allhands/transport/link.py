@@ -12,22 +12,22 @@ from allhands.transport.frame import Frame
 
 
 class LinkBroken(Exception):
-    """The way to a peer is gone; what was under way may or may not have arrived."""
+    """The link to a peer is gone; frames under way may or may not have arrived."""
 
 
 class Unreachable(LinkBroken):
-    """Nobody could be connected to there; on another way the peer may be found."""
+    """The peer cannot be connected to this way; another way may work."""
 
 
 class HandshakeStalled(LinkBroken):
-    """The peer's host takes connections, its process says nothing: it may be stopped or held up."""
+    """The peer's host accepts connections but the process is silent: stopped or busy."""
 
 
 class Link(Protocol):
-    """Frames to one peer, in order, each once or not at all."""
+    """Frames to one peer, in order, at most once."""
 
     def offer(self, frame: Frame) -> bool:
-        """Take a frame now if that needs no waiting, and say whether; its memory is free then.
+        """Send a frame now if possible without waiting; True: sent, the memory is free.
 
         Always False while a `send` is under way, and on a link that is closed or broken.
         """
@@ -40,7 +40,7 @@ class Link(Protocol):
         """
 
     def let_go(self) -> None:
-        """Copy what a `send` under way has left in its frame's memory, which is free then."""
+        """Copy the unsent rest of a `send` under way, so that the frame's memory is free."""
 
     async def close(self) -> None:
         """Return when the peer has taken in every frame sent; then the link is closed.
@@ -56,19 +56,19 @@ class Link(Protocol):
 
 
 class Sink(Protocol):
-    """Where the payload of one frame goes, piece by piece; done with its last byte."""
+    """Destination of the payload of one frame, in pieces; done with the last byte."""
 
     def room(self) -> memoryview | None:
-        """Return where all that is missing may be written to; None: it must be fed.
+        """Return the memory for all missing bytes; None: call `feed`.
 
         Ask anew whenever the loop has turned: the memory may have been taken away.
         """
 
     def filled(self, nbytes: int) -> None:
-        """Learn that the first `nbytes` of its room have been written."""
+        """Note that the first `nbytes` of the room are written."""
 
     def feed(self, payload: memoryview) -> int:
-        """Take in what comes next; return how much of it, all but a torn element at its end."""
+        """Consume the next bytes; return the count, without a torn last element."""
 
 
 class Receiver(Protocol):
@@ -93,7 +93,7 @@ class Receiver(Protocol):
         """
 
     def broken(self, peer: int, reason: str) -> None:
-        """Learn that the way from `peer` broke before `peer` had closed it."""
+        """Handle the loss of the link from `peer` before an orderly close."""
 
 
 class Fabric(Protocol):
@@ -109,7 +109,7 @@ class Fabric(Protocol):
         """
 
     def pump(self, seconds: float) -> bool:
-        """Take in what comes first within `seconds`, while the loop does not run.
+        """Receive the first frames within `seconds` while the loop does not run.
 
         False: nothing came, or only the loop can tell.
         """
@@ -120,7 +120,7 @@ class Fabric(Protocol):
 
 @runtime_checkable
 class ActivityReporter(Protocol):
-    """A fabric that can tell what has come from a peer's system, whatever its program does.
+    """A fabric that reports the last activity of a peer's system.
 
     A fabric need not be one: what it has handed over is taken for what has arrived.
     """
@@ -133,7 +133,7 @@ class ActivityReporter(Protocol):
 
 
 class Gathering:
-    """A sink that delivers its frame once it is whole."""
+    """A sink that buffers a frame until complete."""
 
     def __init__(self, header: bytes, nbytes: int, deliver: Callable[[memoryview], None]) -> None:
         self._frame = memoryview(bytearray(len(header) + nbytes))

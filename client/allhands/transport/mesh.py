@@ -1,4 +1,4 @@
-"""All the links of one rank: messages out, messages in, over whichever fabric carries them."""
+"""Mesh of one rank: all messages in and out, over any fabric."""
 
 import asyncio
 import contextlib
@@ -41,29 +41,29 @@ _LINK = struct.Struct("<ii")
 
 
 class MeshListener(Protocol):
-    """Who is told what concerns calls as a whole; never called concurrently."""
+    """Listener to events that concern whole calls; never called concurrently."""
 
     def on_nack(self, peer: int, key: MessageKey, call: str) -> None:
-        """`peer` made another call than this rank under that key, and says which."""
+        """Handle a NACK: `peer` made another call, named by `call`, under that key."""
 
     def on_mismatch(self, peer: int, key: MessageKey) -> None:
-        """A frame of `peer` belongs to another call than this rank's of that number."""
+        """Handle a frame of `peer` from a different call of the same number."""
 
     def on_link_broken(self, peer: int, reason: str) -> None:
-        """No more will come from `peer`, or go to it; said once for each peer."""
+        """Handle the end of all traffic with `peer`; called once per peer."""
 
     def pong_payload(self) -> bytes:
-        """Return what a pong says of this rank."""
+        """Return the state of this rank for a pong."""
 
     def on_pong(self, peer: int, payload: bytes) -> None:
         """`peer` has answered a ping."""
 
     def on_control(self, peer: int, kind: FrameKind, key: MessageKey, payload: bytes) -> None:
-        """`peer` gives up a call, ends a group, or passes on what the coordinator says."""
+        """Handle a control frame: a call given up, an aborted group, a relayed verdict."""
 
 
 class ArrivalWait:
-    """The peers that have not been heard in a call of this rank."""
+    """Peers not yet heard in a call of this rank."""
 
     def __init__(self, missing: set[int], done: Callable[[], None]) -> None:
         self.missing = missing
@@ -101,18 +101,18 @@ class Mesh:
         )
 
     def attach(self, fabric: Fabric) -> None:
-        """Give the mesh its network; before that nothing can be sent."""
+        """Set the fabric; required before any send."""
         self._fabric = fabric
 
     def send(self, peer: int, message: PendingSend) -> None:
-        """Start a message; its `done` is called when its memory may be reused."""
+        """Start sending a message; `done` is called when the memory may be reused."""
         sender = self._get_sender(peer)
         if not sender.is_over:
             sender.outbox.push(message)
             sender.refresh()
 
     def cancel_send(self, peer: int, message: PendingSend) -> None:
-        """Forget a message whose call ended early."""
+        """Cancel a message whose call ended early."""
         sender = self._senders.get(peer)
         if sender is None:
             return
@@ -132,21 +132,21 @@ class Mesh:
         self._inbox.post(peer, key, incoming)
 
     def post_p2p(self, source: int | None, group: int, tag: int, incoming: PostedReceive) -> None:
-        """Wait for a point-to-point message, from any source if it is None."""
+        """Post a point-to-point receive; source None: any."""
         self._inbox.post_p2p(source, group, tag, incoming)
 
     def cancel_receive(self, incoming: PostedReceive) -> None:
-        """Forget a receive whose call ended early."""
+        """Cancel a receive whose call ended early."""
         self._inbox.cancel_receive(incoming)
 
     def send_nack(self, peer: int, key: MessageKey, call: str) -> None:
-        """Tell a peer that this rank's call under that key is another one."""
+        """Refuse a peer's message: this rank's call under that key is `call`."""
         payload = call.encode()[:4096]
         header = Header(FrameKind.NACK, key, 0, 0, 0, len(payload))
         self._push_control(peer, header, payload)
 
     def ping(self, peer: int, *, again: bool = False, dial: bool = True) -> None:
-        """Ask a peer for a sign of life, unless it still owes one; `again`: even then.
+        """Ping a peer, unless a pong is still due; `again`: in any case.
 
         Without `dial` only where there is a link to it.
         """
@@ -171,7 +171,7 @@ class Mesh:
         return dict(sorted(silent.items()))
 
     def restart_ping_timers(self) -> None:
-        """Give every peer that owes an answer the whole time for it anew."""
+        """Restart the timeout of every pending ping."""
         self._pending_pings = dict.fromkeys(self._pending_pings, time.monotonic())
 
     def stop_pinging(self, peers: Iterable[int]) -> None:
@@ -181,19 +181,19 @@ class Mesh:
 
     @property
     def awaiting_pong(self) -> Collection[int]:
-        """The peers that owe an answer to a ping."""
+        """Peers with a pending ping."""
         return self._pending_pings.keys()
 
     def send_control(
         self, peers: Iterable[int], kind: FrameKind, key: MessageKey, payload: bytes, dial: bool
     ) -> None:
-        """Tell peers what concerns a whole call or group; those without a link only with `dial`."""
+        """Send a control frame to peers; to those without a link only with `dial`."""
         for peer in peers:
             if dial or peer in self._senders:
                 self._push_control(peer, Header(kind, key, 0, 0, 0, len(payload)), payload)
 
     def enable_digests(self, group: int, listener: DigestListener) -> None:
-        """Send the frames of a group with a digest, and take in none of it without."""
+        """Send the frames of a group with a digest, and accept none without."""
         if group not in self._digest_listeners:
             for peer in self._inbox.drop_unchecked(group):
                 reason = "it sent a frame without digest of a group that this rank wants verified"
@@ -202,7 +202,7 @@ class Mesh:
         self._digest_listeners[group] = listener
 
     def report_corruption(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
-        """Tell a peer that data of a call was changed on a link of the world."""
+        """Report to a peer that data of a call was corrupted on a link of the world."""
         payload = _LINK.pack(*link)
         self._push_control(peer, Header(FrameKind.CORRUPT, key, 0, 0, 0, len(payload)), payload)
 
@@ -215,13 +215,13 @@ class Mesh:
         return is_other
 
     def send_call(self, peer: int, key: MessageKey, signature: int) -> None:
-        """Tell a peer which call this rank is in, and waits for it in."""
+        """Send a peer the signature of the call in which this rank waits for the peer."""
         self._push_control(peer, Header(FrameKind.CALL, key, signature, 0))
 
     def watch_arrivals(
         self, key: MessageKey, signature: int, peers: Sequence[int], done: Callable[[], None]
     ) -> ArrivalWait | None:
-        """Hear from all peers that they are, or were, in the call which this rank begins.
+        """Wait until all peers have been heard in the call which this rank begins.
 
         `done` is called then, not before this has returned; None: all have been heard already.
         """
@@ -247,11 +247,11 @@ class Mesh:
                 waiting.done()
 
     def forget_arrivals(self, key: MessageKey) -> None:
-        """Forget whom a call wants to hear. Idempotent."""
+        """Stop waiting for arrivals in a call. Idempotent."""
         self._arrival_waits.pop((key.group, key.sequence), None)
 
     def finish_calls(self, group: int, sequence: int) -> None:
-        """Say that calls of a group up to `sequence` are over here: late messages are drained."""
+        """Close calls of a group up to `sequence`: late messages are drained."""
         self._inbox.forget(group, sequence)
         for sender in self._senders.values():
             sender.outbox.forget(group, sequence)
@@ -261,7 +261,7 @@ class Mesh:
                     del kept[place]
 
     def pump(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Take in what comes until `is_over` says so, or for so long, while the loop does not run.
+        """Receive until `is_over()` or for `seconds`, while the loop does not run.
 
         What cannot go out at once waits for the loop.
         """
@@ -334,14 +334,14 @@ class Mesh:
             self._listener.on_link_broken(peer, reason)
 
     async def drain(self) -> None:
-        """Return when every peer has taken in all that was sent; links are closed then.
+        """Return when all peers have received all data; links are closed then.
 
         A link that breaks meanwhile has nothing more to drain.
         """
         await asyncio.gather(*(self._drain(peer, sender) for peer, sender in self._senders.items()))
 
     def close_link(self, peer: int) -> None:
-        """Close the link to a peer that has left: it waits for that before it goes."""
+        """Close the link to a leaving peer, which waits for the close."""
         sender = self._senders.get(peer)
         if sender is not None and sender.task is not None and peer not in self._closing_links:
             sender.task.cancel()
@@ -366,7 +366,7 @@ class Mesh:
             await self._fabric.aclose()
 
     def _get_last_activity(self, peer: int) -> float:
-        """Return when the link to a peer last got on, as far as anybody can tell."""
+        """Return the time of the last progress of the link to a peer, as far as known."""
         heard = (
             self._fabric.get_last_activity(peer)
             if isinstance(self._fabric, ActivityReporter)
@@ -382,7 +382,7 @@ class Mesh:
             self.stop_awaiting(key, peer)
 
     def _answer_call_query(self, peer: int, header: Header) -> None:
-        """Say which call this rank is in, now or as soon as it is."""
+        """Send the signature of this rank's call, now or once begun."""
         group, sequence = header.key.group, header.key.sequence
         signature = self._peer_calls.get_own_signature(group, sequence)
         if signature is None and self._peer_calls.is_past(group, sequence):
@@ -397,7 +397,7 @@ class Mesh:
         self._push_control(peer, Header(FrameKind.CALL, key, signature, 0))
 
     def _on_corrupt_frame(self, peer: int, frame: bytes | memoryview) -> None:
-        """Let the group have it that a frame probably belongs to, or break the link."""
+        """Pass a corrupt frame to the group of its header, or break the link."""
         try:
             header = unpack(frame)
         except FrameError as error:
@@ -424,7 +424,7 @@ class Mesh:
             sender.refresh()
 
     def _get_sender(self, peer: int) -> PeerSender:
-        """Return the way out to a peer, which is dialled when it is first needed."""
+        """Return the sender to a peer, dialled on first use."""
         sender = self._senders.get(peer)
         if sender is None:
             sender = self._senders[peer] = PeerSender(
@@ -436,7 +436,7 @@ class Mesh:
         return sender
 
     async def _run_sender(self, peer: int, sender: PeerSender) -> None:
-        """Dial the peer, then put out what its outbox gives, until the link breaks."""
+        """Dial the peer, then send the outbox's frames until the link breaks."""
         try:
             sender.link = await self._dial(peer)
             while True:
@@ -455,7 +455,7 @@ class Mesh:
             self.broken(peer, str(error))
 
     async def _dial(self, peer: int) -> Link:
-        """Open the link to a peer; again where its process is held up: that is not lost."""
+        """Open the link to a peer; retry while the peer's process is stalled."""
         assert self._fabric is not None
         while True:
             try:

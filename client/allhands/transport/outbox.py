@@ -1,4 +1,4 @@
-"""What waits to be sent to one peer, and what may go next. Pure: no loop, no socket.
+"""Frames queued for one peer, and their order. Pure: no loop, no socket.
 
 Small messages go unasked, within a budget that the receiver refills with CREDIT. Larger ones
 wait until the receiver has posted the receive and says CLEAR: so no payload is ever on the way
@@ -32,7 +32,7 @@ _Flow: TypeAlias = tuple[bool, int, int]
 
 
 class PendingSend:
-    """A message on its way out; owned by the call that sends it until `done` is called.
+    """A message being sent; owned by the sending call until `done` is called.
 
     `done(True)` says that its memory may be reused, not that it has arrived; `done(False)` that
     the receiver expects another message in its place.
@@ -143,7 +143,7 @@ class Outbox:
         self._eager_credit += nbytes
 
     def cancel(self, message: PendingSend) -> None:
-        """Forget a message whose call ended early."""
+        """Cancel a message whose call ended early."""
         if self._announced.get(message.key) is message:
             del self._announced[message.key]
         elif message in self._bulk.get(_get_flow(message.key), ()):
@@ -156,7 +156,7 @@ class Outbox:
             self.push_control(Header(FrameKind.CANCEL, message.key, message.signature, 0))
 
     def forget(self, group: int, sequence: int) -> None:
-        """Drop what was said about calls of a group up to `sequence`: they are over here."""
+        """Drop control frames about a group's calls up to `sequence`."""
         stale = [
             key
             for key in self._early_cts
@@ -184,13 +184,13 @@ class Outbox:
         return frame
 
     def finish_frame(self) -> None:
-        """Learn that the memory of the frame given out last is free."""
+        """Note that the memory of the last frame is free."""
         message, self._in_flight, self._has_in_flight = self._in_flight, None, False
         if message is not None and message.sent == message.total:
             message.done(True)
 
     def is_in_flight(self, message: PendingSend) -> bool:
-        """Say whether a frame that was given out refers to the memory of this message."""
+        """Return whether a frame in flight refers to the memory of this message."""
         return self._in_flight is message
 
     @property

@@ -1,4 +1,4 @@
-"""Which call each peer is in, as its frames say, against the call of this rank. Pure.
+"""Current call of each peer, from frames, compared with this rank's. Pure.
 
 Messages of unlike calls need not meet: each end may wait for, or send, what the other's schedule
 does not know. Their signatures give them away nevertheless.

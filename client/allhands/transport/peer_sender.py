@@ -1,4 +1,4 @@
-"""Sending side of the links of one rank: per peer an outbox, its task and its link."""
+"""Sending side of a rank's links: per peer an outbox, a task and a link."""
 
 import asyncio
 import math
@@ -10,7 +10,7 @@ from allhands.transport.outbox import Outbox
 
 
 class PeerSender:
-    """Sender to one peer: its outbox, and the task that empties the outbox over a link."""
+    """Sender to one peer: an outbox, and the task that empties the outbox over a link."""
 
     def __init__(self, signer: FrameSigner) -> None:
         self.outbox = Outbox(self.offer)
@@ -34,7 +34,7 @@ class PeerSender:
         self.idle.set()
 
     def refresh(self) -> None:
-        """Wake the task if the outbox has a frame; mark the sender idle if it is empty."""
+        """Wake the task if the outbox has a frame; mark the sender idle if empty."""
         if self.is_over:
             return
         if self.outbox.is_idle:

@@ -1,4 +1,4 @@
-"""Where a worker listens for its peers, and the fabric over which it reaches them."""
+"""Listening ports of a worker, and the fabric over them."""
 
 import asyncio
 import contextlib
@@ -29,14 +29,14 @@ class PeerInfo(Protocol):
 
     @property
     def data_port(self) -> int:
-        """For raw sockets, at the same host; 0: it has none."""
+        """Port of raw sockets on the same host; 0: none."""
 
 
 class Ports:
     """The listening ports of one worker; they are open before it has a rank."""
 
     def __init__(self, kind: LinkKind, port_range: range | None = None) -> None:
-        """Take what carries the links, and the ports among which to choose; None: any free ones."""
+        """Choose the transport and the range of ports; None: any free ports."""
         self._port_range = port_range
         self._grpc_listener = GrpcListener()
         self._socket_listener = SocketListener() if kind == "socket" else None
@@ -78,7 +78,7 @@ class Ports:
         raise self._make_no_port_error(host)
 
     async def _try_grpc_port(self, host: str, port: int) -> bool:
-        """Let gRPC listen on a port that was free a moment ago; say whether it does."""
+        """Try to listen with gRPC on a port; return whether successful."""
         with contextlib.suppress(OSError):
             await self._grpc_listener.start(host, port)
             return True
@@ -138,7 +138,7 @@ class Ports:
 
 
 class NoPorts(Ports):
-    """Those of a worker that needs none: its peers are in its process, or nowhere."""
+    """Ports of a worker without network: peers in the same process, or none."""
 
     def __init__(self) -> None:
         pass  # nothing listens
@@ -162,7 +162,7 @@ class NoPorts(Ports):
 
 
 def is_free(host: str, port: int) -> bool:
-    """Say whether nobody listens on a port of this host now.
+    """Return whether a port of this host has no listener now.
 
     Raises:
         OSError: for another reason nobody can listen there.

@@ -59,7 +59,7 @@ async def receive_step(connection: socket.socket, step: M, seconds: float | None
 
 
 def send_refusal(connection: socket.socket, reason: str) -> None:
-    """Say why, to whoever still listens."""
+    """Send the reason for a refusal, if the peer still listens."""
     with contextlib.suppress(OSError):
         connection.send(_pack(f"link refused: {reason}".encode(), _REFUSAL))
 

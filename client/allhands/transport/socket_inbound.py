@@ -31,7 +31,7 @@ _MAX_READ_BYTES = 1 << 20
 
 
 class InboundLink:
-    """The link from one peer: takes frames apart as they come, straight to where they belong.
+    """Link from one peer: parses frames straight into their destination.
 
     `page` is memory to read into, which all links of a loop may share. `ended` is told the peer and
     why the link is over; None: as it should be.
@@ -75,7 +75,7 @@ class InboundLink:
             self._on_end(self._peer, reason)
 
     def read_available(self) -> None:
-        """Take in what is there."""
+        """Read the available bytes."""
         total = 0
         try:
             while total < _MAX_READ_BYTES and not self._is_over:
@@ -125,7 +125,7 @@ class InboundLink:
         return came, size - kept
 
     def _consume(self, data: memoryview) -> int:
-        """Take in what can be; return how many bytes that were."""
+        """Consume the buffered bytes as far as possible; return the count."""
         at = 0
         while not self._is_over:
             if self._sink is not None:
@@ -160,12 +160,12 @@ class InboundLink:
         self.end(None)
 
     def _send_bye(self, text: str) -> None:
-        """Say how it ended; whoever does not take that in does not want to know."""
+        """Send the reason of the end, if the peer still listens."""
         with contextlib.suppress(OSError):
             self._socket.send(make_bye(text))
 
 
 def make_bye(text: str) -> bytes:
-    """Return the last frame of a link; `text` is why it breaks, empty where it does not."""
+    """Return the last frame of a link; `text` is the reason of a break, else empty."""
     payload = text.encode()[:MAX_TEXT_BYTES]
     return Header(FrameKind.BYE, MessageKey(0, 0), 0, 0, 0, len(payload)).pack() + payload

@@ -72,8 +72,6 @@ class SocketLink:
         self._is_closed = True
         self._end("the link is closed")
 
-    # ------------------------------------------------------------ inside
-
     async def _send(self, frame: Frame) -> None:
         if self._unwritten:
             await self._wait_written()
@@ -95,7 +93,7 @@ class SocketLink:
             raise
 
     def _write(self, frame: Frame) -> bool:
-        """Begin a frame; return whether some of it is left for later."""
+        """Begin a frame; return whether a rest is left for later."""
         missing = sum(map(len, frame))
         try:
             missing -= (written := self._socket.sendmsg(frame[:_MAX_PIECES]))
@@ -113,7 +111,7 @@ class SocketLink:
         return bool(self._unwritten)
 
     def _flush(self) -> None:
-        """Write what the system takes."""
+        """Write as much as the socket accepts."""
         try:
             while self._unwritten:
                 written = self._socket.sendmsg(self._unwritten[:_MAX_PIECES])
@@ -134,7 +132,7 @@ class SocketLink:
             self._write_future.set_result(None)
 
     def _on_readable(self) -> None:
-        """Take in how it ended: nothing else comes this way."""
+        """Read the end of the link: no other data comes this way."""
         try:
             came = self._socket.recv(HEADER_BYTES + MAX_TEXT_BYTES)
             self._answer += came
@@ -187,7 +185,7 @@ def fit_buffer(connection: socket.socket) -> None:
 
 
 def _skip_bytes(pieces: Sequence[memoryview], written: int) -> list[memoryview]:
-    """Return what follows the first `written` bytes."""
+    """Return the buffers without the first `written` bytes."""
     for at, piece in enumerate(pieces):
         if written < len(piece):
             return [piece[written:], *pieces[at + 1 :]]

@@ -111,7 +111,7 @@ class SocketListener:
                 await self._no_links.wait()
 
     def pump(self, seconds: float) -> bool:
-        """Take in what comes first within `seconds`, while the loop does not run."""
+        """Receive the first frames within `seconds` while the loop does not run."""
         if not self._inbound:
             return False
         poll = self._poll.poll
@@ -145,8 +145,6 @@ class SocketListener:
         for task in greeting:
             task.cancel()
         await asyncio.gather(*greeting, return_exceptions=True)
-
-    # ------------------------------------------------------------ inside
 
     def _accept(self) -> None:
         assert self._socket is not None
@@ -210,7 +208,7 @@ class SocketListener:
         return True
 
     async def _admit(self, connection: socket.socket, where: str) -> None:
-        """Find out who has connected; make it a link, or close it."""
+        """Authenticate a connection; make a link of it, or close it."""
         try:
             peer = await self._handshake(connection)
         except (HandshakeError, OSError, TimeoutError) as error:
@@ -257,7 +255,7 @@ class SocketListener:
         return greeting.from_rank
 
     def _on_link_end(self, peer: int, reason: str | None) -> None:
-        """Learn that the link from a peer is over; None: as it should be."""
+        """Handle the end of the link from a peer; None: orderly."""
         if (inbound := self._inbound.pop(peer, None)) is not None:
             del self._by_descriptor[inbound.descriptor]
             self._poll.unregister(inbound.descriptor)
@@ -346,7 +344,7 @@ class SocketFabric:
 
 
 async def _connect(address: HostPort) -> socket.socket:
-    """Raise Unreachable where nobody listens."""
+    """Connect to a peer; raise Unreachable without a listener."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     connection.setblocking(False)

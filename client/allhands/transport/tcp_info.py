@@ -1,4 +1,4 @@
-"""What Linux knows of a TCP connection: struct tcp_info, read at the offsets that never change."""
+"""Linux's state of a TCP connection: struct tcp_info, read at fixed offsets."""
 
 import socket
 import struct

@@ -1,1 +1,1 @@
-"""torch.compile and dispatch: operators, kernels, what stays out of graphs."""
+"""torch.compile and dispatch: operators, kernels, exclusion from graphs."""

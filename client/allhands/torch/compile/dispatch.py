@@ -1,4 +1,4 @@
-"""Calls that go by PyTorch's dispatcher, where somebody there wants to see them.
+"""Routing of calls through PyTorch's dispatcher for modes and tensor subclasses.
 
 A group in Python stands in for PyTorch's own, which hands every collective to the dispatcher; a
 group in Python would pass by it. So a call goes there first where a mode is on (it traces, counts,
@@ -63,7 +63,7 @@ _NOT_METHOD_ARGUMENTS: Final = frozenset(
 
 @dataclass
 class _DispatchedCall:
-    """One call on its way through the dispatcher."""
+    """One call in the dispatcher."""
 
     reduce_op: Any
     """The operation: the dispatcher does not hand on the factor of PREMUL_SUM."""
@@ -90,7 +90,7 @@ def add_dispatch(cls: type[Group]) -> type[Group]:
 
 
 class _LegacyName:
-    """The name that a method had before, which C++ takes where it finds none of the new one.
+    """Former name of a method, found by C++ where the new name is absent.
 
     While a call is on its way up the new one is hidden from C++, so this must be PyTorch's own.
     """
@@ -139,7 +139,7 @@ def _wrap_method(
 
 
 def _find_reduce_op(arguments: Iterable[Any]) -> Any:
-    """Return the operation of a reduction; None: there is none, or it is SUM by default."""
+    """Return the operation of a reduction; None: absent, or SUM by default."""
     for one in arguments:
         if isinstance(one, dist.ReduceOp | dist.ReduceOp.RedOpType):
             return one
@@ -153,7 +153,7 @@ def _is_dispatch_observed() -> bool:
 
 
 def _has_tensor_subclass(arguments: Iterable[Any]) -> bool:
-    """Say whether there is a tensor among them that has its own ways."""
+    """Return whether an argument is a tensor subclass with own `__torch_dispatch__`."""
     for one in arguments:
         kind: Any = type(one)
         if kind in _PLAIN:
@@ -169,7 +169,7 @@ def _has_tensor_subclass(arguments: Iterable[Any]) -> bool:
 
 
 def _are_meta(tensors: Any) -> bool:
-    """Say whether it is tensors that have no memory, all of them."""
+    """Return whether all arguments are tensors without memory."""
     if isinstance(tensors, list | tuple):
         return bool(tensors) and all(map(_are_meta, tensors))
     return isinstance(tensors, torch.Tensor) and tensors.is_meta
@@ -177,11 +177,8 @@ def _are_meta(tensors: Any) -> bool:
 
 @functools.cache
 def _is_tensor_type(kind: Hashable) -> bool:
-    """Say whether it is a type of tensors; asking PyTorch each time costs more than a call may."""
+    """Return whether a type is a tensor type; cached, for the check is slow."""
     return isinstance(kind, type) and issubclass(kind, torch.Tensor)
-
-
-# ---------------------------------------------------------------- from the dispatcher
 
 
 class _KernelInstaller:

@@ -1,4 +1,4 @@
-"""Kernels that serve groups of ours, in front of PyTorch's own, which go on serving all others."""
+"""Kernels for groups of this package, in front of PyTorch's own."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -15,7 +15,7 @@ KernelFunction = Callable[[Any, Mapping[str, Any]], Any]
 
 
 def register_kernel(library: Any, name: str, function: KernelFunction, cls: type) -> None:
-    """Let `act` do what an operator does for groups of a class, while the library lives."""
+    """Register `act` as kernel of an operator for groups of a class, for the library's life."""
     operator = getattr(getattr(torch.ops, library.ns), name).default
     library.impl(name, _make_kernel(operator, function, cls), _KEY, with_keyset=True)
 

@@ -1,4 +1,4 @@
-"""Functional operators that reach for what only a group of PyTorch's own has: kernels for ours."""
+"""Kernels of functional operators that PyTorch implements only for own groups."""
 
 import functools
 import threading
@@ -21,7 +21,7 @@ def install(group_type: type[Any]) -> None:
 
 @functools.cache
 def _open_library(group_type: Any) -> Any:
-    """Return what has to live as long as its kernels."""
+    """Return the library, which must live as long as the kernels."""
     library = torch.library.Library("_c10d_functional", "IMPL")
     kernels.register_kernel(library, "all_gather_into_tensor_out", _run_all_gather_out, group_type)
     kernels.register_kernel(library, "batch_p2p_ops", _run_batch_p2p_ops, group_type)

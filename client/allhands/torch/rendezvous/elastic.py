@@ -1,4 +1,4 @@
-"""The rendezvous of torchrun's agents at a coordinator, and that of their workers' worlds.
+"""Rendezvous of torchrun's agents and their workers at a coordinator.
 
 Agents agree by PyTorch's own dynamic rendezvous, whose state is a key of a job of the run; so there
 are restarts and elastic sizes. Workers find the coordinator in ALLHANDS_URL, and each world that
@@ -45,7 +45,7 @@ _AGENTS = "agents"
 
 
 class RendezvousState(RendezvousBackend):  # type: ignore[misc]
-    """The state that torchrun's agents share, as a key; its token is the value itself."""
+    """Shared state of torchrun's agents as a key; the token is the value."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -74,7 +74,7 @@ class RendezvousState(RendezvousBackend):  # type: ignore[misc]
 
 
 class _FailureLogHandler(logging.Handler):
-    """Tells torchrun's user of ranks that fail, as the coordinator hears of it: the first first."""
+    """Logs failing ranks for torchrun's user in the coordinator's order."""
 
     _SOURCE = logging.getLogger("allhands_server.coordinator")
 
@@ -95,7 +95,7 @@ class _FailureLogHandler(logging.Handler):
 
 
 class CoordinatorHost:
-    """A coordinator of this agent's, on a thread of its own."""
+    """Coordinator hosted by this agent, on an own thread."""
 
     def __init__(self, host: str, port: int) -> None:
         self._store = TCPStore(host, port, is_master=True)
@@ -146,7 +146,7 @@ class ElasticRendezvousHandler(RendezvousHandler):  # type: ignore[misc]
         return str(self._inner.get_run_id())
 
     def shutdown(self) -> bool:
-        """Close the rendezvous; the last agent to do so leaves no key of it behind."""
+        """Close the rendezvous; the last agent deletes the keys."""
         is_closed = bool(self._inner.shutdown())
         try:
             if self._control.add(_AGENTS, -1) <= 0:
@@ -196,7 +196,7 @@ class _FoundCoordinator:
 
 
 def _find_or_host(parameters: Any) -> _FoundCoordinator:
-    """Find the coordinator, or host it."""
+    """Find the coordinator, or host a new one."""
     is_host = parameters.get_as_bool("is_host")
     if not parameters.endpoint.strip():
         if os.environ.get("ALLHANDS_URL"):
@@ -239,7 +239,7 @@ def _host(address: str, port: int, parameters: Any) -> _FoundCoordinator:
 
 
 def _set_worker_environment(endpoint: Endpoint, run: str) -> None:
-    """Let the workers find the coordinator: they get the environment of this process."""
+    """Set the coordinator's variables, which the workers inherit."""
     if os.environ.get("ALLHANDS_URL"):
         return  # the user knows a better one
     os.environ["ALLHANDS_URL"] = f"ah://{endpoint.address.target}/{run}"

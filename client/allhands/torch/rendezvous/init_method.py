@@ -18,7 +18,7 @@ from allhands.torch.rendezvous.store import Store, unwrap_prefix
 
 
 class WorldStore(Store):
-    """The store of a job whose world this process has joined."""
+    """Store of a job whose world this process has joined."""
 
     def __init__(self, world: World, timeout: float) -> None:
         self._control = Control(world.endpoint, job=world.job, timeout=timeout)
@@ -30,7 +30,7 @@ class WorldStore(Store):
 
 
 class JoinedStores:
-    """The stores that a process has got by `ah://`, which PyTorch's C++ does not keep, see `store`.
+    """Stores opened by `ah://`, kept alive here because PyTorch's C++ does not; see `store`.
 
     Those whose world has been left are let go with the next.
     """
@@ -68,7 +68,7 @@ class JoinedStores:
 
 
 def find_world(store: Any) -> World | None:
-    """Return the world that was joined with a store, if there was one and it goes on."""
+    """Return the live world joined with a store, if any."""
     found = unwrap_prefix(store)
     if isinstance(found, WorldStore) and not found.world.is_closed:
         return found.world
@@ -76,7 +76,7 @@ def find_world(store: Any) -> World | None:
 
 
 def _split_url(url: str) -> tuple[str, dict[str, int]]:
-    """Return a URL without what PyTorch has added, and that."""
+    """Split a URL from PyTorch's added parameters."""
     parts = urlsplit(url)
     asked: dict[str, int] = {}
     for name, values in parse_qs(parts.query, keep_blank_values=True).items():

@@ -1,4 +1,4 @@
-"""Store: a store of this package as torch.distributed knows one.
+"""Store of torch.distributed over a store of this package.
 
 What holds a C++ object only loses the Python half of it: PyTorch's PrefixStore, and a process group
 of another backend, do not keep a Store alive. Hold it yourself for as long as they are used.
@@ -29,7 +29,7 @@ class Store(dist.Store):  # type: ignore[misc]
     """
 
     def __init__(self, native: stores.Store, timeout: Timeout | None = None) -> None:
-        """Stand for a store of this package; None: with its timeout."""
+        """Wrap a store of this package; timeout None: the store's."""
         super().__init__()
         self._native = native.clone()  # whose timeout nobody else sets
         self._clones: list[Store] = []
@@ -58,10 +58,8 @@ class Store(dist.Store):  # type: ignore[misc]
 
     @property
     def native(self) -> stores.Store:
-        """What it stands for."""
+        """The wrapped store."""
         return self._native
-
-    # ------------------------------------------------------------ keys
 
     def set(self, key: str, value: bytes | str) -> None:
         with _ErrorTranslation():
@@ -119,8 +117,6 @@ class Store(dist.Store):  # type: ignore[misc]
     # PyTorch's C++ looks for some under these names.
     deleteKey, getNumKeys = delete_key, num_keys
 
-    # ------------------------------------------------------------ queues
-
     def queue_push(self, key: str, value: bytes | str) -> None:
         with _ErrorTranslation():
             self._native.queue_push(key, value)
@@ -132,8 +128,6 @@ class Store(dist.Store):  # type: ignore[misc]
     def queue_len(self, key: str) -> int:
         with _ErrorTranslation():
             return self._native.queue_len(key)
-
-    # ------------------------------------------------------------ what it is
 
     def has_extended_api(self) -> bool:
         return True
@@ -157,17 +151,17 @@ class Store(dist.Store):  # type: ignore[misc]
 
 
 def _to_seconds(timeout: timedelta) -> float:
-    """Return it in seconds; PyTorch's stores take a negative one for none."""
+    """Return a timeout in seconds; negative ones mean no limit in PyTorch."""
     return max(timeout.total_seconds(), 0.0)
 
 
 def unwrap_prefix(store: Any) -> Any:
-    """Return what PrefixStores of PyTorch's stand on."""
+    """Return the store below PyTorch's PrefixStores."""
     return getattr(store, "_underlying_non_prefix_store", store)
 
 
 class _ErrorTranslation:
-    """Turns what this package raises into what PyTorch's stores raise."""
+    """Translates errors of this package into those of PyTorch's stores."""
 
     def __enter__(self) -> None:
         pass

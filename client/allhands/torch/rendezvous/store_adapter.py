@@ -1,4 +1,4 @@
-"""A store of torch.distributed as a `Store` of this package: what it takes to meet through it."""
+"""Adapter from a store of torch.distributed to `Store`, for the rendezvous."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -24,7 +24,7 @@ class TorchStoreAdapter:
 
     @property
     def underlying_store(self) -> Any:
-        """What PrefixStores hide: a store of this package, where it is one, or one of PyTorch's."""
+        """The store below PrefixStores, of this package or PyTorch."""
         found = unwrap_prefix(self._store)
         return found.native if isinstance(found, Store) else found
 
