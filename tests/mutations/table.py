@@ -66,8 +66,8 @@ MUTATIONS: Final = (
     Mutation(
         7,
         "ranks that disagree are named by their ranks in the world",
-        "engine/group_engine.py",
-        "rank = self.ranks.index(peer)",
+        "engine/group_events.py",
+        "rank = self._ranks.index(peer)",
         "rank = peer",
     ),
     Mutation(
@@ -147,7 +147,7 @@ MUTATIONS: Final = (
     Mutation(
         18,
         "calls that wait go out the last first",
-        "engine/group_engine.py",
+        "engine/queue.py",
         "operation = self._queue.popleft()",
         "operation = self._queue.pop()",
     ),
@@ -183,7 +183,7 @@ MUTATIONS: Final = (
     Mutation(
         22,
         "a call overtakes those that wait",
-        "engine/group_engine.py",
+        "engine/queue.py",
         "self._queue.append(operation)",
         "self._queue.appendleft(operation)",
     ),
@@ -360,9 +360,9 @@ MUTATIONS: Final = (
     Mutation(
         46,
         "a barrier overtakes the calls before it",
-        "engine/group_engine.py",
+        "engine/queue.py",
         "        self._queue.append(operation)\n",
-        '        if operation.native.kind == "barrier":\n'
+        '        if operation.request.kind == "barrier":\n'
         "            self._queue.appendleft(operation)\n"
         "        else:\n            self._queue.append(operation)\n",
     ),

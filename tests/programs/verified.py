@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import allhands as ah
-from allhands.engine import group_engine
+from allhands.engine import call_runner
 from allhands.testing.faults import flipped
 from allhands.transport import digests
 from allhands.transport.frame import HEADER_BYTES, whole
@@ -40,7 +40,7 @@ def every_collective() -> None:
 def differ_in_a_result() -> None:
     ah.init_process_group(timeout=20, verify=True)
     me = ah.get_rank()
-    engine: Any = group_engine
+    engine: Any = call_runner
     honest = engine.compute_digest
     if me == 1:
         engine.compute_digest = lambda native: honest(native) ^ 1

@@ -116,8 +116,6 @@ class GroupRecorder:
         found = sort_by_time([*merge(core, queue), *messages])
         return found[-most:] if most else []
 
-    # ------------------------------------------------------------ inside
-
     def _list_awaited(self) -> tuple[int, ...]:
         # What a call waits for changes on the loop; where it does so this moment, nobody is named.
         with contextlib.suppress(RuntimeError):

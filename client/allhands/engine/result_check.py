@@ -113,8 +113,6 @@ class ResultCheck:
         culprits = others if 2 * count > len(digests) else self._ranks
         return call_errors.make_results_differ_factory(tuple(culprits), sequence)
 
-    # ------------------------------------------------------------ inside
-
     def _record_corruption(self, sequence: int, link: tuple[int, int]) -> None:
         if sequence > self._get_last_ended() and sequence not in self._corrupted_links:
             self._corrupted_links[sequence] = link

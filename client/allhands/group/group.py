@@ -38,8 +38,9 @@ from allhands.data.serializer import ObjectSerializer
 from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import clip_timeout, to_seconds
 from allhands.engine.failures import call_errors
-from allhands.engine.group_engine import GroupEngine, MonitoredBarrierCall, Operation
+from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import QueueOnlyNumbering
+from allhands.engine.operation import MonitoredBarrierCall, Operation
 from allhands.engine.p2p.message import P2PRequest, name_message
 from allhands.engine.work import explanations
 from allhands.engine.work.completed import CompletedSend, CompletedWork
@@ -241,7 +242,9 @@ class Group(Collectives[Work], Composed[Work]):
                 CollectiveRequest("barrier"), call, _build_no_parts, None, seconds, label
             )
             operation.monitored_barrier = MonitoredBarrierCall(wait_all_ranks)
-            self._post_to_loop(operation.work, self._engine.submit, self._engine.cancel, operation)
+            self._post_to_loop(
+                operation.work, self._engine.submit, self._engine.queue.cancel, operation
+            )
         return operation.work
 
     def abort(self, reason: str) -> None:
@@ -397,7 +400,7 @@ class Group(Collectives[Work], Composed[Work]):
             return None
         call = request.call
         work = SplitPhaseWork(call, posted, request.nbytes, result, label, self.name, callbacks)
-        work.own(lambda: self._thread.call(self._engine.cancel_shm_call, work))
+        work.own(lambda: self._thread.call(self._engine.queue.cancel_shm_call, work))
         return work
 
     def _enqueue(
@@ -421,7 +424,9 @@ class Group(Collectives[Work], Composed[Work]):
                 )
             elif composite_state is None and self._try_defer(operation):
                 return operation.work
-            self._post_to_loop(operation.work, self._engine.submit, self._engine.cancel, operation)
+            self._post_to_loop(
+                operation.work, self._engine.submit, self._engine.queue.cancel, operation
+            )
         return operation.work
 
     def _try_defer(self, operation: Operation) -> bool:
@@ -429,9 +434,9 @@ class Group(Collectives[Work], Composed[Work]):
         callbacks = self._thread.callbacks
         if callbacks is None or self.order.comm is None:
             return False
-        if not self._engine.get_deferred_calls(callbacks).add(operation):
+        if not self._engine.queue.get_deferred_calls(callbacks).add(operation):
             return False
-        operation.work.own(lambda: self._thread.call(self._engine.cancel, operation))
+        operation.work.own(lambda: self._thread.call(self._engine.queue.cancel, operation))
         return True
 
     def _start_custom_reduction(
@@ -596,11 +601,11 @@ class _InlineGroup(Group):
                     operation = self._create_operation(request, call, build, result, seconds, label)
                     work = operation.work
                     begun.append(work)
-                    work.own(lambda: self._thread.call(self._engine.cancel, operation))
-                    if not self._engine.is_next(work.sequence):
+                    work.own(lambda: self._thread.call(self._engine.queue.cancel, operation))
+                    if not self._engine.queue.is_next(work.sequence):
                         self._thread.call(self._engine.submit, operation)
                         return True
-                return self._engine.run_inline(operation)
+                return self._engine.queue.run_inline(operation)
 
             try:
                 if self._thread.run_on_caller_thread(begin):

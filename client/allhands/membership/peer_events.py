@@ -29,12 +29,14 @@ class PeerEvents(SessionEvents):
     """Listener of the mesh and of the ping monitor of a worker."""
 
     def on_nack(self, peer: int, key: MessageKey, call: str) -> None:
-        self._notify_group(peer, key.group, lambda engine: engine.on_refused(peer, key, call))
+        self._notify_group(
+            peer, key.group, lambda engine: engine.events.on_refused(peer, key, call)
+        )
 
     def on_mismatch(self, peer: int, key: MessageKey) -> None:
         for engine in self._engines.values():
             if engine.hash == key.group and peer in engine.ranks:
-                engine.on_mismatch(peer, key)
+                engine.events.on_mismatch(peer, key)
 
     def on_link_broken(self, peer: int, reason: str) -> None:
         if peer in self._lost or peer in self._left or self._is_closed:
@@ -63,7 +65,9 @@ class PeerEvents(SessionEvents):
                 self._session.handle_event(event, self)
             return
         given = CallCancellation(peer, self.describe_rank(peer), payload.decode(errors="replace"))
-        self._notify_group(peer, key.group, lambda engine: engine.on_given_up(key.sequence, given))
+        self._notify_group(
+            peer, key.group, lambda engine: engine.events.on_given_up(key.sequence, given)
+        )
 
     async def _resolve_broken_link(self, peer: int, reason: str) -> None:
         """Report a broken link; judge the peer locally if the coordinator is gone."""

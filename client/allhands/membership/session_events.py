@@ -91,7 +91,7 @@ class SessionEvents(WorkerState):
         def notify(engine: GroupEngine) -> None:
             if rank in engine.ranks:
                 last = completed.get(engine.name, 0)
-                engine.on_peer_left(rank, last, failure, is_fault=bool(left.error))
+                engine.events.on_peer_left(rank, last, failure, is_fault=bool(left.error))
 
         self._notify_engines(notify)
 
@@ -164,7 +164,7 @@ class SessionEvents(WorkerState):
             logger.info("%s is heard again, after %.1f s", self.describe_rank(rank), seconds)
         for engine in self._engines.values():
             if rank in engine.ranks and found is not None:
-                engine.on_peer_silent()
+                engine.events.on_peer_silent()
 
     def relay_event(self, event: wire.SessionEvent) -> None:
         cut_off = [rank for rank, one in self._conditions.items() if one.state == "unreachable"]
@@ -174,7 +174,7 @@ class SessionEvents(WorkerState):
 
     def on_call_given_up(self, group: str, sequence: int, given: CallCancellation) -> None:
         if (engine := self._engines.get(group)) is not None:
-            engine.on_given_up(sequence, given)
+            engine.events.on_given_up(sequence, given)
 
     def on_expelled(self, reason: str) -> None:
         self._expelled_reason = reason

@@ -10,7 +10,7 @@ from allhands.collectives.hierarchical_plan import HostLayout, group_by_host
 from allhands.collectives.signature import hash_group
 from allhands.coordinator.world_member import WorldMember, read_member
 from allhands.engine.failures.call_errors import ErrorFactory
-from allhands.engine.group_engine import GroupEngine
+from allhands.engine.group_engine import EngineConfig, GroupEngine
 from allhands.errors import (
     AllhandsError,
     PeerFailed,
@@ -65,15 +65,17 @@ class WorkerGroups(MemberDirectory):
             ranks.index(self.rank),
             self._mesh,
             self,
-            timeout=timeout or self.config.timeout,
-            deterministic=self.config.deterministic,
-            areas=grounds,
-            layout=layout,
-            allocate=self._allocate_scratch,
-            caller_ranks=caller_ranks,
-            recorder_size=self.config.recorder_size,
-            verify=self.config.verify if verify is None else verify,
-            open_composite_areas=lambda: self._open_areas(f"{name}/steps", ranks),
+            EngineConfig(
+                timeout=timeout or self.config.timeout,
+                deterministic=self.config.deterministic,
+                areas=grounds,
+                layout=layout,
+                allocate=self._allocate_scratch,
+                caller_ranks=caller_ranks,
+                recorder_size=self.config.recorder_size,
+                verify=self.config.verify if verify is None else verify,
+                open_composite_areas=lambda: self._open_areas(f"{name}/steps", ranks),
+            ),
         )
         engine.link_cost = self._link_cost
         engine.recorder.on_failure = self._dumper.dump_failure

@@ -14,8 +14,9 @@ from allhands.coordinator import report_codec
 from allhands.coordinator.rendezvous import WorldRendezvous
 from allhands.coordinator.session import Session
 from allhands.engine.failures.call_errors import ErrorFactory
-from allhands.engine.group_engine import GroupEngine, GroupProgress
+from allhands.engine.group_engine import GroupEngine
 from allhands.engine.links.pings import SILENT_SECONDS, PingMonitor
+from allhands.engine.operation import GroupProgress
 from allhands.errors import (
     AllhandsError,
 )

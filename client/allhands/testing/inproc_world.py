@@ -13,7 +13,7 @@ from allhands.collectives.hierarchical_plan import HostLayout, group_by_host
 from allhands.collectives.signature import Result
 from allhands.engine.failures import call_errors
 from allhands.engine.failures.call_errors import ErrorFactory
-from allhands.engine.group_engine import GroupEngine
+from allhands.engine.group_engine import EngineConfig, GroupEngine
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands.group.group import Group
@@ -131,12 +131,12 @@ class InprocRank:
     def on_nack(self, peer: int, key: MessageKey, call: str) -> None:
         for engine in self.engines.values():
             if engine.hash == key.group and peer in engine.ranks:
-                engine.on_refused(peer, key, call)
+                engine.events.on_refused(peer, key, call)
 
     def on_mismatch(self, peer: int, key: MessageKey) -> None:
         for engine in self.engines.values():
             if engine.hash == key.group and peer in engine.ranks:
-                engine.on_mismatch(peer, key)
+                engine.events.on_mismatch(peer, key)
 
     def on_link_broken(self, peer: int, reason: str) -> None:
         if peer not in self.departed:
@@ -160,7 +160,7 @@ class InprocRank:
                 )
                 engine.fail(failure)
             else:
-                engine.on_given_up(
+                engine.events.on_given_up(
                     key.sequence, CallCancellation(peer, self.describe_rank(peer), payload.decode())
                 )
 
@@ -176,7 +176,7 @@ class InprocRank:
         failure = self._make_failure(peer, "left", "left the job")
         for name, engine in self.engines.items():
             if peer in engine.ranks:
-                engine.on_peer_left(peer, completed.get(name, 0), failure)
+                engine.events.on_peer_left(peer, completed.get(name, 0), failure)
 
     def _make_failure(self, peer: int, state: State, reason: str) -> ErrorFactory:
         text = f"{self.describe_rank(peer)} {reason}"
@@ -233,9 +233,11 @@ class InprocWorld:
                 place,
                 owner.mesh,
                 owner,
-                deterministic=self._deterministic,
-                layout=layout,
-                verify=self._verify,
+                EngineConfig(
+                    deterministic=self._deterministic,
+                    layout=layout,
+                    verify=self._verify,
+                ),
             )
             owner.engines[name] = engine
             groups.append(Group(engine, self, self._timeout))

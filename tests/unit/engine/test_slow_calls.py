@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allhands.engine import group_engine
+from allhands.engine import watchdog
 from allhands.engine.failures import slow_calls
 from allhands.engine.failures.slow_calls import MAX_PATIENCE, MIN_PATIENCE, compute_patience
 from allhands.testing.inproc_world import inproc_world, wait_outcomes, wait_results
@@ -40,8 +40,8 @@ def test_patience_is_the_median_and_a_multiple_of_its_deviations(
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "allhands")
-    monkeypatch.setattr(group_engine, "PING_AFTER", 0.0025)
-    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.005)
+    monkeypatch.setattr(watchdog, "PING_AFTER", 0.0025)
+    monkeypatch.setattr(watchdog, "ASK_AFTER", 0.005)
     monkeypatch.setattr(slow_calls, "MAX_PATIENCE", 0.01)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from allhands.collectives.reduction import ReduceOp
 from allhands.deadlines import deadline
-from allhands.engine import group_engine
+from allhands.engine import watchdog
 from allhands.engine.failures import tracker
 from allhands.engine.failures.losses import FailureLog
 from allhands.engine.failures.tracker import VerdictReply
@@ -209,7 +209,7 @@ async def test_ranks_that_wait_for_another_root_learn_it_long_before_the_deadlin
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch, operation: str, length: int, odd: int
 ) -> None:
     """The two roots wait, and nothing need be sent between them."""
-    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.01)
+    monkeypatch.setattr(watchdog, "ASK_AFTER", 0.01)
     roots = [odd if rank == odd else (odd + 1) % 3 for rank in range(3)]
     ended = await wait_outcomes(
         ROOTED[operation](group, length, roots[group.rank]) for group in three.groups
@@ -225,7 +225,7 @@ async def test_ranks_that_wait_for_another_root_learn_it_long_before_the_deadlin
 async def test_two_ranks_that_wait_for_each_other_in_unlike_calls_learn_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.01)
+    monkeypatch.setattr(watchdog, "ASK_AFTER", 0.01)
     async with inproc_world(2) as world:
         first, second = world.groups
         x = np.arange(3)
@@ -238,7 +238,7 @@ async def test_two_ranks_that_wait_for_each_other_in_unlike_calls_learn_it(
 async def test_a_rank_that_was_done_answers_who_waits_in_another_call(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.01)
+    monkeypatch.setattr(watchdog, "ASK_AFTER", 0.01)
     await three.call_on_all(lambda group: group.reduce(ones(2), 1))
     await wait_results([three.groups[0].reduce(ones(2), 1)])  # now it waits for nobody
     ended = await wait_outcomes(
@@ -415,7 +415,7 @@ async def test_time_in_the_queue_counts(three: InprocWorld) -> None:
 async def test_a_call_that_waited_long_may_still_end_well(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.01)
+    monkeypatch.setattr(watchdog, "ASK_AFTER", 0.01)
     early = [group.barrier(timeout=5) for group in three.groups[:2]]
     await asyncio.wait([asyncio.wrap_future(work.get_future()) for work in early], timeout=0.05)
     assert await wait_results([*early, three.groups[2].barrier()]) == [None] * 3
@@ -532,7 +532,7 @@ async def test_a_peer_that_ran_ahead_and_left_is_not_waited_for(
     """A rank for which such a call is new, because one failed here, wants to hear from all."""
     monkeypatch.setattr(three.ranks[1].mesh, "_answer_call", lambda *_: None)  # it leaves too soon
     await three.call_on_all(lambda group: group.reduce(ones(3), 0))
-    three.groups[2]._engine._agreed_signatures.clear()
+    three.groups[2]._engine._link_calls.agreed_signatures.clear()
     await wait_results([three.groups[1].reduce(ones(3), 0)])
     x = ones(3)
     works = [three.groups[2].reduce(ones(3), 0)] if waits else []

@@ -23,7 +23,8 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeState
 from allhands.collectives.reduction import ReduceOp, finish, fold
 from allhands.collectives.request import CollectiveRequest
-from allhands.engine.group_engine import GroupEngine, Operation
+from allhands.engine.group_engine import GroupEngine
+from allhands.engine.operation import Operation
 from allhands.engine.p2p.message import P2PRequest, name_message
 from allhands.engine.p2p.router import P2PRouter
 from allhands.errors import AllhandsError
@@ -44,8 +45,8 @@ class FakeEngine(GroupEngine):
             return
         self.recorder.record_start(work.entry)
         try:
-            if (failure := self._find_failure(work.sequence)) is not None:
-                raise failure(self._name_call(operation))
+            if (failure := self._failures.find_failure(work.sequence)) is not None:
+                raise failure(self._watchdog.name_call(operation))
             if operation.composite_state is None:
                 _write_targets(operation.request, self.rank, len(self.ranks))
             else:
@@ -64,7 +65,7 @@ class FakeEngine(GroupEngine):
         work = request.work
         what = name_message(work.operation, self.ranks, request.peer, request.tag)
         others = [rank for rank in self.ranks if rank != self.ranks[self.rank]]
-        if (failure := self._find_failure(self.order.latest_sequence)) is not None:
+        if (failure := self._failures.find_failure(self.order.latest_sequence)) is not None:
             work.fail(failure(what))
         elif request.peer is None and not others:
             work.fail(AllhandsError(f"{what} cannot end: the group has no other rank"))
@@ -85,9 +86,8 @@ class FakeEngine(GroupEngine):
             if operation.call.root in (None, self.rank):
                 raise
             raise AllhandsError(
-                f"{self._name_call(operation)} cannot end: what rank {operation.call.root} would "
-                "bring "
-                "is not known here, and the group is fake"
+                f"{self._watchdog.name_call(operation)} cannot end: what rank "
+                f"{operation.call.root} would bring is not known here, and the group is fake"
             ) from error
 
 

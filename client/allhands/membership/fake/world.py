@@ -9,6 +9,7 @@ from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.coordinator.rendezvous import WorldRendezvous
 from allhands.coordinator.session import Session
 from allhands.coordinator.world_member import WorldMember
+from allhands.engine.group_engine import EngineConfig
 from allhands.errors import AllhandsError
 from allhands.membership.fake.engine import FakeEngine
 from allhands.membership.worker import WORLD, Worker
@@ -100,9 +101,11 @@ class FakeWorker(Worker):
             ranks.index(self.rank),
             self._mesh,
             self,
-            timeout=timeout or self.config.timeout,
-            caller_ranks=caller_ranks,
-            recorder_size=self.config.recorder_size,
+            EngineConfig(
+                timeout=timeout or self.config.timeout,
+                caller_ranks=caller_ranks,
+                recorder_size=self.config.recorder_size,
+            ),
         )
         self._engines[name] = engine
         for tell in self._world_events:

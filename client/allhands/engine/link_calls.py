@@ -1,0 +1,111 @@
+"""Calls over links: the execution of one operation's schedules, and its end."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from allhands.collectives.algorithms.cost import LinkCost
+from allhands.collectives.reduction import ReduceOp
+from allhands.engine.context import EngineContext
+from allhands.engine.links.executor import Execution
+from allhands.engine.links.output_guard import (
+    ROOTED,
+    ArrivalCondition,
+    StagingBuffer,
+    guard_outputs,
+)
+from allhands.engine.operation import Operation
+from allhands.engine.watchdog import Watchdog
+from allhands.transport.frame import MessageKey
+
+_MAX_AGREED = 256
+"""Most signatures remembered of rooted calls that all ranks are known to have made."""
+
+
+@dataclass(slots=True)
+class StartedCall:
+    """State of a call started over links."""
+
+    agrees: bool
+    """Whether no peer is known to have made a different call."""
+    execution: Execution | None = None
+
+
+@lru_cache(maxsize=64)
+def explain_links(algorithm: str, link_cost: LinkCost | None) -> str:
+    """Describe the algorithm of a call over links, for logs and explanations."""
+    measured = "" if link_cost is None else f", where a message takes {link_cost}"
+    return f"{algorithm} over links{measured}"
+
+
+class LinkCalls:
+    """Starts and finishes the executions of one group's calls over links; event loop only."""
+
+    def __init__(self, context: EngineContext, watchdog: Watchdog) -> None:
+        self._ranks = context.ranks
+        self._rank = context.rank
+        self._hash = context.hash
+        self._deterministic = context.deterministic
+        self._mesh = context.mesh
+        self._failures = context.failures
+        self._watchdog = watchdog
+        self.link_cost: LinkCost | None = None
+        """Measured cost of the world's links, the same on every rank."""
+        self.agreed_signatures: dict[int, None] = {}
+        """Signatures of rooted calls that all ranks are known to have made, oldest first."""
+        self._staging = StagingBuffer()
+
+    def start(self, operation: Operation) -> Execution:
+        """Begin what a call is over links, and note how that is explained."""
+        work, native, signature = operation.work, operation.request, operation.signature
+        execution = Execution(
+            self._mesh,
+            peers=self._ranks,
+            rank=self._rank,
+            group=self._hash,
+            sequence=work.sequence,
+            signature=signature,
+            op=operation.request.op or ReduceOp.SUM,
+        )
+        parts = operation.build(self._rank, len(self._ranks))
+        work.explained(explain_links(parts[0].name, self.link_cost))
+        guard = guard_outputs(native, self._rank, len(self._ranks), parts, self._staging)
+        beside = []
+        if (
+            native.kind in ROOTED
+            and guard.arrival_check is None
+            and signature not in self.agreed_signatures
+        ):
+            key = MessageKey(self._hash, work.sequence)
+            there = [rank for rank in self._ranks if not self._failures.has_left(rank)]
+            beside.append(
+                ArrivalCondition(self._mesh, self._ranks, self._rank, there, key, signature)
+            )
+        execution.begin(
+            guard.parts, arrival_check=guard.arrival_check, commit=guard.commit, conditions=beside
+        )
+        return execution
+
+    def finish(self, operation: Operation) -> None:
+        """Do what is left when all has landed."""
+        if operation.request.kind in ROOTED:
+            self.agreed_signatures[operation.signature] = None
+            if len(self.agreed_signatures) > _MAX_AGREED:
+                del self.agreed_signatures[next(iter(self.agreed_signatures))]
+        if not operation.request.is_ordered(len(self._ranks), self._deterministic):
+            operation.request.finish(len(self._ranks))
+
+    async def run(self, operation: Operation, started: StartedCall | None = None) -> None:
+        """Carry out the current call over links; continue the execution if one was started."""
+        if started is None:
+            started = StartedCall(self._watchdog.begin_matching(operation))
+        if not started.agrees:
+            await self._watchdog.raise_mismatch(operation)
+        if started.execution is None:
+            started.execution = self.start(operation)
+        execution = started.execution
+        try:
+            await self._watchdog.guard(operation, execution.completion, execution.list_awaited)
+        finally:
+            execution.stop()
+            operation.has_touched = execution.has_touched
+        self.finish(operation)

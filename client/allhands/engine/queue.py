@@ -1,0 +1,242 @@
+"""Queue of one group's calls on the event loop: one runs at a time, in call order."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+
+from allhands.engine.call_runner import CallRunner
+from allhands.engine.context import EngineContext
+from allhands.engine.link_calls import LinkCalls, StartedCall
+from allhands.engine.operation import Operation
+from allhands.engine.result_check import ResultCheck
+from allhands.engine.shm.deferred_calls import DeferredCalls
+from allhands.engine.watchdog import Watchdog
+from allhands.engine.work.work import Work
+from allhands.errors import AllhandsError, CollectiveMismatch
+from allhands.runtime.callbacks import Callbacks
+
+logger = logging.getLogger(__name__)
+
+_INLINE_SECONDS = 0.002
+"""Longest hold of the loop by an inline call: most small calls end within a tenth of this."""
+
+
+class CallQueue:
+    """Queue and its task; event loop only, but for `get_deferred_calls`."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        watchdog: Watchdog,
+        link_calls: LinkCalls,
+        runner: CallRunner,
+        result_check: ResultCheck | None,
+    ) -> None:
+        self._name = context.name
+        self._hash = context.hash
+        self._mesh = context.mesh
+        self._order = context.order
+        self._recorder = context.recorder
+        self._progress = context.progress
+        self._failures = context.failures
+        self._channel = context.channel
+        self._job_thread = context.job_thread
+        self._watchdog = watchdog
+        self._link_calls = link_calls
+        self._runner = runner
+        self._result_check = result_check
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Operation] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._deferred_calls: DeferredCalls | None = None
+
+    def get_deferred_calls(self, callbacks: Callbacks) -> DeferredCalls:
+        """Return where calls wait that need only the communicator; with the order's lock held."""
+        if self._deferred_calls is None:
+
+            def notify_skipped(sequence: int) -> None:
+                self._loop.call_soon_threadsafe(self._on_skipped, sequence)
+
+            self._deferred_calls = DeferredCalls(
+                callbacks, self._order, self._recorder, notify_skipped
+            )
+        return self._deferred_calls
+
+    def submit(self, operation: Operation) -> None:
+        """Queue a call; it runs when those before it have ended."""
+        self._queue.append(operation)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run_queue(), name=f"group {self._name}")
+
+    def is_next(self, sequence: int) -> bool:
+        """Say whether the call with that number could begin at once, and go over links."""
+        return (
+            sequence == self._progress.last_ended + 1
+            and not self._queue
+            and (self._task is None or self._task.done())
+            and not self._channel.is_undecided
+            and self._order.comm is None
+        )
+
+    def run_inline(self, operation: Operation) -> bool:
+        """Carry out a call that `is_next` where the loop is lent; say whether the loop goes on.
+
+        A call that does not end here within moments, or not well, ends on the loop.
+        """
+        self._enter(operation)
+        begun = StartedCall(self._watchdog.begin_matching(operation))
+        try:
+            if begun.agrees and self._runner.find_failure(operation.work.sequence) is None:
+                execution = begun.execution = self._link_calls.start(operation)
+                ended, interrupt = execution.completion, self._watchdog.interruption
+                assert interrupt is not None
+                self._mesh.pump(lambda: ended.done() or interrupt.done(), _INLINE_SECONDS)
+                if ended.done() and not interrupt.done() and ended.exception() is None:
+                    self._link_calls.finish(operation)
+                    self._leave(operation, None)
+                    return False
+        except BaseException as error:  # whatever it is belongs to the caller
+            if begun.execution is not None:
+                begun.execution.stop()
+                operation.has_touched = begun.execution.has_touched
+            self._leave(operation, error)
+            if not isinstance(error, Exception):
+                raise
+            return False
+        self._task = asyncio.create_task(
+            self._run_queue(operation, begun), name=f"group {self._name}"
+        )
+        return True
+
+    def cancel(self, operation: Operation) -> None:
+        """End a call early."""
+
+        work, backlog = operation.work, self._deferred_calls
+        if operation is self._watchdog.current:
+            self._failures.send_give_up(work.sequence, work.cancel_reason)
+            self._watchdog.interrupt_current(_build_cancelled_error)
+        elif operation in self._queue or (backlog is not None and backlog.withdraw(operation)):
+            self._failures.send_give_up(work.sequence, work.cancel_reason)
+            operation.is_cancelled = True
+            error = _build_cancelled_error(repr(work))
+            self._mark_outputs(operation, error)
+            work.fail(error)
+        elif backlog is not None and backlog.is_running(operation):
+            self.cancel_shm_call(work)
+
+    def cancel_shm_call(self, work: Work) -> None:
+        """End a call early that needs nothing of the loop."""
+        self._failures.send_give_up(work.sequence, work.cancel_reason)
+        self._channel.interrupt(work.sequence, _build_cancelled_error)
+
+    def skip(self, operation: Operation, reason: str) -> None:
+        """Queue a call that is not made: its number is used up, and the others are told why."""
+        operation.is_cancelled = True
+        self._failures.send_give_up(operation.work.sequence, reason)
+        self.submit(operation)
+
+    async def wait_idle(self) -> None:
+        """Return when every collective call submitted so far has ended."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self._drain()
+        await self._channel.wait_idle()
+
+    async def _run_queue(
+        self, operation: Operation | None = None, started: StartedCall | None = None
+    ) -> None:
+        """Run what is queued, after a call that has begun elsewhere."""
+        if operation is not None:
+            await self._run(operation, started)
+        while self._queue:
+            await self._drain()
+            operation = self._queue.popleft()
+            if operation.is_cancelled:
+                await self._skip(operation)
+            else:
+                self._enter(operation)
+                await self._run(operation)
+
+    async def _skip(self, operation: Operation) -> None:
+        """Leave out a call that was cancelled before it began; its number is used up."""
+        sequence = operation.work.sequence
+        self._on_skipped(sequence)
+        await self._channel.skip(sequence)
+        self._order.release()
+
+    def _on_skipped(self, sequence: int) -> None:
+        """Learn that a call was cancelled before it began, and is this rank's latest."""
+        self._failures.record_own_call(sequence, "a call that it gave up before it began")
+        self._progress.sequence = self._progress.last_ended = sequence
+
+    async def _drain(self) -> None:
+        """Return when the calls in the backlog have ended, which come before those of the queue."""
+        if self._deferred_calls is not None and not self._deferred_calls.is_empty:
+            await self._job_thread.run(self._deferred_calls.drain)
+
+    def _enter(self, operation: Operation) -> None:
+        """Make a call the current one."""
+        work, position = operation.work, self._progress
+        position.sequence = work.sequence
+        position.operation = work.operation
+        position.since = time.monotonic()
+        self._watchdog.current = operation
+        self._watchdog.interruption = asyncio.get_running_loop().create_future()
+        self._recorder.record_start(work.entry)
+        self._failures.record_own_call(work.sequence, operation.call)
+
+    def _leave(self, operation: Operation, error: BaseException | None) -> None:
+        """Settle the work of the current call, which is over."""
+        work, position = operation.work, self._progress
+        self._watchdog.current = None
+        self._watchdog.interruption = None
+        self._recorder.list_awaited = tuple
+        self._mesh.finish_calls(self._hash, work.sequence)
+        self._failures.conclude(work.sequence)
+        if self._result_check is not None:
+            self._result_check.conclude(work.sequence)
+        now = time.monotonic()
+        self._failures.durations.append(now - position.since)
+        position.last_ended = work.sequence
+        position.operation = ""
+        position.since = now
+        self._order.release()
+        if error is None:
+            position.last_completed = work.sequence
+            work.succeed(operation.result)
+        else:
+            if isinstance(error, AllhandsError):
+                self._mark_outputs(operation, error)
+            logger.debug("%s failed: %s", work, error)
+            work.fail(error)
+
+    def _mark_outputs(self, operation: Operation, error: AllhandsError) -> None:
+        """Let an error say what became of the outputs of a call."""
+        say = bool(operation.request.targets) and not isinstance(error, CollectiveMismatch)
+        error.add_intact(not operation.has_touched, say)
+
+    async def _run(self, operation: Operation, started: StartedCall | None = None) -> None:
+        """Carry out the current call and settle its work."""
+        work = operation.work
+        error: BaseException | None = None
+        try:
+            await self._runner.run(operation, started)
+        except asyncio.CancelledError:
+            error = AllhandsError(
+                f"{self._watchdog.name_call(operation)} was cancelled: the worker is closing"
+            )
+        except Exception as raised:  # whatever it is belongs to the caller, not to the loop
+            error = raised
+            if operation.composite_state is not None and not isinstance(raised, AllhandsError):
+                # As what a chain computes has it on this rank alone: the others need not wait.
+                self._failures.send_give_up(work.sequence, f"{type(raised).__name__}: {raised}")
+                await self._channel.skip(work.sequence)
+        finally:
+            if started is not None and started.execution is not None:
+                started.execution.stop()
+            self._leave(operation, error)
+
+
+def _build_cancelled_error(what: str) -> AllhandsError:
+    return AllhandsError(f"{what} was cancelled by this rank")
