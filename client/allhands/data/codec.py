@@ -50,7 +50,7 @@ class DataclassRegistry:
             raise ValueError(f"another dataclass is registered as {name!r}: give this one a name")
 
     def find_name(self, kind: type) -> str | None:
-        """Return the name of a dataclass; None: it is not known."""
+        """Return the registered name of a dataclass; None if unregistered."""
         return next((name for name, known in self._by_name.items() if known is kind), None)
 
     def find_class(self, name: str) -> type | None:
@@ -86,7 +86,7 @@ class _Encoder:
         self._depth = 0
 
     def encode(self, value: object, where: str) -> bytes:
-        """Encode a value that lies `where` in the whole, such as "[3]['name']"."""
+        """Encode a value at the path `where` of the message, such as "[3]['name']"."""
         packed: bytes = msgpack.packb(self._to_packable(value, where), use_bin_type=True)
         return packed
 

@@ -63,7 +63,7 @@ class ObjectSerializer:
 
 
 def check_size(nbytes: int) -> int:
-    """Return the size of an object that a peer announced, if there may be one of that size."""
+    """Return a peer's announced object size, in bytes, if within the limit."""
     if not 0 < nbytes <= MAX_BYTES:
         raise ValueError(f"a peer announced an object of {nbytes} bytes: 1 to {MAX_BYTES} may be")
     return nbytes

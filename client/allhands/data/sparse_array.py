@@ -11,11 +11,11 @@ Indices = NDArray[np.int64]
 
 
 class SparseArray:
-    """A sparse array in COO form; what it does not store is zero, what it stores twice adds up.
+    """A sparse array in COO form: absent elements are zero, duplicate elements add up.
 
-    Of `shape`, the first dimensions are those of `indices`, one row for each, one column for each
-    element. `values` has one row for each element, of the dimensions that are left: for a table of
-    which some rows are stored, `indices` has shape (1, n) and `values` (n, width).
+    `indices` is int64 of shape (d, n): a column for each of n stored elements, a row for each of
+    the first d dimensions of `shape`. `values` has shape (n, *shape[d:]). For a table with some
+    stored rows, `indices` has shape (1, n) and `values` (n, width).
     """
 
     __slots__ = ("indices", "shape", "values")
@@ -27,10 +27,10 @@ class SparseArray:
         shape: Sequence[int],
         dtype: DTypeLike | None = None,
     ) -> None:
-        """Take over `indices` and `values`, copied only where they must be converted.
+        """Wrap `indices` and `values`, copied only if their dtype must change.
 
         Raises:
-            ValueError: lengths or dimensions that do not fit, or indices out of bounds.
+            ValueError: shapes do not match, or an index is out of bounds.
         """
         self.indices: Indices = np.asarray(indices, np.int64)
         self.values: NDArray[Any] = np.asarray(values, dtype)
@@ -39,7 +39,7 @@ class SparseArray:
 
     @classmethod
     def from_dense(cls, array: ArrayLike, sparse_dims: int | None = None) -> "SparseArray":
-        """Store what is not zero of an array; rows of the dimensions beyond `sparse_dims` whole."""
+        """Return the nonzero elements of an array; dimensions past `sparse_dims` stay dense."""
         dense = np.asarray(array)
         dims = dense.ndim if sparse_dims is None else sparse_dims
         stored = dense != 0
@@ -54,7 +54,7 @@ class SparseArray:
 
     @property
     def nnz(self) -> int:
-        """How many elements, or rows, are stored."""
+        """Number of stored elements, or of stored rows with dense dimensions."""
         return int(self.indices.shape[1])
 
     @property
@@ -74,7 +74,7 @@ class SparseArray:
         return found
 
     def become(self, indices: Indices, values: NDArray[Any]) -> Any:
-        """Hold other elements of the same shape; return what its caller knows it as."""
+        """Replace the elements, shape unchanged; return the caller's array object."""
         self.indices, self.values = indices, values
         return self
 
@@ -96,7 +96,7 @@ def unflatten_indices(numbers: Indices, like: SparseArray) -> Indices:
 
 
 def sum_duplicates(array: SparseArray) -> tuple[Indices, NDArray[Any]]:
-    """Return the numbers of the indices, each once and sorted, and the sum of each one's values."""
+    """Return the sorted distinct flat indices, and the sum of the values at each."""
     places, inverse = np.unique(flatten_indices(array), return_inverse=True)
     if len(places) == array.nnz:  # each is there once
         values = np.empty_like(array.values)
@@ -108,20 +108,20 @@ def sum_duplicates(array: SparseArray) -> tuple[Indices, NDArray[Any]]:
 
 
 def is_scipy_sparse(array: object) -> bool:
-    """Say whether it is a sparse array or matrix of SciPy."""
+    """Return whether `array` is a sparse array or matrix of SciPy."""
     return type(array).__module__.startswith("scipy.sparse")
 
 
 class ScipySparseArray(SparseArray):
-    """What a sparse array of SciPy holds, which is to hold what this comes to."""
+    """A SparseArray over a SciPy array; the result is written back into that array."""
 
     __slots__ = ("origin",)
 
     def __init__(self, origin: Any) -> None:
-        """Copy what it holds.
+        """Copy the elements of a SciPy array.
 
         Raises:
-            TypeError: one of a format that could not take what this comes to.
+            TypeError: the format is not COO, CSR or CSC, so that a result cannot be written back.
         """
         if origin.format not in ("coo", "csr", "csc"):
             raise TypeError(

@@ -1,6 +1,6 @@
 """Callbacks: threads that run a program's functions after calls complete.
 
-Never the thread that ended a call: that one may have to carry on what the callback waits for.
+Never the thread that completed a call: the callback may wait for work of that very thread.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ class _ThreadState(threading.local):
 
 
 class Callbacks:
-    """Runs functions in the order given, each on some thread of its own; any thread may give.
+    """Runs functions in submission order on a pool of threads; submitted from any thread.
 
-    A function may wait for what other functions bring about: where those that run get nowhere,
-    another thread is added.
+    A function may wait for the effect of another: while no running function makes progress, a
+    thread is added.
     """
 
     def __init__(self, name: str) -> None:
@@ -53,11 +53,11 @@ class Callbacks:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether its threads are in a process that this one was forked from, and not here."""
+        """Whether the threads run in the parent of this forked process."""
         return forks.is_inherited(self._generation)
 
     def run(self, act: Callable[[], object]) -> bool:
-        """Run a function soon; False: it is too late for that, or this is a forked child."""
+        """Queue a function; False if closed or in a forked child."""
         if self.is_inherited:
             return False
         own = self._thread_state
@@ -78,9 +78,9 @@ class Callbacks:
             return True
 
     def run_urgent(self, act: Callable[[], object]) -> bool:
-        """Run a function that others wait for, before all else; False: it is too late for that.
+        """Queue a function ahead of all queued functions; False if closed or in a forked child.
 
-        However many are stuck, there is a thread for it. In a forked child there is none.
+        A thread is added if none is idle, however many are blocked.
         """
         if self.is_inherited:
             return False
@@ -105,9 +105,10 @@ class Callbacks:
 
     @contextlib.contextmanager
     def mark_ending(self) -> Iterator[None]:
-        """Say that the caller returns after the block: what is given in it needs no other thread.
+        """Declare that the caller returns after the block: its thread then runs the next function.
 
-        That holds on a thread that runs what was given to this; elsewhere it changes nothing.
+        A function queued within the block needs no other thread. On threads outside the pool this
+        has no effect.
         """
         own = self._thread_state
         own.is_ending = threading.current_thread() in self._threads
@@ -117,9 +118,9 @@ class Callbacks:
             own.is_ending = False
 
     def close(self, timeout: float) -> bool:
-        """Run what was given, then end the threads; say whether they have ended within `timeout`.
+        """Run the queued functions, then stop the threads; return whether all ended in `timeout` s.
 
-        From a function that runs here the others are waited for. Idempotent.
+        Called from a pool thread, it waits for the rest of the pool. Idempotent.
         """
         with self._changed:
             self._is_closed = True
@@ -163,7 +164,7 @@ class Callbacks:
             return self._queue.popleft() if self._queue else None
 
     def _watch(self) -> None:
-        """Add a thread whenever those there are get nowhere; end with the queue."""
+        """Add a thread whenever the pool makes no progress; end when the queue is empty."""
         with self._changed:
             seen = self._progress
             while self._queue:

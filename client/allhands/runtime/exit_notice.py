@@ -41,9 +41,9 @@ def choose_directory() -> str:
 
 
 def send_end_notice(environ: Mapping[str, str], *, is_failing: bool) -> None:
-    """Tell the launcher, if there is one, that this process leaves its job: as it should, or not.
+    """Notify the launcher, if any, that this process leaves its job, normally or with a failure.
 
-    To be called before the coordinator or a peer is told. Never fails, and waits a second at most.
+    Call this before the coordinator or a peer can know. Never fails, and blocks 1 s at most.
     """
     _send_notice(environ, _FAILING if is_failing else _LEAVING)
 
@@ -61,9 +61,9 @@ class FailureCause:
 
 
 def send_cause_notice(environ: Mapping[str, str], cause: FailureCause | None) -> None:
-    """Tell the launcher whose loss calls of this process fail of; None: they go on without it.
+    """Notify the launcher of the lost rank that makes calls fail here; None withdraws the notice.
 
-    To be called before a call fails. Never fails, and waits a second at most.
+    Call this before a call fails. Never fails, and blocks 1 s at most.
     """
     if cause is None:
         told = None
@@ -112,10 +112,10 @@ class ExitNoticeListener:
     """Receiver of exit notices in the launcher."""
 
     def __init__(self, launch: str) -> None:
-        """Make the directory of a launch, which other users cannot enter, and listen in it.
+        """Create the directory of a launch, closed to other users, and listen in the directory.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the directory or its socket cannot be created.
         """
         self._launch = launch
         os.mkdir(launch, 0o700)

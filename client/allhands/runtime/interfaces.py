@@ -41,9 +41,9 @@ def get_address(interface: str) -> str:
 
 
 def find_outside_address() -> str | None:
-    """Return the address of this host that others most likely reach; None: it has only loopback.
+    """Return this host's address on the default route; None if only loopback exists.
 
-    That is the one on the way out; without such a way that of its first interface.
+    Without a default route, the address of the first interface.
     """
     for family, elsewhere in _OUTSIDE_ADDRESSES:
         with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):

@@ -23,11 +23,11 @@ class JobThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, act: Callable[[], T]) -> T:
-        """Run `act` there and wait for it; when this is cancelled, it still runs to its end."""
+        """Run `act` on the thread and await the result; a cancelled caller does not stop `act`."""
         return await self.submit(act)
 
     def submit(self, act: Callable[[], T]) -> "asyncio.Future[T]":
-        """Queue `act` on the thread; return a future of its result."""
+        """Queue `act` on the thread; return a future of the result."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -54,7 +54,7 @@ class JobThread:
         return future
 
     def close(self) -> None:
-        """Let the thread end when it has done its jobs. Idempotent; not waited for."""
+        """Let the thread end after its queued jobs, without waiting. Idempotent."""
         self._jobs.put(None)
 
     def _run_jobs(self) -> None:

@@ -1,4 +1,4 @@
-"""Loading: imports that are made when a program is under way already."""
+"""Loading: deferred imports, made while a program already runs."""
 
 import ctypes
 import gc
@@ -28,6 +28,6 @@ def pause_gc() -> Iterator[None]:
 
 
 def _trim_heap() -> None:
-    """Return to the system what imports have freed: a MiB, which the C library would keep."""
+    """Return freed heap of imports to the system: about 1 MiB that the C library would keep."""
     with suppress(AttributeError, OSError):  # no glibc
         ctypes.CDLL(None).malloc_trim(0)

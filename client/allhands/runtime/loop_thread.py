@@ -1,4 +1,4 @@
-"""A thread with an event loop of its own: where a worker's I/O lives."""
+"""A thread with a dedicated event loop: the place of a worker's I/O."""
 
 import asyncio
 import concurrent.futures
@@ -31,16 +31,17 @@ MAX_PARK_SECONDS = 0.02
 
 
 def is_closed_loop_wakeup(message: str, error: BaseException | None) -> bool:
-    """Say whether a loop was told this because gRPC's poller tried to wake one that is over.
+    """Return whether a loop's exception is gRPC's poller waking a closed loop.
 
-    There is one poller for all loops of the process, which does not hear of their end.
+    The process has a single poller for all loops, and the poller is not notified when a loop
+    closes.
     """
     of_poller = "PollerCompletionQueue" in message
     return of_poller and isinstance(error, RuntimeError) and "closed" in str(error)
 
 
 def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what a callback raised, but for what gRPC's poller makes of loops that are over."""
+    """Log an exception of a callback, except for the poller's wakeups of closed loops."""
     if not is_closed_loop_wakeup(str(context.get("message")), context.get("exception")):
         loop.default_exception_handler(context)
 
@@ -48,8 +49,8 @@ def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 class LoopThread:
     """An event loop on a thread, for coroutines and callbacks of any thread.
 
-    The loop and what lives on it belong to who holds the baton: this thread, while it runs the
-    loop, or another one to which it is lent. So nothing is ever entered twice.
+    The loop and all objects on it belong to the holder of the loop lock: this thread while it runs
+    the loop, or a caller's thread that borrows the loop. So nothing is ever entered twice.
     """
 
     def __init__(self, name: str) -> None:
@@ -79,20 +80,20 @@ class LoopThread:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether it runs in a process that this one was forked from, and not here."""
+        """Whether the thread runs in the parent of this forked process."""
         return forks.is_inherited(self._generation)
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the thread that is calling."""
+        """Whether the caller runs on this thread."""
         return threading.current_thread() is self._thread
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for it; Ctrl-C here cancels it there.
+        """Run a coroutine on the loop and wait for the result; Ctrl-C here cancels the coroutine.
 
         Raises:
-            RuntimeError: called on the loop itself, which would wait for itself.
-            ForkedProcess: it is the parent's.
+            RuntimeError: called on the loop's own thread, which would wait for itself.
+            ForkedProcess: the loop belongs to the parent process.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -114,21 +115,22 @@ class LoopThread:
             raise
 
     def call(self, act: Callable[..., object], *arguments: object) -> None:
-        """Call a function there, soon; calls keep their order.
+        """Schedule a function on the loop, in the order of the calls.
 
         Raises:
-            RuntimeError: the thread is gone.
-            ForkedProcess: it is the parent's.
+            RuntimeError: the thread has ended.
+            ForkedProcess: the loop belongs to the parent process.
         """
         self._check_alive()
         self.loop.call_soon_threadsafe(act, *arguments)
         self._wake()
 
     def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
-        """Call a function here, now, as if on the loop; return whether that was possible.
+        """Run `act` on the calling thread while holding the loop; return whether that was possible.
 
-        It must be short, and says whether the loop has something to do because of it; where it has
-        not, the next one to borrow the loop probably need not wait for it.
+        `act` must not block, and returns True if it scheduled work of the loop; False lets the next
+        caller borrow the loop without waiting for the thread. When this returns False, `act` was
+        not called.
         """
         if self._is_thread_due or self.is_inherited or threading.current_thread() is self._thread:
             return False
@@ -184,7 +186,7 @@ class LoopThread:
         return True
 
     def _wake(self) -> None:
-        """Let the thread take the loop, unless it runs, as soon as nobody else has it."""
+        """Ring the doorbell, so that an idle thread takes the loop as soon as the loop is free."""
         if self._is_running:
             return
         with contextlib.suppress(RuntimeError):  # it has been rung already

@@ -1,4 +1,4 @@
-"""The native core, where the installation could build it."""
+"""The native core, if the installation built the extension module."""
 
 import functools
 import importlib
@@ -29,16 +29,16 @@ def find() -> tuple[ModuleType | None, str]:
 
 @functools.cache
 def get_rebuild_command() -> str:
-    """Return the pip command that builds this installation again, from where it came.
+    """Return the pip command that builds this installation again, from the same origin.
 
-    pip keeps the wheel that it built without a compiler, and installs it again also with
-    --force-reinstall: only --no-cache-dir makes it build.
+    pip keeps the wheel built without a compiler, and installs that wheel even with
+    --force-reinstall: only --no-cache-dir makes pip build.
     """
     return f"pip install --no-cache-dir --force-reinstall --no-deps {_find_origin()}"
 
 
 def _find_origin() -> str:
-    """Return what pip installed: allhands of this version, or a directory, archive or URL."""
+    """Return pip's origin of the installation: allhands==VERSION, a directory, archive or URL."""
     try:
         installed = importlib.metadata.distribution("allhands")
     except importlib.metadata.PackageNotFoundError:

@@ -20,9 +20,9 @@ _HANDLED_SIGNALS = tuple(
 
 
 class DelayedSignals:
-    """A block in which no handler runs; signals that came meanwhile are raised as it ends.
+    """A block without signal handlers; signals within the block are raised at the end.
 
-    On other threads than the main one, where none ever runs, it does nothing.
+    On threads other than the main thread, where handlers never run, it does nothing.
     """
 
     __slots__ = ("_came", "_handlers", "_held")
@@ -47,7 +47,7 @@ class DelayedSignals:
 
     @contextlib.contextmanager
     def allow(self) -> Iterator[None]:
-        """Let handlers run in a block within this one; first for what has come before."""
+        """Let handlers run within a nested block, first for the signals delayed so far."""
         deferred = bool(self._handlers or self._held)
         try:
             self._restore()

@@ -1,4 +1,4 @@
-"""The nodes of a SLURM step, as its environment names them. Pure."""
+"""The nodes of a SLURM step, read from its environment. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -28,9 +28,9 @@ def count_nodes(environ: Mapping[str, str]) -> int:
 
 
 def find_first_node(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the first node of this step, which has rank 0, behind the variable that names it.
+    """Return the naming variable and the first node of this step, the node of rank 0.
 
-    Both are empty where no variable does.
+    Both are empty if no variable is set.
 
     Raises:
         ValueError: the variable holds no list of nodes.
@@ -79,7 +79,7 @@ def _expand_names(plain: list[str], numbers: list[str | None]) -> Iterator[str]:
 
 
 def _expand_numbers(text: str) -> Iterator[str]:
-    """Yield the numbers of `01-03,07`, as wide as they are written."""
+    """Yield the numbers of `01-03,07`, zero-padded as written."""
     for item in text.split(","):
         found = _RANGE.fullmatch(item)
         if found is None:

@@ -15,7 +15,7 @@ def format_main_thread() -> str:
 
 
 def format_thread(thread: threading.Thread) -> str:
-    """Return the same of another thread; "" where it has ended."""
+    """Return the stack of another thread, in the same format; "" if ended."""
     ident = thread.ident
     frame = _get_frames().get(ident) if ident is not None else None
     return "" if frame is None else _truncate("".join(traceback.format_stack(frame)))
@@ -37,12 +37,12 @@ def _get_frames() -> dict[int, FrameType]:
 
 
 def format_error(error: BaseException) -> str:
-    """Return the traceback of an exception, what it is last."""
+    """Return the traceback of an exception, the exception's own text last."""
     return _truncate("".join(traceback.format_exception(error)))
 
 
 def _truncate(text: str) -> str:
-    """Keep the end of a text, whole lines of it."""
+    """Return the last lines of a text, within the limit."""
     data = text.encode(errors="replace")
     if len(data) <= MAX_BYTES:
         return text

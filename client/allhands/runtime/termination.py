@@ -28,7 +28,7 @@ INTERRUPTIONS = (KeyboardInterrupt, Terminated)
 
 
 def get_cancel_reason(exception_name: str) -> str:
-    """Return what other ranks are told of an exception that ended a call, by the class's name."""
+    """Return the reason sent to the other ranks when an exception ended a call."""
     return {"KeyboardInterrupt": "Ctrl-C", "Terminated": "SIGTERM"}.get(
         exception_name, exception_name
     )
@@ -48,20 +48,20 @@ class TerminationHandler:
         self._ends.append(end)
 
     def remove(self, end: Callable[[], None]) -> bool:
-        """Have `end` not called any more; say whether there is another one."""
+        """Remove the callback `end`; return whether callbacks are left."""
         with contextlib.suppress(ValueError):
             self._ends.remove(end)
         return bool(self._ends)
 
     def hold(self) -> None:
-        """Put off what the signal does until the matching `release`; on the main thread."""
+        """Delay the signal's effect until the matching `release`. Main thread only."""
         self._holds += 1
 
     def release(self) -> None:
-        """Do what was put off, if the signal has come and nothing else holds it.
+        """Apply a delayed signal, unless another `hold` is open.
 
         Raises:
-            Terminated: it has come.
+            Terminated: the signal was delivered.
         """
         self._holds -= 1
         if self._has_come and not self._holds:
@@ -84,7 +84,7 @@ class TerminationHandler:
 
 
 def find_installed() -> TerminationHandler | None:
-    """Return the handler of SIGTERM if it is one of these."""
+    """Return the installed SIGTERM handler if a TerminationHandler, else None."""
     handler = _signal.getsignal(SIGNUM)
     return handler if isinstance(handler, TerminationHandler) else None
 
@@ -106,7 +106,7 @@ def install(end: Callable[[], None]) -> None:
 
 
 def uninstall(end: Callable[[], None]) -> None:
-    """Undo `install`: with the last one SIGTERM is what it was."""
+    """Undo `install`; the last call restores the previous SIGTERM handler."""
     handler = find_installed()
     if handler is None or handler.remove(end):
         return

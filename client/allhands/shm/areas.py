@@ -37,7 +37,7 @@ class GroupAreas:
         self._new_p2p = new_p2p
 
     def list_missing(self) -> list[int]:
-        """Return the ranks whose participation is still open."""
+        """Return the ranks with no decision yet on shared memory."""
         return [
             rank for rank, segment in enumerate(self._segments) if segment.find(self._group) is None
         ]
@@ -47,7 +47,7 @@ class GroupAreas:
         self._segments[rank].await_entry(self._group, seconds)
 
     def get_refusal(self) -> str:
-        """Say why the group does without shared memory, once nobody is missing; "": it does not."""
+        """Return why the group goes without shared memory once all decided; "" if it does not."""
         for rank, segment in enumerate(self._segments):
             entry = segment.find(self._group)
             if entry is None or entry[0] == 0:

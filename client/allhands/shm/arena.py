@@ -44,7 +44,7 @@ class SegmentAddress:
 
     @classmethod
     def parse(cls, text: str) -> "SegmentAddress | None":
-        """Return None for what this version does not understand."""
+        """Parse an address; None for a format unknown to this version."""
         parts = text.split("/")
         try:
             host, fd, nbytes, nonce = parts
@@ -54,10 +54,10 @@ class SegmentAddress:
 
 
 def compute_host_key() -> str:
-    """Name this host as processes of one user see it that can look at one another.
+    """Return a key equal for processes of one user and host that can read each other's memory.
 
     Raises:
-        OSError: there is no such thing here.
+        OSError: the system does not provide the key's parts.
     """
     with open("/proc/sys/kernel/random/boot_id") as boot:
         spaces = (os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net"))

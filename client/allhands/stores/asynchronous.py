@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncCoordinatorStore:
-    """The `Store` contract for coroutines of one loop; closed by `async with`.
+    """The methods of the `Store` contract as coroutines of one loop; for `async with`.
 
-    Calls that several tasks make at once travel together: keep many under way, with
-    `asyncio.gather` or tasks, and each costs a few microseconds. They are carried out in the order
-    in which they began. A cancelled call waits no more, but may have been carried out.
+    Concurrent calls share packets: with many under way (`asyncio.gather` or tasks), each costs a
+    few microseconds. The coordinator carries calls out in the order in which they began. A
+    cancelled call stops waiting, but may have been carried out.
     """
 
     def __init__(self, endpoint: Endpoint, *, job: str, timeout: Timeout = 30.0) -> None:
@@ -75,7 +75,7 @@ class AsyncCoordinatorStore:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Drop the connections; calls that wait raise CoordinatorUnavailable. Idempotent."""
+        """Close the connections; waiting calls raise CoordinatorUnavailable. Idempotent."""
         if self._connection is not None:
             self._connection.close()
         await self._channel.close()
@@ -184,7 +184,7 @@ class AsyncCoordinatorStore:
             ) from error
 
     async def _get_connection(self, limit: float) -> AsyncKvConnection | None:
-        """Return a line, a new one where there is none; None: none is to be had."""
+        """Return a key-value connection, opened if absent; None: the port is unreachable."""
         try:
             async with asyncio.timeout(limit):
                 async with self._open_lock:

@@ -16,13 +16,13 @@ _LOG_INTERVAL = 10.0
 def store_based_barrier(
     rank: int, store: Store, group_name: str, world_size: int, timeout: Timeout = 30.0
 ) -> None:
-    """Return when `world_size` ranks have called it with this store and name; again and again.
+    """Wait until `world_size` ranks have called this with one store and name; reusable.
 
-    A rank that gave up has come all the same: then the name is used up, take another.
+    A rank whose wait timed out still counts as arrived: the name is then used up, take another.
 
     Raises:
-        StoreTimeout: not all have come in time; the text says how many have.
-        ValueError: a rank that is not one of so many.
+        StoreTimeout: not all ranks arrived in time; the text says how many did.
+        ValueError: `rank` is not in 0..world_size-1.
     """
     limit = to_seconds(timeout)
     if not 0 <= rank < world_size:

@@ -28,13 +28,13 @@ _TABLES = (
 
 
 class Database:
-    """One user's hold on the file. Its threads take turns; so do processes, by locks of the file.
+    """One user's handle of the file; threads and processes exclude each other by locks.
 
-    Nothing is flushed to disk on purpose: what is written survives the processes, not the machine.
+    The data is deliberately not flushed to disk: writes survive the processes, not the machine.
     """
 
     def __init__(self, path: Path, world_size: int) -> None:
-        """Open the file, made if need be.
+        """Open the file, created if absent.
 
         Raises:
             ValueError: it is something else.
@@ -54,23 +54,23 @@ class Database:
 
     @contextmanager
     def begin_write(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for changes that all happen or, where the block raises, none."""
+        """Yield the connection within a transaction, rolled back if the block raises."""
         with self._transaction(["BEGIN EXCLUSIVE"]) as sql:
             yield sql
 
     @contextmanager
     def begin_read(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for looks at one moment."""
+        """Yield the connection within a transaction that reads one snapshot."""
         with self._transaction(["BEGIN", "SELECT COUNT(*) FROM sqlite_schema"]) as sql:
             yield sql
 
     def wait_changed(self, seconds: float) -> None:
-        """Return when another thread of this process has changed something, or after a while."""
+        """Return after a change by another thread of this process, or after a poll interval."""
         with self._changed:
             self._changed.wait(seconds)
 
     def leave(self) -> None:
-        """Be done with the file; the last of the world deletes it."""
+        """Close the handle; the last user of the world deletes the file."""
         if os.getpid() != self._pid or self._user_id is None:
             return  # a forked child never came
         with suppress(OSError, ValueError, StoreTimeout), self.begin_write() as sql:
@@ -111,7 +111,7 @@ class Database:
             self._changed.notify_all()
 
     def _execute(self, statements: Sequence[str]) -> None:
-        """Execute what locks the file, once others, who have it for an instant, let it go."""
+        """Execute statements that take the file's lock, waiting out brief lock holders."""
         until = time.monotonic() + _LOCK_SECONDS
         while True:
             try:

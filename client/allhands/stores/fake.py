@@ -1,4 +1,4 @@
-"""A store of a rank that is alone, though its world has many: what nobody set is there."""
+"""The store of a fake world's only rank, where absent keys read as empty values."""
 
 from collections.abc import Sequence
 

@@ -28,13 +28,14 @@ _GET_SQL = "SELECT value FROM pairs WHERE key = ?"
 class FileStore:
     """A `Store` in a file, an SQLite database, for processes that open the same path.
 
-    Who writes locks the file (fcntl), so it works wherever such locks do: over NFS if that has its
-    lock service. What a killed process was writing has happened entirely or not at all. Others'
-    writes are noticed by looking every few milliseconds.
+    Writers lock the file (fcntl), so that a network file system needs a lock service, as NFS has. A
+    write of a killed process has happened entirely or not at all. Writes of other processes are
+    found by polling every few milliseconds.
 
-    With a `world_size`, the last of so many stores of the file to be closed deletes it; a store is
-    closed by `close`, when nobody holds it any more, and when its process ends. Those of killed
-    processes of this host count as closed. Delete what an interrupted run left before the next.
+    With a `world_size`, the last of so many stores of the file to be closed deletes it. A store is
+    closed by `close`, when its last reference goes, and when its process ends. Stores of killed
+    processes of this host count as closed. Delete the file of an interrupted run before the next
+    run.
     """
 
     def __init__(
@@ -43,8 +44,8 @@ class FileStore:
         """Open or create the file; with `world_size` -1 the file is never deleted.
 
         Raises:
-            ValueError: a world size that is none, or the file is something else.
-            OSError: it cannot be opened, or its directory does not exist.
+            ValueError: `world_size` is neither positive nor -1, or the file is no such database.
+            OSError: the file cannot be opened, or its directory does not exist.
         """
         if world_size != -1 and world_size < 1:
             raise ValueError(f"world_size must be positive, or -1 for any, not {world_size}")
@@ -60,7 +61,7 @@ class FileStore:
 
     @property
     def world_size(self) -> int:
-        """Number of stores that will open the file; -1: unknown."""
+        """Number of stores that will open the file, or -1 for unknown."""
         return self._database.world_size
 
     @property
@@ -71,7 +72,7 @@ class FileStore:
         self._timeout = to_seconds(timeout)
 
     def close(self) -> None:
-        """Be done with the file, clones included. Idempotent."""
+        """Close this store's and all clones' handle of the file. Idempotent."""
         self._shared.close()
 
     def set(self, key: str, value: bytes | str) -> None:
@@ -181,7 +182,7 @@ class FileStore:
         return found
 
     def _read_values(self, keys: Sequence[str]) -> list[bytes] | None:
-        """Return the keys' values at one moment; None unless all exist."""
+        """Return the keys' values in one snapshot; None unless all exist."""
         with self._database.begin_read() as sql:
             found = [sql.execute(_GET_SQL, (key,)).fetchone() for key in keys]
         return None if None in found else [bytes(one[0]) for one in found]

@@ -1,4 +1,4 @@
-"""A part of another store."""
+"""A view of another store, under a prefix of its keys."""
 
 from collections.abc import Sequence
 

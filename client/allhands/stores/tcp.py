@@ -25,15 +25,16 @@ _POLL_SECONDS = 0.02
 
 
 class TCPStore(CoordinatorStore):
-    """A `Store` of all who name one host and port, where the master runs a coordinator for it.
+    """A `Store` of all processes that name the same host and port; the master hosts it.
 
-    On loopback the others find the master's token in the notice that it leaves for its user.
-    Beyond that, where the network is yours alone, all of them need ALLHANDS_INSECURE=1 (or
-    `insecure`) and the same ALLHANDS_TOKEN (or `token`); else keep `allhands serve` with TLS and
-    use `ah.store()`.
+    On loopback the other processes find the master's token in the notice that the master leaves for
+    its user. Beyond loopback, in a private network, all processes need ALLHANDS_INSECURE=1 (or
+    `insecure`) and the same ALLHANDS_TOKEN (or `token`); in any other network run `allhands serve`
+    with TLS and use `ah.store()`.
 
-    Closed by `close`, at the end of a `with` block, or when nobody holds it or a clone of it any
-    more; with the master's the keys are gone, and the calls of others raise CoordinatorUnavailable.
+    Closed by `close`, at the end of a `with` block, or with the last reference to the store or a
+    clone. Closing the master's deletes the keys; calls of the other stores raise
+    CoordinatorUnavailable.
     """
 
     def __init__(
@@ -51,17 +52,17 @@ class TCPStore(CoordinatorStore):
         """Host the store as master, or connect to the master.
 
         Args:
-            port: where the master listens; its 0 stands for any, which its `port` then tells.
-            world_size: how many stores there will be, the master's included; None: any number.
-            timeout: for connecting and for every wait.
-            wait_for_workers: whether the master waits until all of them are there.
+            port: the master's port; 0 on the master: any free port, then found in its `port`.
+            world_size: number of stores, the master's included; None: any number.
+            timeout: seconds to connect, and for every wait.
+            wait_for_workers: whether the master waits until all `world_size` stores are connected.
 
         Raises:
-            ValueError: an argument makes no sense, or strangers could connect to the master or
-                read along.
-            OSError: the master cannot listen there.
-            CoordinatorUnavailable: no master was there in time.
-            StoreTimeout: not all came in time.
+            ValueError: an argument is invalid, or strangers could connect to the master or read
+                along.
+            OSError: the master cannot listen on the port.
+            CoordinatorUnavailable: no master answered in time.
+            StoreTimeout: not all stores connected in time.
         """
         limit = to_seconds(timeout)
         if not 0 <= port < 1 << 16 or (port == 0 and not is_master):
@@ -103,18 +104,18 @@ class TCPStore(CoordinatorStore):
         self.close()
 
     def close(self) -> None:
-        """Disconnect, clones too; the master's ends the store for all, unless it was forked.
+        """Disconnect this store and its clones; the master's closes the store for all.
 
-        Idempotent.
+        In a forked child the master's coordinator lives on in the parent. Idempotent.
         """
         self._shared.close()
 
     def clone(self) -> CoordinatorStore:
-        """Return a store over the same connection, which it keeps open, and the coordinator."""
+        """Return a store over the same connection, which then stays open for the clone."""
         return _Clone(self._control, self._timeout, self._shared)
 
     def _wait_workers(self, world_size: int, waits: bool, deadline: float) -> None:
-        """Count this store; wait for the rest of its world where that is asked for."""
+        """Register this store; on request wait for the rest of the world."""
         # Beside the program's keys, which it may count.
         with Control(self.endpoint, job=f"{JOB}.workers") as control:
             joined = control.add("joined", 1)
@@ -134,7 +135,7 @@ class TCPStore(CoordinatorStore):
 
 
 class _SharedConnection:
-    """The connection of a store and its clones, and what the master hosts: closed with the last."""
+    """Connection of a store and its clones, and the master's coordinator; closed with the last."""
 
     def __init__(self, control: Control, embedded: "_EmbeddedCoordinator | None") -> None:
         self.close = weakref.finalize(self, _close, control, embedded)
@@ -152,7 +153,7 @@ class _Clone(CoordinatorStore):
 
 
 class _EmbeddedCoordinator:
-    """A coordinator in this process, on a thread of its own."""
+    """A coordinator in this process, on a dedicated thread."""
 
     def __init__(self, host: str, port: int, token: str | None, insecure: bool) -> None:
         self._thread = LoopThread(f"store at port {port}")
@@ -182,11 +183,11 @@ class _EmbeddedCoordinator:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether this is its thread."""
+        """Whether the caller runs on the coordinator's thread."""
         return self._thread.is_current
 
     def stop(self) -> None:
-        """End the store; in a forked child it goes on for all others."""
+        """Stop the coordinator; in a forked child, leave the parent's running."""
         if self._thread.is_inherited:
             return
         self._thread.run(self._running.stop())
@@ -194,7 +195,7 @@ class _EmbeddedCoordinator:
 
 
 def _connect(host: str, port: int, token: str | None, insecure: bool, deadline: float) -> Control:
-    """Connect once the master is there; nothing tells when that is."""
+    """Connect as soon as the master answers, by repeated attempts."""
     tls_ca = os.environ.get("ALLHANDS_TLS_CA") or None
     tls_name = os.environ.get("ALLHANDS_TLS_NAME") or None
     attempts = ConnectAttempts(deadline)

@@ -64,9 +64,9 @@ class FrameSigner:
         self._count = 0
 
     def offer(self, frame: Frame, offer_to_link: Callable[[Frame], bool]) -> bool:
-        """Offer a frame, with its digest if its group verifies; say whether it was taken.
+        """Offer a frame to the link, signed if its group verifies; return whether the link took it.
 
-        Frames must be given here in the order in which the link has them.
+        Frames must be offered here in the order in which the link sends them.
         """
         if not self._groups or not self._needs_digest(frame):
             return offer_to_link(frame)
@@ -76,7 +76,7 @@ class FrameSigner:
         return True
 
     def sign(self, frame: Frame) -> Frame:
-        """Return a frame that will be taken as it is to go."""
+        """Return the frame in its final, signed form; the link must send it next."""
         if not self._groups or not self._needs_digest(frame):
             return frame
         self._count += 1
@@ -96,10 +96,10 @@ class FrameVerifier:
         self._counts: dict[int, int] = {}
 
     def verify(self, peer: int, frame: bytes | memoryview) -> bool:
-        """Say whether a whole frame is as it was sent, as far as that was asked for.
+        """Return whether a whole frame is intact, if its group requested verification.
 
         Raises:
-            FrameError: it is not the next one of its link, or has no digest where it should.
+            FrameError: the frame is out of sequence, or lacks a required digest.
         """
         total, offset, length, flags = _TAIL.unpack_from(frame, _TAIL_AT)
         if not flags & DIGEST_FLAG:

@@ -117,7 +117,7 @@ _KINDS = {int(kind): kind for kind in FrameKind}
 
 
 def whole(frame: Frame) -> bytes:
-    """Return a frame in one piece."""
+    """Join a frame's header and payload into one bytes object."""
     return frame[0] if len(frame) == 1 and isinstance(frame[0], bytes) else b"".join(frame)
 
 

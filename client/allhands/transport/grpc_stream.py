@@ -93,7 +93,7 @@ class GrpcListener:
         self.port = 0
 
     async def start(self, host: str, port: int = 0) -> None:
-        """Listen on a port of `host`; 0: any free one.
+        """Listen on a port of `host`; 0 chooses a free port.
 
         Raises:
             OSError: the host is not an address of this machine, or the port is taken.
@@ -107,7 +107,7 @@ class GrpcListener:
         self._connections.watch(self.port)
 
     def admit(self, identity: Identity, receiver: Receiver) -> None:
-        """Let peers of this identity's world in; their frames go to `receiver`."""
+        """Accept peers of this identity's world; their frames go to `receiver`."""
         self._identity = identity
         self._receiver = receiver
         self._admitting.set()
@@ -120,7 +120,7 @@ class GrpcListener:
                 await self._no_links.wait()
 
     async def aclose(self) -> None:
-        """Stop listening and drop what still comes in. Idempotent."""
+        """Stop listening and drop the incoming streams. Idempotent."""
         self._is_closing = True
         self._connections.close()
         # Without a grace gRPC cancels at once, and tells the peers' terminals about it.
@@ -253,7 +253,7 @@ class GrpcLink:
 
 
 class GrpcFabric:
-    """Links to the peers of one worker, at the addresses that the coordinator named."""
+    """Links to the peers of a worker, at the addresses from the coordinator."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class GrpcFabric:
         listener.admit(identity, receiver)
 
     def add_peers(self, identity: Identity, addresses: Mapping[int, str]) -> None:
-        """Take in peers that came later; the identity is that of this worker among all."""
+        """Add peers that joined later; `identity` is this worker's in the enlarged world."""
         self._identity = identity
         self._addresses.update(addresses)
         self._listener.admit(identity, self._receiver)
@@ -351,7 +351,7 @@ async def _accepts_connections(address: str) -> bool:
 
 
 def _parse(message: M, text: object) -> M:
-    """Read one step of a handshake from the stream."""
+    """Parse one message of the handshake."""
     if not isinstance(text, bytes):
         raise handshake.HandshakeError("the stream ended within the handshake")
     if len(text) > _MAX_HANDSHAKE_BYTES:
@@ -364,7 +364,7 @@ def _parse(message: M, text: object) -> M:
 
 
 async def _explain_break(call: RawCall, error: Exception) -> str:
-    """Say why a call broke, in the words of whoever broke it."""
+    """Return the reason of a broken call, in the words of the side that broke it."""
     if isinstance(error, grpc.aio.AioRpcError):
         return escape_line(error.details() or error.code().name)
     with contextlib.suppress(asyncio.CancelledError):

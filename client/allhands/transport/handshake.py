@@ -1,7 +1,7 @@
 """Mutual authentication of two workers of one world.
 
-Each shows an HMAC-SHA256 under the secret of the job's incarnation, over the nonces of both and
-the hello: so a proof can neither be replayed nor be mirrored back to its maker.
+Each side shows an HMAC-SHA256 under the secret of the job's incarnation, over the hello and the
+nonces of both sides: so a proof can neither be replayed nor be mirrored back to its maker.
 """
 
 import hashlib

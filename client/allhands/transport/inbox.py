@@ -213,12 +213,12 @@ class Inbox:
         return ReceiveSink(self, peer, header, None)
 
     def credit_unused(self, peer: int, header: Header) -> None:
-        """Return the credit of a received frame that is not used."""
+        """Return the credit of a received but unused frame."""
         if header.kind is FrameKind.DATA and not header.is_cleared:
             self._return_credit(peer, header.length)
 
     def finish_frame(self, peer: int, header: Header, posted: PostedReceive | None) -> None:
-        """Settle a DATA frame whose payload is where it belongs; None: it belonged nowhere."""
+        """Account for a DATA frame after its payload; `posted` None: the payload was dropped."""
         if not header.is_cleared:
             self._return_credit(peer, header.length)
         if posted is None or posted.is_cancelled:
@@ -325,7 +325,7 @@ class Inbox:
             self._match_or_post(tagged, posted)
 
     def _release_held(self, peer: int, nbytes: int) -> None:
-        """Let go of bytes that were held for want of a receive."""
+        """Release bytes of messages that were held without a posted receive."""
         if nbytes:
             self._held_bytes[peer] -= nbytes
             self._return_credit(peer, nbytes)
@@ -340,7 +340,7 @@ class Inbox:
 
 
 class ReceiveSink:
-    """The payload of one DATA frame on its way to a posted receive, or to nobody: a `Sink`."""
+    """Sink of a DATA frame's payload: the buffer of a posted receive, or discarded."""
 
     __slots__ = ("_header", "_inbox", "_offset", "_peer", "_posted")
 

@@ -17,7 +17,7 @@ class InprocNetwork:
 
 
 class InprocLink:
-    """A queue to one peer, emptied by calls on the loop."""
+    """A frame queue to one peer, drained by callbacks of the loop."""
 
     def __init__(self, fabric: "InprocFabric", peer: int) -> None:
         self._fabric = fabric
@@ -38,7 +38,7 @@ class InprocLink:
         await asyncio.sleep(0)
 
     def let_go(self) -> None:
-        """Nothing: frames are copied when they are taken."""
+        """Do nothing: frames are copied when sent."""
 
     async def close(self) -> None:
         if not self._is_closed:

@@ -1,8 +1,8 @@
 """The contract between the mesh and the networks below it.
 
-A `Fabric` reaches the peers of one rank; a `Link` is the way from this rank to one peer. What
-comes in goes to a `Receiver`. Implementations: `socket_stream`, `grpc_stream` and `inproc`; the
-conformance suite in `allhands.testing.link_suite` holds for every one.
+A `Fabric` reaches the peers of one rank; a `Link` carries frames from this rank to one peer.
+Incoming frames go to a `Receiver`. Implementations: `socket_stream`, `grpc_stream` and `inproc`;
+all pass the conformance suite in `allhands.testing.link_suite`.
 """
 
 from collections.abc import Callable
@@ -33,10 +33,10 @@ class Link(Protocol):
         """
 
     async def send(self, frame: Frame) -> None:
-        """Hand over one frame; return when its memory is free and the link has room for the next.
+        """Send a frame; return when its memory is free and the link has room for the next.
 
         Raises:
-            LinkBroken: and so does every later call.
+            LinkBroken: the link is broken for good; every later call raises this too.
         """
 
     def let_go(self) -> None:
@@ -65,7 +65,7 @@ class Sink(Protocol):
         """
 
     def filled(self, nbytes: int) -> None:
-        """Note that the first `nbytes` of the room are written."""
+        """Report that the first `nbytes` of the buffer are written."""
 
     def feed(self, payload: memoryview) -> int:
         """Consume the next bytes; return the count, without a torn last element."""
@@ -75,21 +75,21 @@ class Receiver(Protocol):
     """Where a fabric delivers; called on the loop of the fabric, never concurrently."""
 
     def accept(self, peer: int, frame: bytes | memoryview) -> None:
-        """Take one frame from `peer`; frames of one peer come in the order sent.
+        """Process a whole frame of `peer`; frames of one peer arrive in the order sent.
 
         The frame's memory is valid only during the call.
 
         Raises:
-            FrameError: the fabric then breaks the link it came from.
+            FrameError: the fabric must break the frame's link.
         """
 
     def open(self, peer: int, header: bytes) -> Sink:
-        """Begin a frame of data whose payload is still to come; it stands for an `accept`.
+        """Begin a DATA frame whose payload follows through the returned sink, instead of `accept`.
 
         The methods of the sink may raise FrameError as well.
 
         Raises:
-            FrameError: the fabric then breaks the link it came from.
+            FrameError: the fabric must break the frame's link.
         """
 
     def broken(self, peer: int, reason: str) -> None:
@@ -122,7 +122,7 @@ class Fabric(Protocol):
 class ActivityReporter(Protocol):
     """A fabric that reports the last activity of a peer's system.
 
-    A fabric need not be one: what it has handed over is taken for what has arrived.
+    Optional: without it, frames handed over are assumed to have arrived.
     """
 
     def get_last_activity(self, peer: int) -> float:

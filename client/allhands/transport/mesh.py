@@ -73,8 +73,8 @@ class ArrivalWait:
 class Mesh:
     """Messages between this rank and its peers; a `Receiver` for its fabric.
 
-    Links are dialled when first needed. Everything runs on one loop. `secret` is that of the job,
-    for the digests of frames.
+    Links are dialled when first needed. Everything runs on one loop. `secret` is the job's secret,
+    the key of frame digests.
     """
 
     def __init__(self, listener: MeshListener, secret: bytes = b"", rank: int = 0) -> None:
@@ -140,7 +140,7 @@ class Mesh:
         self._inbox.cancel_receive(incoming)
 
     def send_nack(self, peer: int, key: MessageKey, call: str) -> None:
-        """Refuse a peer's message: this rank's call under that key is `call`."""
+        """Refuse a peer's message: `call` is this rank's different call under that key."""
         payload = call.encode()[:4096]
         header = Header(FrameKind.NACK, key, 0, 0, 0, len(payload))
         self._push_control(peer, header, payload)

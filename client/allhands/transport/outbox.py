@@ -1,8 +1,9 @@
-"""Frames queued for one peer, and their order. Pure: no loop, no socket.
+"""Frames queued for a peer, and their order. Pure: no loop, no socket.
 
-Small messages go unasked, within a budget that the receiver refills with CREDIT. Larger ones
-wait until the receiver has posted the receive and says CLEAR: so no payload is ever on the way
-to a peer that has no place for it, and memory stays bounded however large the array.
+Eager messages (small) are sent at once, within a budget of bytes that the receiver refills with
+CREDIT frames. Rendezvous messages (large) wait until the receiver has posted the receive and sends
+CLEAR (the CTS): so no payload travels to a peer without a buffer for it, and memory stays bounded
+whatever the array's size.
 """
 
 from collections import deque
@@ -184,7 +185,7 @@ class Outbox:
         return frame
 
     def finish_frame(self) -> None:
-        """Note that the memory of the last frame is free."""
+        """Mark the memory of the last frame as free."""
         message, self._in_flight, self._has_in_flight = self._in_flight, None, False
         if message is not None and message.sent == message.total:
             message.done(True)

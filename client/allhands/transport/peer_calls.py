@@ -33,7 +33,7 @@ class PeerCallTracker:
         return {*here.values()} <= {signature}
 
     def get_early_peers(self, group: int, sequence: int) -> set[int]:
-        """Return the peers that were heard in the latest call of this rank before it began."""
+        """Return peers with frames for this rank's latest call before the call began."""
         number, peers = self._early_peers.get(group, (0, set()))
         return peers if number == sequence else set()
 

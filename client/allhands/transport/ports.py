@@ -18,7 +18,7 @@ LinkKind = Literal["socket", "grpc"]
 
 
 class PeerInfo(Protocol):
-    """A rank as the coordinator introduced it."""
+    """A rank and its addresses, as announced by the coordinator."""
 
     @property
     def rank(self) -> int: ...
@@ -33,7 +33,7 @@ class PeerInfo(Protocol):
 
 
 class Ports:
-    """The listening ports of one worker; they are open before it has a rank."""
+    """The listening ports of a worker, open before the worker has a rank."""
 
     def __init__(self, kind: LinkKind, port_range: range | None = None) -> None:
         """Choose the transport and the range of ports; None: any free ports."""
@@ -102,9 +102,9 @@ class Ports:
         receiver: Receiver,
         name: Callable[[int], str],
     ) -> Fabric:
-        """Let the members in, and make the fabric to them; closing it closes the ports.
+        """Admit the members and return the fabric to them; closing the fabric closes the ports.
 
-        `name` says who a rank is.
+        `name` formats a rank for error texts.
         """
         over_grpc = self._grpc_fabric = GrpcFabric(
             self._grpc_listener, identity, _map_addresses(members), receiver
@@ -117,7 +117,7 @@ class Ports:
         return FallbackFabric(over_sockets, over_grpc, name)
 
     def add_peers(self, identity: Identity, members: Sequence[PeerInfo]) -> None:
-        """Let in members that came later; `identity` counts them."""
+        """Admit members that joined later; `identity` counts them."""
         assert self._grpc_fabric is not None
         self._grpc_fabric.add_peers(identity, _map_addresses(members))
         if self._socket_fabric is not None:

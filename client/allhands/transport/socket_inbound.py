@@ -31,10 +31,10 @@ _MAX_READ_BYTES = 1 << 20
 
 
 class InboundLink:
-    """Link from one peer: parses frames straight into their destination.
+    """Link from a peer: parses frames straight into their destination buffers.
 
-    `page` is memory to read into, which all links of a loop may share. `ended` is told the peer and
-    why the link is over; None: as it should be.
+    `page` is a read buffer that all links of a loop may share. `ended` is called with the peer and
+    the reason of the link's end, None for an orderly end.
     """
 
     def __init__(

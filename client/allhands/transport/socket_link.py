@@ -21,7 +21,7 @@ _MAX_PIECES = 512
 
 
 class SocketLink:
-    """One connection to one peer."""
+    """An outgoing TCP connection to one peer."""
 
     def __init__(self, connection: socket.socket, on_broken: Callable[[str], None]) -> None:
         self._socket = connection
@@ -132,7 +132,7 @@ class SocketLink:
             self._write_future.set_result(None)
 
     def _on_readable(self) -> None:
-        """Read the end of the link: no other data comes this way."""
+        """Read the end of the link; no other data is expected in this direction."""
         try:
             came = self._socket.recv(HEADER_BYTES + MAX_TEXT_BYTES)
             self._answer += came

@@ -1,8 +1,8 @@
 """Links as raw TCP streams of frames: one listening port per process, one connection per direction.
 
-The greeting is that of `handshake`, each step behind a preamble of eight bytes. Then come frames
-end to end; a frame of kind bye ends them. The acceptor answers only at the end: with a bye
-once it has taken in everything before the dialler's, or with one that says what was wrong.
+The greeting is the one of `handshake`, each message behind a preamble of eight bytes. Frames follow
+without gaps; a frame of kind bye is the last. The acceptor answers only at the end: with a bye
+after it has read everything up to the dialler's bye, or with a bye that says what was wrong.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class SocketListener:
         self.port = 0
 
     def start(self, host: str, port: int = 0) -> None:
-        """Listen on a port of `host`; 0: any free one.
+        """Listen on a port of `host`; 0 chooses a free port.
 
         Raises:
             OSError: the host is not an address of this machine, or the port is taken.
@@ -96,7 +96,7 @@ class SocketListener:
         self._loop.add_reader(listening, self._accept)
 
     def admit(self, identity: Identity, receiver: Receiver) -> None:
-        """Let peers of this identity's world in; their frames go to `receiver`."""
+        """Accept peers of this identity's world; their frames go to `receiver`."""
         if self._identity is None:
             self._admitted_at = self._loop.time()
         self._identity = identity
@@ -131,7 +131,7 @@ class SocketListener:
         return -math.inf if inbound is None else inbound.get_last_receive_time()
 
     async def aclose(self) -> None:
-        """Stop listening and drop what still comes in. Idempotent."""
+        """Stop listening and drop the incoming links. Idempotent."""
         self._is_closing = True
         if self._accept_timer is not None:
             self._accept_timer.cancel()
@@ -208,7 +208,7 @@ class SocketListener:
         return True
 
     async def _admit(self, connection: socket.socket, where: str) -> None:
-        """Authenticate a connection; make a link of it, or close it."""
+        """Authenticate a connection; turn it into a link, or close it."""
         try:
             peer = await self._handshake(connection)
         except (HandshakeError, OSError, TimeoutError) as error:
@@ -267,7 +267,7 @@ class SocketListener:
 
 
 class SocketFabric:
-    """Links to the peers of one worker, at the addresses that the coordinator named."""
+    """Links to the peers of a worker, at the addresses from the coordinator."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class SocketFabric:
         listener.admit(identity, receiver)
 
     def add_peers(self, identity: Identity, addresses: Mapping[int, HostPort]) -> None:
-        """Take in peers that came later; the identity is that of this worker among all."""
+        """Add peers that joined later; `identity` is this worker's in the enlarged world."""
         self._identity = identity
         self._addresses.update(addresses)
         self._listener.admit(identity, self._receiver)

@@ -19,7 +19,7 @@ def read_last_receive_time(connection: socket.socket) -> float:
 
 
 def read_last_ack_time(connection: socket.socket) -> float:
-    """Return when the other system last acknowledged something, on the monotonic clock."""
+    """Return the time of the peer system's last TCP acknowledgement (monotonic clock, s)."""
     return time.monotonic() - _read_field(connection, _LAST_ACK_RECEIVED) / 1000
 
 
