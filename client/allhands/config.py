@@ -40,7 +40,7 @@ ResolvedLimits = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes; None: what was measured for the size of the group.
+    """Sizes of shared memory in bytes; None: the measured default for the group's size.
 
     Equal on all ranks of a group, or the group does without shared memory.
     """
@@ -371,7 +371,7 @@ def _resolve_rendezvous(
 
 
 def _resolve_slurm(environ: Mapping[str, str], world_size: int, attempt: int) -> RendezvousMethod:
-    """Return where the ranks of a SLURM step meet: on its first node, if it has several."""
+    """Return the rendezvous of a SLURM step's ranks: on its first node, if it has several."""
     nodes = slurm.count_nodes(environ) if world_size > 1 else 1
     variable, first = slurm.find_first_node(environ)
     if nodes > 1 and first:

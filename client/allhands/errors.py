@@ -52,7 +52,7 @@ class AllhandsError(RuntimeError):
         return _unpickle_error, (type(self), self.args, self.__dict__)
 
     def add_intact(self, are_intact: bool, say: bool) -> None:
-        """Note what became of the outputs, if that is not known yet; `say` it in the text too."""
+        """Record whether the outputs are intact, if not known yet; `say`: also in the text."""
         if self.outputs_intact is None:
             self.outputs_intact = are_intact
             if say:
@@ -77,7 +77,7 @@ def _unpickle_error(
 
 
 class CollectiveTimeout(AllhandsError, TimeoutError):
-    """A call's deadline passed before every rank had done its part.
+    """A call's deadline passed before every rank had completed its part.
 
     `outputs_intact` says whether its data had begun to move. The group stays usable: the next call
     is matched with the next call of the others.

@@ -127,9 +127,9 @@ def all_to_all_single(
     """Send each rank its rows (dimension 0) of `x`; return the rows received.
 
     Args:
-        output_split_sizes: rows that come from each rank; None, as `input_split_sizes`: equal
-            shares.
-        input_split_sizes: rows that go to each rank.
+        output_split_sizes: rows from each rank, in rank order; None, as for `input_split_sizes`:
+            equal shares.
+        input_split_sizes: rows for each rank.
     """
     if (output_split_sizes is None) != (input_split_sizes is None):
         raise ValueError(

@@ -104,7 +104,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         return following
 
     def add_done_callback(self, fn: Callable[["concurrent.futures.Future[T]"], object]) -> None:
-        """Call `fn(self)` once this is done, well or not; what it raises is logged."""
+        """Call `fn(self)` once done, with a result or an error; exceptions of `fn` are logged."""
         if self._callbacks is None or self.done():
             super().add_done_callback(fn)
             return
@@ -132,7 +132,7 @@ def wait_all(futures: "Sequence[Future[T]]") -> list[T]:
 
 
 def collect_all(futures: "Sequence[Future[T]]") -> "Future[list[Future[T]]]":
-    """Return a future that is done when all are, well or not; its value is the list of them."""
+    """Return a future of the list of `futures`, done when all are, successful or not."""
     listed = list(futures)
     callbacks = next((one._callbacks for one in listed if one._callbacks is not None), None)
     collected: Future[list[Future[T]]] = Future(callbacks)
@@ -155,7 +155,7 @@ def collect_all(futures: "Sequence[Future[T]]") -> "Future[list[Future[T]]]":
 
 
 def add_inline_callback(future: "Future[T]", function: Callable[[Any], object]) -> None:
-    """Call a function that waits for nothing when the future is done, on the thread that did it."""
+    """Call a non-blocking function when the future is done, on the completing thread."""
     concurrent.futures.Future.add_done_callback(future, function)
 
 

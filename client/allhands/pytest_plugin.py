@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Call a marked test on threads; leave others to others."""
+    """Run a marked test on thread ranks; leave unmarked tests to pytest."""
     marker = pyfuncitem.get_closest_marker(_MARKER)
     if marker is None:
         return None

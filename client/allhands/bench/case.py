@@ -65,7 +65,7 @@ def max_ranks(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BenchCase:
-    """One operation with size, dtype and number of ranks."""
+    """An operation with size, dtype and number of ranks."""
 
     operation: str
     ranks: int
@@ -119,12 +119,12 @@ class BenchCase:
 
     @property
     def receivers(self) -> range:
-        """The ranks whose results are checked."""
+        """Ranks with a checked result."""
         return range(1) if self.operation in ("reduce", "gather") else range(self.ranks)
 
     @property
     def participants(self) -> range:
-        """The ranks that take part; the rest sleep."""
+        """Participating ranks; the rest sleep."""
         return range(min(2, self.ranks)) if self.operation == "sendrecv" else range(self.ranks)
 
     @property

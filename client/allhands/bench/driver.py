@@ -83,7 +83,7 @@ class Bench:
     def measure(self, case: BenchCase, budget: float) -> list[CaseResult]:
         """Measure one case in `budget` seconds, at least five rounds.
 
-        A contender that fails, or whose result is wrong, is out for the cells that follow.
+        A system that fails or returns a wrong result is skipped in later cases.
         """
         results = {name: CaseResult(case, name) for name in self._order}
         self._seeds += 1

@@ -42,9 +42,9 @@ class Trial:
 
     @classmethod
     def plan(cls, case: BenchCase, typical: float, budget: float) -> "Trial":
-        """Choose what fits into `budget` seconds for all turns of a contender in this cell.
+        """Choose call counts that fit all trials of a system in this case into `budget` seconds.
 
-        `usual` is what a call takes, in seconds; infinite before the first.
+        `typical` is the duration of a call in seconds; infinite before the first.
         """
         seconds = min(max(budget / (2 * MIN_ROUNDS), _MIN_TRIAL), _MAX_TRIAL)
         typical = max(typical, 1e-9)

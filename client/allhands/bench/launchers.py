@@ -72,7 +72,7 @@ THIS_HOST = BenchHost("this host", "127.0.0.1", "lo")
 
 @dataclass(frozen=True, slots=True)
 class PythonPaths:
-    """Interpreters of the systems that do not run in this Python."""
+    """Interpreters of the systems that need another Python."""
 
     by_system: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,7 +81,7 @@ class PythonPaths:
 
 
 def make_base_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return this environment without an outer launcher's variables; one thread a rank."""
+    """Return the environment without an outer launcher's variables; one thread a rank."""
     kept = {
         name: value
         for name, value in environment.items()
@@ -118,9 +118,9 @@ class Launcher:
     def list_processes(
         self, hosts: Sequence[BenchHost], ranks: int, arguments: Sequence[str], port: int
     ) -> list[ProcessSpec]:
-        """List what to start for so many ranks, equally many on each host.
+        """List the processes to start for `ranks` ranks, equally many on each host.
 
-        `port` is one that rank 0's host has free; only pools that span hosts meet there.
+        `port` is free on rank 0's host; pools that span hosts use it for their rendezvous.
         """
         # Between hosts no notice on a file system tells the token.
         token = {"ALLHANDS_TOKEN": secrets.token_hex(16)} if len(hosts) > 1 else {}

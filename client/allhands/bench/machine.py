@@ -56,7 +56,7 @@ def read_busy_seconds() -> float:
 
 
 def measure_cross_core_read() -> float | None:
-    """Measure in GB/s how fast one core copies what another has just written; None: one core."""
+    """Measure the copy rate of another core's fresh writes, in GB/s; None: one core."""
     allowed = os.sched_getaffinity(0)
     if len(allowed) < 2:
         return None
@@ -78,7 +78,7 @@ def measure_cross_core_read() -> float | None:
 
 
 def measure_memory_copy() -> float:
-    """Measure in GB/s how fast one core copies memory that no cache holds."""
+    """Measure the copy rate of uncached memory on one core, in GB/s."""
     source = np.zeros(_MEMORY_BYTES, np.uint8)
     target = np.ones_like(source)
     rates = []

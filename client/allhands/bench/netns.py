@@ -29,10 +29,10 @@ class NoNamespaces(Exception):
 
 
 def check_rate(text: str) -> str | None:
-    """Return a rate as tc understands it; None: no limit.
+    """Return a rate in the syntax of tc; None: no limit.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no rate.
     """
     if text == "none":
         return None
@@ -43,10 +43,10 @@ def check_rate(text: str) -> str | None:
 
 @contextmanager
 def open_two_hosts(rate: str | None) -> Iterator[tuple[BenchHost, BenchHost]]:
-    """Make two hosts with a cable between them; they are gone afterwards.
+    """Yield two network namespaces joined by a virtual cable; removed afterwards.
 
     Raises:
-        NoNamespaces: that takes root, with the rights to administer networks, and iproute2.
+        NoNamespaces: no root with the rights to administer networks, or no iproute2.
     """
     if os.geteuid() != 0:
         raise NoNamespaces("network namespaces need root: run it with sudo")
@@ -77,7 +77,7 @@ def open_two_hosts(rate: str | None) -> Iterator[tuple[BenchHost, BenchHost]]:
 
 @contextmanager
 def open_namespaces(name: str) -> Iterator[int]:
-    """Start the process that holds the namespaces of one host; give its process id."""
+    """Start the process that holds a host's namespaces; yield its pid."""
     separate = ("unshare", "--net", "--uts", "--ipc", "--mount", "--propagation", "private")
     # It reads from us until we end, however that comes about.
     with subprocess.Popen(

@@ -61,10 +61,10 @@ class PreparedCase:
         return times, wrong
 
     def _bind(self, seed: int) -> Call:
-        """Make one call, to see whether the contender takes arguments like these.
+        """Make one call, to test whether the system accepts the case's arguments.
 
         Raises:
-            Refused: it does not, on any rank.
+            Refused: a rank does not accept the arguments.
         """
         try:
             call = self._system.bind(self.case, self._x, self._out, seed)

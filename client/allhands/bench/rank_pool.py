@@ -150,7 +150,7 @@ class RankPool:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End a process and what it started; launchers of MPI end their ranks on SIGTERM."""
+    """End a process and its children; launchers of MPI end their ranks on SIGTERM."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):

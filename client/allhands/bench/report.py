@@ -23,7 +23,7 @@ _OTHERS = "CPU of others"
 
 
 def make_rows(results: Iterable[CaseResult]) -> list[Row]:
-    """Return the rows of one cell; times in seconds."""
+    """Return the rows of one case; times in seconds."""
     rows = []
     for result in results:
         cell, summary = result.case, result.summary
@@ -65,7 +65,7 @@ def make_report(
     rows: Sequence[Row],
     link: Link,
 ) -> Report:
-    """Put a run together; `machine` is what it could do, measured once or more."""
+    """Assemble the report of a run; `machine` holds one or more measurements of the machine."""
     return {
         "link": link,
         "machine": [dict(one) for one in machine],
@@ -79,10 +79,10 @@ def make_report(
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:
-    """Make one report of several runs of the same contenders.
+    """Merge the reports of several runs of the same systems.
 
     Raises:
-        ValueError: they were measured over different links.
+        ValueError: the runs used different links.
     """
     first = reports[0]
     links = sorted({one["link"]["name"] for one in reports})

@@ -1,5 +1,8 @@
 """Barrier in shared memory that starts the ranks of any system together.
 
+With the systems' own barriers, ranks would begin a timed call at times that depend on the
+measured system. The memory also holds the board for a test of barriers.
+
 With the contenders' own barriers, ranks would begin a timed call at times that depend on what is
 measured. It also holds the board on which a test of a barrier is written.
 """
@@ -56,7 +59,7 @@ class StartGate:
                         raise TimeoutError(f"rank {other} did not come to the gate")
 
     def announce(self) -> int:
-        """Write on the board that this rank is about to enter its next barrier; number it."""
+        """Announce this rank's next barrier on the board; return the barrier's number."""
         place = (2 * self._size + self._rank) * (_CACHE_LINE // 8)
         self._words[place] += 1
         return self._words[place]

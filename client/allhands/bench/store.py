@@ -74,7 +74,7 @@ def _read_result(client: "subprocess.Popen[str]") -> dict[str, float]:
 
 @contextmanager
 def open_clients(name: str, server: StoreServer, clients: int) -> Iterator[MeasuredStore]:
-    """Start the clients of a server; leaving ends them."""
+    """Start the clients of a server; end them on exit."""
     with ExitStack() as stack:
         started = []
         for number in range(clients):

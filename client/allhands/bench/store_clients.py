@@ -26,7 +26,7 @@ AsyncCall = Callable[[], Awaitable[None]]
 
 
 class StoreClient(Protocol):
-    """One client; `name` tells its keys from those of others."""
+    """A client of a store; `name` separates its keys from other clients'."""
 
     def make_calls(self) -> dict[str, Call]:
         """Return the supported calls, each finished on return."""
@@ -89,7 +89,7 @@ class AllhandsClient:
 
 
 class TcpStoreClient:
-    """torch's TCPStore; it does not acknowledge `set`, and makes one call at a time."""
+    """torch's TCPStore: `set` is not acknowledged, and calls are made one at a time."""
 
     def __init__(self, name: str, port: int, token: str) -> None:
         from torch import distributed
@@ -159,7 +159,7 @@ class EtcdClient:
 
 
 def _make_etcd_messages() -> dict[str, Any]:
-    """Make the few messages of etcd's API that are needed, with the fields that are needed."""
+    """Build the messages of etcd's API used here, with the used fields only."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto
@@ -228,7 +228,7 @@ def run_sequential(call: Call, seconds: float) -> dict[str, Any]:
 async def run_concurrent(
     client: StoreClient, operation: str, outstanding: int, seconds: float
 ) -> Any:
-    """Keep so many calls under way, and count them."""
+    """Count the calls completed with `outstanding` calls always under way."""
     act = (await client.open_async_calls())[operation]
     calls = 0
 

@@ -73,7 +73,7 @@ def run_tcpstore() -> Iterator[StoreServer]:
 
 @contextmanager
 def run_etcd() -> Iterator[StoreServer]:
-    """Run a cluster of one etcd, on a disk, as it comes."""
+    """Run a one-member etcd cluster on a disk, with default settings."""
     port, peers = _find_free_port(), _find_free_port()
     here, others = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peers}"
     with tempfile.TemporaryDirectory(prefix="allhands-bench-") as folder:

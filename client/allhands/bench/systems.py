@@ -61,7 +61,7 @@ class System(Protocol):
 
 
 class AllhandsSystem:
-    """This package, through its public calls."""
+    """allhands through its public calls."""
 
     def __init__(self, name: str) -> None:
         import allhands as ah
@@ -155,7 +155,7 @@ class AllhandsSystem:
 
 
 class TorchSystem:
-    """torch.distributed with one of its backends, on tensors that share the arrays' memory."""
+    """torch.distributed with a given backend, on tensors over the arrays' memory."""
 
     def __init__(self, backend: str, store_file: Path) -> None:
         import torch

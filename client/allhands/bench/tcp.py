@@ -27,7 +27,7 @@ class TcpFigures:
 
 
 def measure(address: str, here: Sequence[str] = (), there: Sequence[str] = ()) -> TcpFigures:
-    """Measure between two processes; `here` and `there` are commands that run another one."""
+    """Measure TCP between two processes; `here` and `there` are command prefixes."""
     program = (sys.executable, "-m", "allhands.bench.tcp")
     with subprocess.Popen([*there, *program, address], stdout=subprocess.PIPE, text=True) as echo:
         assert echo.stdout is not None

@@ -51,7 +51,7 @@ def check_allreduce(tensors: object, op: ReduceOp) -> list[AnyArray] | list[Spar
 
 
 def check_allreduce_coalesced(tensors: object, op: ReduceOp) -> list[AnyArray]:
-    """Return the arrays of one call; shapes may differ."""
+    """Return the checked arrays of a coalesced call; shapes may differ."""
     name = "allreduce_coalesced"
     given = _check_list(name, tensors, "tensors")
     _check_not_empty(name, given, "tensor list")

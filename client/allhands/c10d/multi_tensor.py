@@ -90,7 +90,7 @@ def _combine(arrays: Sequence[SparseArray], op: ReduceOp) -> SparseArray:
 
 
 def _choose_local_op(op: ReduceOp, dtype: "np.dtype[np.generic]") -> ReduceOp:
-    """Return the operation that reduces a rank's own arrays before `op`."""
+    """Return the reduction of a rank's own arrays before the collective's `op`."""
     return ReduceOp.SUM if isinstance(op.value, PremulSum) or _is_integer_average(op, dtype) else op
 
 

@@ -18,9 +18,9 @@ def abort_command(
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """Release all ranks of a job: their calls end with an error that says who aborted it, and why.
+    """Abort a job: the calls of all its ranks fail with an error that names you and the reason.
 
-    Processes are not ended; what they do about the error is up to them.
+    Processes are not ended: each program decides how to handle the error.
     """
     with open_client(coordinator, job, insecure=insecure) as control:
         told = control.abort(reason, by=describe_user())

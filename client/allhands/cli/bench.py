@@ -100,10 +100,10 @@ def bench_command(
         str, typer.Option("-o", "--output", help="How to print the result: table or json.")
     ] = "table",
 ) -> None:
-    """Time collective operations; contenders take turns in one run, ranks are processes.
+    """Time collective operations; systems take turns in one run, ranks are processes.
 
-    Every result is checked: who gets one wrong gets no figure, and the command fails. Ratios above
-    1 say how many times faster allhands was.
+    Every result is checked: a system with a wrong result gets no figure, and the command fails.
+    Ratios above 1 say how many times faster allhands was.
     """
     if output not in ("table", "json"):
         raise typer.BadParameter(f"--output is table or json, not {output!r}")

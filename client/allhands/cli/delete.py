@@ -1,6 +1,6 @@
-"""`allhands delete`: make the coordinator forget jobs, as far as nobody is in them.
+"""`allhands delete`: delete jobs without members from the coordinator.
 
-Exit status: 0 once all are forgotten, 1 if one does not exist or has members.
+Exit status: 0 once all are deleted, 1 if a job does not exist or has members.
 """
 
 from typing import Annotated

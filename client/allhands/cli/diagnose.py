@@ -47,10 +47,10 @@ def diagnose_command(
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """Ask every rank of a job where it is: who waits for whom, who is behind, who is late.
+    """Ask every rank of a job for its position: who waits for whom, who is behind, who is late.
 
-    Of a job that has ended: what failed first, and where each rank was then. Exit status 1: the job
-    has ended and failed.
+    Of a job that has ended: the first failure, and the position of each rank then. Exit status 1:
+    the job has ended and failed.
     """
     with open_client(coordinator, job, insecure=insecure) as control, explain_not_found(control):
         found = control.diagnose(choose_job(control))
@@ -90,10 +90,10 @@ def explain_not_found(control: "Control") -> Iterator[None]:
 
 
 def choose_job(control: "Control") -> str:
-    """Return the job that was named, or the only one with members, else the only one that ended.
+    """Return the named job, or the only job with members, else the only ended job.
 
     Raises:
-        NotFound: none was named, and there is not one.
+        NotFound: no job was named, and there are none or several.
     """
     from allhands.errors import NotFound
 

@@ -21,7 +21,7 @@ def get(
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """Write what the key holds to standard output, byte for byte."""
+    """Write the key's value to standard output, byte for byte."""
     with open_client(coordinator, job, insecure=insecure) as control:
         value = control.get(key)
     sys.stdout.buffer.write(value)
@@ -50,7 +50,7 @@ def delete(
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """Delete the keys; fail if one of them did not exist."""
+    """Delete the keys; fail if a key did not exist."""
     from allhands.coordinator.kv.values import format_keys
     from allhands.errors import NotFound
 

@@ -58,7 +58,7 @@ _COMMANDS = {
 
 
 def main() -> None:
-    """Run the command that the process was started with, and exit with its status."""
+    """Run the command of the process's arguments, and exit with its status."""
     try:
         make_app(sys.argv[1:])(prog_name="allhands")
     except (AllhandsError, OSError) as error:
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def make_app(arguments: Sequence[str]) -> typer.Typer:
-    """Make the command line that understands these arguments."""
+    """Make the command line application for these arguments."""
     built = typer.Typer(
         callback=_run_root, no_args_is_help=True, add_completion=False, rich_markup_mode=None
     )
@@ -103,7 +103,7 @@ def _run_root(version: _Version = False) -> None:
 
 
 def _raise_not_loaded() -> None:
-    """Stand for a command that was not asked for."""
+    """Stand in for the commands that these arguments do not select."""
     raise AssertionError("only the command that is asked for is ever called")
 
 

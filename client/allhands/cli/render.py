@@ -31,7 +31,7 @@ def show(renderable: "RenderableType") -> None:
 
 
 def format_jobs_json(jobs: "Sequence[JobStatus]", indent: int | None = None) -> str:
-    """Write the jobs as one JSON document; its form is documented at `allhands status`."""
+    """Format the jobs as one JSON document, in the form documented at `allhands status`."""
     import json
     from dataclasses import asdict
 

@@ -142,7 +142,7 @@ def run_command(
 
 
 def _check_world(placement: "Placement", min_size: int, *, has_common_job: bool) -> None:
-    """Check that `min_size` ranks can be left, and that several nodes share a job."""
+    """Check that `min_size` ranks are possible, and that several nodes share a job."""
     if min_size > placement.local_size:
         raise typer.BadParameter(
             f"{min_size} of {placement.local_size} ranks cannot be left", param_hint="--min-size"

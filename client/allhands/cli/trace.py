@@ -32,7 +32,7 @@ def trace_command(
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """Write what all ranks recorded as one trace; open it at https://ui.perfetto.dev."""
+    """Write the recorded calls of all ranks as one trace; open it at https://ui.perfetto.dev."""
     with open_client(coordinator, job, insecure=insecure) as control, explain_not_found(control):
         found = control.reports(choose_job(control), last)
     document = _make_document(found)

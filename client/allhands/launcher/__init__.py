@@ -1,1 +1,1 @@
-"""Start the ranks of a job on this host, carry their output, and end them together."""
+"""The launcher: starts the ranks of a job on this host, carries output, stops all together."""

@@ -1,4 +1,4 @@
-"""A child process whose end can be awaited before its number is free for others."""
+"""A child process whose exit can be awaited before its pid is reused."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 
 
 class Child:
-    """A process in a session and process group of its own, which both bear its number.
+    """A process that leads a new session and process group, both with its pid as number.
 
     Not asyncio's: uvloop starts processes with fork, which gRPC's threads are not ready for,
-    where `subprocess` has vfork; and asyncio reaps a process before it tells of its end, so that a
-    signal to its group might hit another one that has got the number since.
+    where `subprocess` has vfork; and asyncio reaps a process before the exit is reported, so that a
+    signal to its group might hit another process that has got the number since.
     """
 
     def __init__(
@@ -25,10 +25,10 @@ class Child:
         stdout: int,
         stderr: int | None = None,
     ) -> None:
-        """Start it; descriptors are as `subprocess` takes them.
+        """Start the process; descriptors are as `subprocess` takes them.
 
         Raises:
-            OSError: the system would not.
+            OSError: the system refused to start the process.
         """
         self._process = subprocess.Popen(
             arguments,
@@ -52,7 +52,7 @@ class Child:
             self._loop.call_soon_threadsafe(self._ended.set)
 
     async def wait_ended(self) -> None:
-        """Wait until the process has ended, for as long as it runs; its number stays taken."""
+        """Wait, without a limit, until the process has ended; its pid stays taken."""
         await self._ended.wait()
 
     def has_ended(self) -> bool:
@@ -60,9 +60,9 @@ class Child:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def reap(self) -> int:
-        """Free the number of the process, which has ended; return its status.
+        """Reap the ended process, which frees its pid; return its status.
 
-        That is its exit status, or -n if signal n killed it.
+        The status is the exit status, or -n for a process killed by signal n.
         """
         return self._process.wait()
 

@@ -107,7 +107,7 @@ class OutputPriority:
 
 @dataclass(slots=True)
 class Pump:
-    """Carries one stream of one rank: lines with its prefix to `target`, as they are to `tee`.
+    """Carries the output stream of a rank: prefixed lines to `target`, raw bytes to `tee`.
 
     Owns `source`, the reading end of a pipe in non-blocking mode, and closes it at the end.
     """

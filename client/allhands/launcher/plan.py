@@ -45,7 +45,7 @@ class LaunchPlan:
 
 
 def choose_master(placement: Placement, endpoint: JobEndpoint) -> tuple[str, int]:
-    """Choose an address for other libraries: a free port here, or one all nodes agree on."""
+    """Choose MASTER_ADDR and MASTER_PORT: a free port here, or one that all nodes derive alike."""
     if placement.nodes > 1:
         return endpoint.host, derive_port(endpoint.job)
     with socket.create_server(("127.0.0.1", 0)) as probe:

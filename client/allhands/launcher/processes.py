@@ -34,12 +34,13 @@ class RankProcess:
 
 
 def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]) -> RankProcess:
-    """Start a program: the path of an interpreter, and its arguments.
+    """Start a rank's program: the path of an interpreter, and its arguments.
 
-    The rank dies with this thread, and reads nothing: a terminal gives input to one session.
+    The rank dies with the calling thread. Its stdin is empty, since a terminal gives input to one
+    session only.
 
     Raises:
-        OSError: the system would not start it.
+        OSError: the system refused to start the process.
     """
     stdout, stdout_of_rank = os.pipe()
     stderr, stderr_of_rank = os.pipe()
@@ -70,7 +71,7 @@ class ReaperProcess:
         """Start the reaper of the processes whose environment names this launch.
 
         Raises:
-            OSError: the system would not start it.
+            OSError: the system refused to start the process.
         """
         self._mark = f"{LAUNCH_VARIABLE}={launch}"
         self._groups: set[int] = set()

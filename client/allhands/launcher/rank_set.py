@@ -1,4 +1,4 @@
-"""Run the ranks of one host: the asynchronous shell around `supervision`."""
+"""The ranks of one host: the asynchronous shell around `supervision`."""
 
 import asyncio
 import signal

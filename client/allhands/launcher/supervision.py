@@ -191,7 +191,7 @@ class Supervisor:
 
     @property
     def has_signalled(self) -> bool:
-        """Whether ranks have been told to end: how they end says nothing about them from then."""
+        """Whether ranks were signalled to end: exits from then on are no failures."""
         return self._excluded is not None
 
     def _plan_termination(self) -> tuple[Action, ...]:
@@ -207,7 +207,7 @@ class Supervisor:
         )
 
     def _is_tolerated(self) -> bool:
-        """Whether enough ranks are left that the others' failing is no trouble."""
+        """Whether enough ranks are left to tolerate the failed ranks."""
         failed = sum(status != 0 for status in self._statuses.values())
         return self._min_size > 0 and self._count - failed >= self._min_size
 
@@ -224,7 +224,7 @@ class Supervisor:
         return self._split_at_timer(actions)
 
     def _split_at_timer(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
-        """Split off what is due now, up to and with the first wait; keep the rest for later."""
+        """Return the actions up to and with the first wait; keep the rest for later."""
         waits = (index for index, order in enumerate(actions, 1) if isinstance(order, StartTimer))
         due = next(waits, len(actions))
         self._pending = actions[due:]
@@ -258,7 +258,7 @@ class Supervisor:
         return FirstFailure(blamed.rank, blamed.is_here, status, blamed, of_victim)
 
     def _find_victim(self, failure: RankFailure) -> int:
-        """Return the first suspect that ended badly; the last one if none came to its end."""
+        """Return the first suspect with a nonzero status, else the last suspect."""
         bad = (rank for rank in failure.suspects if self._statuses.get(rank))
         return next(bad, failure.suspects[-1])
 

@@ -1,4 +1,4 @@
-"""Bucket: gradients that travel as one array, and their progress in a step."""
+"""Bucket: gradients reduced as one array, and their progress in a step."""
 
 import concurrent.futures
 from abc import ABC, abstractmethod
@@ -60,7 +60,7 @@ class Bucket(ABC):
 
     @abstractmethod
     def _store_average(self, average: Any) -> None:
-        """Store averages that are like the buffer."""
+        """Store averages of the buffer's shape and dtype."""
 
     def reset(self) -> None:
         """Wait for gradients once more."""
@@ -76,10 +76,11 @@ class Bucket(ABC):
         self._future = comm_hook.check_future(hook(state, self._make_grad_bucket()))
 
     def collect(self) -> None:
-        """Wait for the averages and store each in place of its gradient.
+        """Wait for the averages, and write each in place of its gradient.
 
         Raises:
-            TimeoutError: the future of a hook is not completed within the group's timeout.
+            TimeoutError: the future of a hook did not complete within the group's timeout; the
+                gradients are undefined then.
         """
         assert self._future is not None, "it has been launched"
         seconds = max(clip_timeout(self._group.timeout), 0)

@@ -1,4 +1,4 @@
-"""Assignment of gradients to buckets, by size, of one dtype each. Pure."""
+"""Assignment of gradients to buckets by size and dtype. Pure."""
 
 import itertools
 from collections.abc import Collection, Sequence

@@ -1,6 +1,6 @@
-"""Functional collectives of several arrays: one call for all of one dtype.
+"""Functional collectives of several arrays: a single call per dtype.
 
-What is returned for arrays of one dtype may be views of one array, as long as all of them.
+Returned arrays of one dtype may be views of one array, which stays alive as long as any view.
 """
 
 from collections.abc import Iterator, Sequence
@@ -117,7 +117,7 @@ def _group_by_dtype(arrays: Sequence[AnyArray]) -> list[list[int]]:
 
 
 def _iterate_spans(counts: Sequence[int], indices: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield each array's index, and the span of its elements among all."""
+    """Yield each array's index, and the span of its elements in the flat array."""
     start = 0
     for at, count in zip(indices, counts, strict=True):
         yield at, start, start + count

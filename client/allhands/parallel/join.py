@@ -54,7 +54,7 @@ class Joinable(ABC):
 
     @abstractmethod
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Return the hook for one `Join`, which passes on all its other keyword arguments."""
+        """Return the hook for one `Join`; `kwargs` are all its other keyword arguments."""
 
     @property
     @abstractmethod
@@ -129,13 +129,13 @@ class Join:
 
     @staticmethod
     def notify_join_context(joinable: Joinable) -> Work | None:
-        """Tell the joined ranks that this rank begins another iteration.
+        """Notify the joined ranks that this rank begins another iteration.
 
-        A joinable calls it before the collectives of each iteration. Outside of a `Join` that is
-        enabled, and for all but the first of its joinables, it does nothing.
+        A joinable calls this before the collectives of each iteration. Outside of an enabled
+        `Join`, and for all joinables but the first, this does nothing.
 
         Returns:
-            The work of an all_reduce that has begun; None if there is none to wait for.
+            The work of an all_reduce under way; None if there is none to wait for.
 
         Raises:
             RuntimeError: a rank has exhausted its inputs, and the `Join` throws then.

@@ -1,4 +1,4 @@
-"""Lazy future: completed by the thread that asks for its result."""
+"""Lazy future: completed by the first thread to request its result."""
 
 import threading
 from collections.abc import Callable

@@ -37,16 +37,17 @@ class DeviceMesh:
         *,
         timeout: float | None = None,
     ) -> None:
-        """Lay ranks out and make the groups of this one.
+        """Arrange ranks in a grid and make this rank's groups; a collective call of the world.
 
         Args:
-            mesh: ranks of the world, each once at most, in any number of dimensions.
-            mesh_dim_names: a name for each dimension, if they are to have some.
+            mesh: ranks of the world as an integer array of any number of dimensions, each rank at
+                most once.
+            mesh_dim_names: a name for each dimension; None: unnamed.
             timeout: seconds that a call on the groups may take; None: as in the world.
 
         Raises:
-            TypeError: not whole numbers.
-            ValueError: a rank twice, or one that the world does not have; names that do not fit.
+            TypeError: `mesh` holds something else than whole numbers.
+            ValueError: a rank occurs twice or is not in the world; the names do not fit.
         """
         world = default_group()
         ranks = _check_ranks(mesh, world.size)
@@ -163,11 +164,12 @@ class DeviceMesh:
     def flatten(self, name: str | None = None) -> "DeviceMesh":
         """Return the mesh's ranks in one dimension, with a group of all.
 
-        All its ranks call this. Asked for again it is the same; the mesh of which this is a part
-        gives it by its name: `mesh["dp", "tp"].flatten()`, then `mesh["dp_tp"]`.
+        A collective call of the mesh's ranks. Repeated calls return the same mesh; the mesh that
+        this one was sliced from finds it by name: `mesh["dp", "tp"].flatten()`, then
+        `mesh["dp_tp"]`.
 
         Args:
-            name: of the dimension; None: those of the dimensions, joined by "_".
+            name: of the new dimension; None: the names of the dimensions, joined by "_".
 
         Raises:
             ValueError: a dimension has that name, or other ranks were flattened under it.

@@ -4,10 +4,10 @@ from allhands.collectives.reduction import ReduceOp
 
 
 def parse_op(op: ReduceOp | str) -> ReduceOp:
-    """Return the operation named "sum", "avg", "max" or any other of `ReduceOp`.
+    """Return the reduction of a name: "sum", "avg", "max" or any other of `ReduceOp`.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: the name is unknown.
     """
     if not isinstance(op, str):
         return op

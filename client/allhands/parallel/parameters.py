@@ -27,8 +27,8 @@ class Parameters:
         """Check the parameters that are not ignored.
 
         Raises:
-            TypeError: no array, or of a dtype that does not hold averages.
-            ValueError: none is left; a name or place to ignore that does not exist.
+            TypeError: a parameter is no array, or of a dtype that cannot hold averages.
+            ValueError: no parameter is left, or a name or index to ignore does not exist.
         """
         if isinstance(parameters, Mapping):
             self._names: list[str] | None = [*parameters]
@@ -70,11 +70,11 @@ class Parameters:
         return f"parameter{'' if len(names) == 1 else 's'} {', '.join(names[:_MAX_NAMED])}{more}"
 
     def check_gradient(self, index: int, gradient: Gradient, is_written: bool) -> None:
-        """Refuse a gradient unlike its parameter.
+        """Check that a gradient matches its parameter.
 
         Raises:
-            TypeError: no array, or none that is sparse where it has to be.
-            ValueError: another shape or dtype, or it is to be written and cannot be.
+            TypeError: not an array, or not sparse where the parameter is declared sparse.
+            ValueError: the shape or dtype differs, or `is_written` and the array is read-only.
         """
         name = f"the gradient of {self.format_names([index])}"
         found: Gradient
@@ -100,7 +100,7 @@ class Parameters:
             check_target(gradient, name)
 
     def describe(self) -> object:
-        """Return the facts that must be the same on all ranks."""
+        """Return the facts that all ranks must agree on."""
         arrays = [(one, self.arrays[one].dtype.str, self.arrays[one].shape) for one in self.indices]
         return arrays, sorted(self.sparse)
 

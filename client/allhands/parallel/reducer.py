@@ -144,7 +144,7 @@ class Reducer(Joinable):
         return view
 
     def prepare_for_forward(self) -> None:
-        """Check that the step before has ended; optional.
+        """Check that the previous step has ended; optional.
 
         Raises:
             RuntimeError: gradients were marked ready and not waited for.
@@ -156,12 +156,12 @@ class Reducer(Joinable):
             )
 
     def prepare_for_backward(self, unused: Iterable[Key] = ()) -> None:
-        """Name the parameters unused in this step, so that no bucket waits.
+        """Name the parameters unused in this step, so that no bucket waits for their gradients.
 
-        Without this call `wait` finds them.
+        Optional: without this call, `wait` finds the unused parameters.
 
         Raises:
-            RuntimeError: there must be none: `find_unused_parameters` is off.
+            RuntimeError: `find_unused_parameters` is off, so that no parameter may be unused.
         """
         places = {self._parameters.get_index(key) for key in unused} - self._left_out
         if places and not self._may_leave_out:
@@ -181,12 +181,14 @@ class Reducer(Joinable):
 
         Args:
             key: the parameter.
-            gradient: this rank's gradient; `wait` overwrites it with the average, except where
-                gradients live in buckets: then it is copied there, and None says it is there.
+            gradient: this rank's gradient, of the parameter's shape and dtype; the caller's memory,
+                which `wait` overwrites with the average. Do not touch it until then. Where
+                gradients live in buckets it is copied there, and None says that it is already
+                there.
 
         Raises:
-            TypeError, ValueError: it is not like the parameter, or cannot be written.
-            RuntimeError: this step has it already; or what the hook raises, which ends the step.
+            TypeError, ValueError: the gradient does not match the parameter, or is read-only.
+            RuntimeError: this step has it already; or any error of the hook, which ends the step.
         """
         place = self._parameters.get_index(key)
         bucket = self._bucket_by_index[place]
@@ -267,7 +269,7 @@ class Reducer(Joinable):
         return self._group
 
     def shadow(self) -> None:
-        """Make the collectives of one step with zero gradients; keep own gradients."""
+        """Make the collectives of one step with zero gradients; own gradients stay unchanged."""
         self._finish(self._start_step(), is_own=False)
 
     def take_over(self, is_source: bool) -> None:
@@ -300,7 +302,7 @@ class Reducer(Joinable):
         return make_layouts(buckets, parameters.arrays, parameters.indices, parameters.sparse)
 
     def _get_view(self, index: int) -> AnyArray | None:
-        """Return the memory of a gradient inside its bucket."""
+        """Return a gradient's memory inside its bucket; None if gradients live outside."""
         bucket = self._bucket_by_index[index]
         if not self._uses_views or not isinstance(bucket, DenseBucket):
             return None

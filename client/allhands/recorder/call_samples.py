@@ -16,7 +16,7 @@ class CallSampler:
         self._samples: list[tuple[int, float]] = []
 
     def note(self, sequence: int, started_at: float) -> None:
-        """Take in that a call began."""
+        """Record the start time of a call, if its number is sampled."""
         if sequence % self._stride:
             return
         if len(self._samples) == MAX_SAMPLES:

@@ -12,8 +12,8 @@ def merge(
     """Return the calls of one group without duplicates, in order of creation.
 
     Args:
-        core: what the native core recorded, each with whether it came to it through the queue:
-            then it knows when and how it ran, and the queue who asked for it.
+        core: the native core's records, each with whether the call came through the queue: the
+            core knows when and how such a call ran, the queue its call site.
     """
     asked = {one.sequence: one for one in queue if one.sequence}
     told = [one for one in queue if not one.sequence]

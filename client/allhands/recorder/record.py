@@ -58,7 +58,7 @@ def format_source(file: str, line: int, function: str) -> str:
 
 
 def classify_outcome(error: BaseException | None) -> str:
-    """Return which of OUTCOMES an operation had that ended in this."""
+    """Return the item of OUTCOMES for an operation that ended with `error`."""
     match error:
         case None:
             return "ok"

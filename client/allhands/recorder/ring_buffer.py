@@ -10,7 +10,7 @@ from allhands.recorder.source import find_caller, locate
 
 
 class OperationEntry:
-    """An operation, from when it was asked for until it has ended; written by one thread a time."""
+    """An operation from submission to completion; written by one thread at a time."""
 
     __slots__ = (
         "_code",
@@ -55,7 +55,7 @@ class OperationEntry:
         self._code, self._instruction = find_caller()
 
     def set_source(self, source: "tuple[CodeType | None, int]") -> None:
-        """Say where the program asked for it, if it did so elsewhere; see `source.caller`."""
+        """Set the call site in the program, if not the current frame; see `source.caller`."""
         self._code, self._instruction = source
 
     def start(self) -> None:
@@ -114,10 +114,9 @@ class RingBuffer:
         label: str | None,
         peer: int | None = None,
     ) -> OperationEntry | None:
-        """Remember an operation that the caller asks for; None: nothing is remembered.
+        """Add an operation at its submission; None: the recorder is off.
 
-        `signature` is put into words when somebody reads. `peer` is the rank of the world that a
-        message goes to or comes from.
+        `signature` is formatted when read. `peer` is the world rank of a message's other end.
         """
         if not self._entries.maxlen:
             return None
@@ -126,7 +125,7 @@ class RingBuffer:
         return entry
 
     def list_entries(self) -> list[OperationEntry]:
-        """Return all of them, oldest first."""
+        """Return all entries, oldest first."""
         return list(self._entries)
 
     def find(self, sequence: int) -> OperationEntry | None:

@@ -1,4 +1,4 @@
-"""Assertions about one rank that fail or pass on all ranks alike."""
+"""Assertions about one rank that pass or fail on all ranks together."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""`allhands serve` in a process of its own, for tests that want a real coordinator."""
+"""A coordinator as a child process (`allhands serve`), for tests."""
 
 import json
 import os
@@ -62,13 +62,13 @@ class DaemonProcess:
 
 @contextmanager
 def run_daemon(runtime: Path, *arguments: str) -> Iterator[DaemonProcess]:
-    """Run `allhands serve --listen 127.0.0.1:0 ARGUMENTS`; leaving ends it.
+    """Run `allhands serve --listen 127.0.0.1:0 ARGUMENTS` within a block.
 
     `runtime` is an empty directory that takes the place of the user's runtime directory.
 
     Raises:
-        RuntimeError: it ended before it listened; the text is what it said.
-        subprocess.TimeoutExpired: it did not end when told to, and was killed.
+        RuntimeError: the process ended before it listened; the text is its output.
+        subprocess.TimeoutExpired: it did not end on SIGTERM, and was killed.
     """
     environ = {key: value for key, value in os.environ.items() if not key.startswith("ALLHANDS_")}
     environ["XDG_RUNTIME_DIR"] = str(runtime)

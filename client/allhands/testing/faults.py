@@ -51,7 +51,7 @@ class FaultEvent:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """Planned delay, rate, copies and faults of one message."""
+    """The plan for one message: delay, rate, copies and faults."""
 
     delay: float = 0.0
     rate: float = math.inf
@@ -132,7 +132,7 @@ class Plan:
         after: float = 0.0,
         until: float = math.inf,
     ) -> "Plan":
-        """Delay messages, and with them later messages of the link."""
+        """Delay messages; later messages of the link wait behind a delayed message."""
         return self._add("delay", link, probability, nth, after, until, seconds)
 
     def slow(
@@ -193,7 +193,7 @@ class Plan:
         after: float = 0.0,
         until: float = math.inf,
     ) -> "Plan":
-        """Let messages be overtaken by the next one, which no link should."""
+        """Swap a message with the next message, against the contract of links."""
         return self._add("reorder", link, probability, nth, after, until)
 
     def flip(
@@ -206,13 +206,13 @@ class Plan:
         after: float = 0.0,
         until: float = math.inf,
     ) -> "Plan":
-        """Change one bit of a message, counted from its first, and on from its end; None: any."""
+        """Flip bit `bit` of a message, modulo the message's length in bits; None: a random bit."""
         return self._add("flip", link, probability, nth, after, until, -1 if bit is None else bit)
 
     def partition(
         self, *sides: Collection[int], after: float = 0.0, seconds: float = math.inf
     ) -> "Plan":
-        """Hold back all that goes from one side to another; it arrives afterwards, if it ends."""
+        """Hold back messages between the sides; delivered when the partition ends."""
         if len(sides) < 2:
             raise ValueError("a partition has two sides at least")
         made = tuple(map(frozenset, sides))
@@ -234,11 +234,11 @@ class Plan:
 
     @property
     def log(self) -> list[FaultEvent]:
-        """Faults that have occurred, by time."""
+        """Faults that occurred, in order of time."""
         return sorted(self._log)
 
     def begin(self) -> None:
-        """Forget what an earlier run has logged."""
+        """Clear the log of an earlier run."""
         self._log.clear()
         self.is_over = False
 

@@ -88,14 +88,14 @@ class FaultyChannel:
         self._enqueue(self._clock.now(), 0, act)
 
     def clear(self) -> None:
-        """Lose what is on its way."""
+        """Drop the messages under way."""
         self._queue.clear()
         self._overtaken = None
         self._nbytes = 0
         self._notify()
 
     def close(self) -> None:
-        """Lose what is on its way, and all to come. Idempotent."""
+        """Drop the messages under way and all later messages. Idempotent."""
         self._is_closed = True
         self.clear()
         if self._timer is not None:
@@ -161,7 +161,7 @@ class FaultyChannel:
 
 
 class FaultyChannels:
-    """All directions of traffic under one plan; nothing goes wrong before it begins."""
+    """The channels of all directions under one plan; without faults before `begin`."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -196,7 +196,7 @@ class FaultyChannels:
             wire._arm()
 
     def close(self) -> None:
-        """Lose what is on its way."""
+        """Drop the messages under way."""
         for timer in self._timers:
             timer.cancel()
         for wire in self._channels.values():

@@ -42,7 +42,7 @@ class FaultyLink:
             await self._channel.wait_room()
 
     def let_go(self) -> None:
-        """Nothing: frames are copied when they are taken."""
+        """Do nothing: frames are copied when sent."""
 
     async def close(self) -> None:
         if not self._is_closed:

@@ -77,7 +77,7 @@ class FaultySession:
         await self._end("the channel was closed", grpc.StatusCode.CANCELLED)
 
     async def sever(self) -> None:
-        """Break the connection for good, for both sides: one of them is no more. Idempotent."""
+        """Break the connection for good, for both sides. Idempotent."""
         self._is_down = True
         await self._end("the connection broke", grpc.StatusCode.UNAVAILABLE)
         served = list(self._serving)
@@ -136,7 +136,7 @@ class FaultySession:
 
 
 class _FaultyCall:
-    """One call under way: its two halves, and the servicer's task between them."""
+    """A call under way: its two halves, and the servicer's task between them."""
 
     def __init__(
         self, session: FaultySession, method: Any, pack: Pack, parse: Parse, timeout: float
@@ -173,7 +173,7 @@ class _FaultyCall:
         raise NotImplementedError
 
     async def wait_ended(self) -> None:
-        """Return when the servicer has done with it."""
+        """Wait until the servicer has finished the call."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -193,7 +193,7 @@ class _FaultyCall:
         self._task = self._session.serve(run_work())
 
     def on_finished(self) -> None:
-        """Learn, at the rank's half, that the servicer ended well."""
+        """Handle, at the rank's half, the servicer's normal end."""
 
 
 class _FaultyContext:
@@ -219,7 +219,7 @@ class _FaultyContext:
 
 
 class _FaultyUnary(_FaultyCall):
-    """A question and its answer."""
+    """A unary call under a plan of faults."""
 
     async def run(self, request: Any) -> Any:
         self._answer: asyncio.Future[Any] = self._loop.create_future()

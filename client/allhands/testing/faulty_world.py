@@ -115,7 +115,7 @@ class FaultyWorld:
         return self._channels.clock.now()
 
     async def open_group(self, ranks: Sequence[int], name: str = f"{WORLD}/1") -> list[Group]:
-        """Make a group of some ranks; return it as each of them has it."""
+        """Make a group of some ranks; return the group's object of each."""
         return [
             Group(
                 await self.ranks[rank].worker.open_group(name, ranks),
@@ -155,7 +155,7 @@ class FaultyWorld:
             await self.ranks[rank].kill()
 
     async def aclose(self) -> None:
-        """End everything, now that nothing goes wrong any more. Idempotent."""
+        """Stop all ranks, with all faults healed. Idempotent."""
         for killing in self._kill_tasks:
             killing.cancel()
         await asyncio.gather(*self._kill_tasks, return_exceptions=True)
@@ -166,7 +166,7 @@ class FaultyWorld:
         self._channels.close()
 
     async def _join(self, rank: int, network: FaultyNetwork, servicer: object) -> FaultyRank:
-        """Do for one rank what `Worker.start` does where there are ports."""
+        """Join one rank, as `Worker.start` does for a rank with ports."""
         endpoint = Endpoint(_ADDRESS, None)
         channel = FaultySession(network.channels, rank, servicer)
         session = Session(configure_channel(endpoint), channel, _JOB)  # type: ignore[arg-type]
@@ -194,7 +194,7 @@ class FaultyWorld:
 
 
 class _StallingExecutor:
-    """Hands the calls of a rank over, when it is not stalled."""
+    """Executor that passes on a rank's calls unless stalled."""
 
     callbacks = None
 

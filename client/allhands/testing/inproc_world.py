@@ -1,7 +1,7 @@
 """A world of ranks within one event loop: groups as users have them, without processes.
 
-For tests of what is called on a `Group`. The ranks speak over `transport.inproc`, and a fake
-registry stands where a worker has its coordinator.
+For tests of `Group`'s calls. The ranks are linked by `transport.inproc`, with a fake peer directory
+in place of a worker's coordinator.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ VerdictFunction = Callable[[str, int, Sequence[int]], Verdict | CallCancellation
 
 
 def judge_unknown(group: str, sequence: int, waiting_on: Sequence[int]) -> None:
-    """The verdict of a coordinator that cannot be reached."""
+    """Return the verdict of an unreachable coordinator: None."""
 
 
 @asynccontextmanager
@@ -196,7 +196,7 @@ class InprocRank:
 
 
 class InprocWorld:
-    """The ranks, and the groups that they have opened."""
+    """The ranks of the world, and their open groups."""
 
     callbacks = None
 
@@ -220,7 +220,7 @@ class InprocWorld:
         """The group of all ranks, as each of them has it."""
 
     def open_group(self, name: str, ranks: Sequence[int]) -> list[Group]:
-        """Make a group of some ranks of the world; return it as each of them has it."""
+        """Make a group of some ranks of the world; return the group's object of each."""
         groups = []
         for place, rank in enumerate(ranks):
             owner = self.ranks[rank]
@@ -282,14 +282,14 @@ class InprocWorld:
             await one.aclose()
 
     def call(self, act: Callable[..., object], *arguments: object) -> None:
-        """Call a function on the loop, soon: what a `Group` hands its calls over with."""
+        """Schedule a function on the loop: the executor of a `Group`'s calls."""
         self._loop.call_soon(act, *arguments)
 
     def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
         return False  # it runs already, and calls are made on it
 
     async def _wait_handed_over(self) -> None:
-        """Return when every call made so far has come to its engine."""
+        """Wait until every call made so far has reached its engine."""
         await asyncio.sleep(0)  # `call_soon` keeps the order, so what was called before has run
 
     def _list_others(self, rank: int) -> list[InprocRank]:

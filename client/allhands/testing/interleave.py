@@ -1,4 +1,4 @@
-"""Schedules of all ranks in one process, each rank at its own pace: the search for deadlock."""
+"""Simulation of all ranks' schedules at independent paces: the search for deadlocks."""
 
 import random
 from collections import Counter, defaultdict, deque
@@ -125,7 +125,7 @@ class _ScheduleRun:
         one.has_begun = False
 
     def _find_missing(self, one: _RankProgress) -> list[int]:
-        """Return the ranks whose messages for this round have not all arrived."""
+        """Return the ranks with messages of this round still to arrive."""
         return [
             peer
             for peer, count in one.expected.items()
@@ -139,7 +139,7 @@ class _ScheduleRun:
 
 
 def _pick_first_to_each(sends: Sequence[Send]) -> list[Send]:
-    """Return the messages that may go next: order per peer is kept."""
+    """Return the next message for each peer: order per peer is kept."""
     first: dict[int, Send] = {}
     for send in sends:
         first.setdefault(send.peer, send)

@@ -25,7 +25,7 @@ S = TypeVar("S")
 
 
 def run_in_loop(test: Callable[[S], Coroutine[None, None, None]]) -> Callable[[S], None]:
-    """Let a test be a plain method that runs its coroutine."""
+    """Turn a coroutine test method into a plain method with an event loop."""
 
     @functools.wraps(test)
     def run(self: S) -> None:
@@ -35,7 +35,7 @@ def run_in_loop(test: Callable[[S], Coroutine[None, None, None]]) -> Callable[[S
 
 
 def make_frame(number: int, payload: bytes = b"") -> bytes:
-    """Make a frame that can be told from others by its sequence number."""
+    """Make a frame, identified by its sequence number."""
     header = Header(FrameKind.DATA, MessageKey(1, number), 0, len(payload), 0, len(payload))
     return header.pack() + payload
 
@@ -64,7 +64,7 @@ class RecordingReceiver:
         self._changed.set()
 
     async def wait_counts(self, *, frames: int = 0, breaks: int = 0) -> None:
-        """Return when that many have come."""
+        """Wait until the numbers of received frames and breaks are reached."""
         async with asyncio.timeout(_PATIENCE):
             while len(self.frames) < frames or len(self.breaks) < breaks:
                 self._changed.clear()
@@ -77,7 +77,7 @@ class LinkSuite:
     def fabrics(
         self, receivers: Sequence[Receiver]
     ) -> AbstractAsyncContextManager[Sequence[Fabric]]:
-        """Give one fabric for each receiver, rank by rank, all of one world."""
+        """Yield a fabric for each receiver, by rank, all of one world."""
         raise NotImplementedError
 
     @asynccontextmanager

@@ -33,7 +33,7 @@ class RankDied(Exception):
 
 
 class LocalRun:
-    """Running call of `LocalCluster.start`; for one thread."""
+    """A running call of `LocalCluster.start`; not thread-safe."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class LocalRun:
         return tuple(process.pid for process in self._processes)
 
     def connect(self) -> Control:
-        """Open a client of the ranks' job: its keys, barriers and status; the caller closes it."""
+        """Open a client of the ranks' job (keys, barriers, status); the caller closes it."""
         return client.connect(self._url, token=self._token, timeout=self._deadline)
 
     def kill(self, rank: int, signum: int = signal.SIGKILL) -> None:
-        """Send a signal to a rank, unless it has ended; by default the one that ends it at once."""
+        """Send a signal to a rank, SIGKILL by default; nothing if the rank has ended."""
         if self._processes[rank].returncode is None:
             os.kill(self._processes[rank].pid, signum)
 
@@ -99,7 +99,7 @@ class LocalRun:
         return [self._errors.get(rank, self._results.get(rank)) for rank in range(self._size)]
 
     def close(self) -> None:
-        """End what is left of the processes. Idempotent."""
+        """Kill the remaining processes. Idempotent."""
         for connection in list(self._connections):
             self._kill_and_reap(connection)
 

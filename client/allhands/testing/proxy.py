@@ -138,9 +138,9 @@ async def greeting(reader: asyncio.StreamReader) -> tuple[bytes, int]:
 
 @contextmanager
 def session_through(plan: Plan, rank: int, coordinator: HostPort) -> Iterator[Proxy]:
-    """Run a proxy to a coordinator for one rank, whose URL is to have the proxy's port.
+    """Run a proxy to a coordinator for one rank; the rank's URL must have the proxy's port.
 
-    Only gRPC goes through it: with that the session, and questions about ranks.
+    Only gRPC goes through the proxy: the session, and questions about ranks.
     """
 
     async def greet(_: asyncio.StreamReader) -> tuple[bytes, int]:
@@ -176,7 +176,7 @@ def links_through(plan: Plan, rank: int) -> Iterator[list[Proxy]]:
 
 @contextmanager
 def _run_proxy(plan: Plan, target: HostPort, rank: int, greet: Greet) -> Iterator[Proxy]:
-    """Run a proxy on a thread of its own."""
+    """Run a proxy on a dedicated thread."""
     made: list[Proxy] = []
     ready, over = threading.Event(), threading.Event()
 

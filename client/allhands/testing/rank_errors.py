@@ -45,7 +45,7 @@ def raise_first(errors: Mapping[int, BaseException], size: int) -> None:
 def make_stuck_error(
     stuck: Mapping[int, str], errors: Mapping[int, BaseException], size: int, deadline: float
 ) -> RanksStuck:
-    """Word that ranks did not end in time; `stuck` says where each of them was."""
+    """Make the error for ranks still running at the deadline; `stuck` maps rank to stack."""
     first, cause, said = min(stuck), None, f"within {deadline:g} s"
     for rank, error in errors.items():
         if rank not in stuck:

@@ -52,10 +52,10 @@ class Outcome:
 
 
 def load_module(module: str, file: str) -> None:
-    """Let a module be found under its name, as in the process where it was loaded.
+    """Load a module under its name, as in the parent process.
 
     Raises:
-        ImportError: it is neither importable nor a file.
+        ImportError: the module is neither importable nor a file.
     """
     if module == "__main__":
         if file:
@@ -81,7 +81,7 @@ def _load_file(name: str, file: str) -> Any:
 
 
 class _RankProgram:
-    """This process, and who has started it."""
+    """The program of a rank process, and the connection to its parent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -131,7 +131,7 @@ def _make_failure(error: BaseException) -> Outcome:
 
 
 def main() -> None:
-    """Be a rank; the only argument of the process says where it is told what to do."""
+    """Run a rank; the process's only argument names the parent's connection."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)  # what this process starts must not keep it open
     _RankProgram(Connection(descriptor)).run()

@@ -45,7 +45,7 @@ class RawMember:
         return event
 
     def close(self) -> None:
-        """Break the session, unless it has been left."""
+        """Break the session, unless already left."""
         self._requests.put(None)
         self._events.cancel()
         self._channel.close()

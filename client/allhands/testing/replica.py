@@ -20,7 +20,7 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _AreaState:
-    """An area, and which of its elements nobody has written yet; None: all are defined."""
+    """An area and the mask of its undefined elements; None: all are defined."""
 
     values: Array
     undefined: npt.NDArray[np.bool_] | None
@@ -48,7 +48,7 @@ class Replica:
         }
 
     def begin(self, index: int) -> None:
-        """Do the copies of a round, and check what its receives may meet."""
+        """Do the copies of a round, and check the spans of its receives."""
         step = self.rounds[index]
         for copy in step.copies:
             self._copy(index, copy)
@@ -142,11 +142,11 @@ def make_replicas(
     outputs: Sequence[Array],
     reduce: Reduce,
 ) -> list[Replica]:
-    """Set up all ranks, and check what can be told before anything moves.
+    """Make the replicas of all ranks; check all that is known before data moves.
 
     Raises:
         ScheduleError: ranks list different numbers of rounds, or a peer that is no other rank.
-        ValueError: there is not one buffer for each schedule.
+        ValueError: the numbers of buffers and schedules differ.
     """
     size = len(schedules)
     given: Sequence[Array | None] = [None] * size if inputs is None else inputs

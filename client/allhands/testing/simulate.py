@@ -29,7 +29,7 @@ def simulate(
     inputs: Sequence[Array] | None = None,
     reduce: Reduce = np.add,
 ) -> Traffic:
-    """Play the schedules of all ranks, one of each by rank, and hold them to the law of a round.
+    """Run the schedules of all ranks, given by rank, and check the law of a round.
 
     `outputs` are 1-D arrays that receive the results in place. Where the operation itself is in
     place there are no `inputs`, and `outputs` hold what goes in; otherwise `outputs` count as

@@ -15,7 +15,7 @@ _PATIENCE = 10.0
 
 
 class StoreSuite:
-    """Tests that take the fixture `store`."""
+    """The conformance tests of a Store; subclasses supply the fixture `store`."""
 
     def test_get_returns_what_was_set(self, store: Store) -> None:
         store.set("key", b"\x00\xff")
@@ -273,7 +273,7 @@ class StoreSuite:
 
 
 def _run_in_thread(call: Callable[[], object]) -> Future[object]:
-    """Run `call` in a thread of its own; return once that thread runs."""
+    """Run `call` on a new thread; return once the thread runs."""
     future: Future[object] = Future()
     running = threading.Event()
 

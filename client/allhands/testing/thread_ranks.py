@@ -1,7 +1,7 @@
 """Threads of one process as ranks: shared loop and coordinator.
 
-What decides is what decides in production: a worker for each, and a coordinator with its machine.
-They live on one loop, on a thread of its own, and nothing leaves the process.
+The deciding parts are those of production: a worker for each rank, and a coordinator with its
+machine. They run on one loop, on a dedicated thread, and nothing leaves the process.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class SharedLoop(LoopThread):
         return False  # what a peer sends comes by calls on the loop, which a borrower holds up
 
     def stop(self) -> None:
-        """Nothing: a rank that leaves does not end it for the others."""
+        """Do nothing: the loop outlives each rank."""
 
     def end(self) -> None:
         """End the loop and the thread. Idempotent."""
@@ -66,7 +66,7 @@ class _WorldNetwork(InprocNetwork):
 
 
 class ThreadRanks:
-    """The coordinator of some threads, and the worlds that they join; safe from any thread."""
+    """The coordinator of thread ranks, and the worlds they join; safe from any thread."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -87,7 +87,7 @@ class ThreadRanks:
         return ThreadRankHandle(self, rank)
 
     def release_joining(self, reason: str) -> None:
-        """Release threads that wait for ranks which will not come."""
+        """Release threads blocked on ranks that will not join."""
         self._call(self._release_joining, reason)
 
     def abort(self, reason: str) -> None:
@@ -95,7 +95,7 @@ class ThreadRanks:
         self._call(self._abort, reason)
 
     def close(self) -> None:
-        """End what is left of all of it, but for a forked child, whose it is not."""
+        """Stop the workers and the coordinator; in a forked child, leave the parent's running."""
         if self._loop.is_inherited:
             return
         with self._call_lock:
@@ -127,7 +127,7 @@ class ThreadRanks:
         self._channels = FaultyChannels(Plan(0))
 
     async def _join(self, rank: int, config: WorldConfig) -> Worker:
-        """Do for one rank what `Worker.start` does where there are ports."""
+        """Join one rank, as `Worker.start` does for a rank with ports."""
         if self._abort_reason:
             raise self._make_abort_error()
         session = FaultySession(self._channels, rank, self._coordinator.service)
@@ -198,7 +198,7 @@ class ThreadRanks:
 
 
 class ThreadRankHandle:
-    """Place of one thread; for that thread alone."""
+    """The membership of one thread; used by that thread alone."""
 
     def __init__(self, ranks: ThreadRanks, rank: int) -> None:
         self._ranks = ranks

@@ -34,7 +34,7 @@ _END_SECONDS = 2.0
 def run_threads(
     size: int, *, init: bool = True, deadline: float = DEADLINE, **options: Any
 ) -> Callable[[Callable[..., R]], list[R]]:
-    """Return a caller that runs a function on `size` threads as ranks and gives their results.
+    """Return a caller that runs a function on `size` thread ranks and returns their results.
 
     A function with a parameter that has no default is given its rank. `options` are those of
     `init_process_group` for each rank, but where the world is and who is in it. What has been left
@@ -59,7 +59,7 @@ def run_threads(
 def on_threads(
     size: int, *, init: bool = True, deadline: float = DEADLINE, **options: Any
 ) -> Callable[[Callable[..., object]], Callable[..., None]]:
-    """Decorate a test, so that calling it runs it on `size` threads as ranks; see `run_threads`.
+    """Decorate a test to run on `size` thread ranks; see `run_threads`.
 
     All ranks are given the same arguments; a parameter `rank` is this thread's rank, and no part
     of the decorated test's signature, so that pytest finds its fixtures.
@@ -85,7 +85,7 @@ def on_threads(
 
 
 class _ThreadRun:
-    """One function on all threads, from their beginning to their end."""
+    """A run of one function on all threads."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _ThreadRun:
 
 
 def _accept_rank(body: Callable[..., R]) -> Callable[[int], R]:
-    """Return a function of the rank; the given one may have no use for it."""
+    """Return `body` as a function of the rank, passed on only if `body` takes it."""
     given = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(body).parameters.values()
     if any(one.kind in given and one.default is one.empty for one in parameters):

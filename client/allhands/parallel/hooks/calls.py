@@ -11,7 +11,7 @@ from allhands.parallel.grad_bucket import GradBucket
 
 
 class BucketCollectives:
-    """Makes the collectives of one bucket on one group."""
+    """Starts the collectives of one bucket on one group."""
 
     def __init__(self, group: Group | None, bucket: GradBucket) -> None:
         """Take the group of the hook's state; None: the reducer's."""
@@ -36,7 +36,7 @@ class BucketCollectives:
         )
 
     def all_to_all(self, output: AnyArray, x: AnyArray) -> Work:
-        """Give each rank its row of `x`."""
+        """Send row r of `x` to rank r; receive rank r's row in row r of `output`."""
         return _require_work(
             collectives.all_to_all_single(
                 output, x, group=self.group, async_op=True, label=self._label

@@ -42,12 +42,13 @@ class TopKState:
 
 
 def top_k(state: TopKState, bucket: GradBucket) -> Future[Any]:
-    """Average the largest gradients of each rank, `ratio` of them, at least one.
+    """Average the largest gradients of each rank: the fraction `ratio`, at least one element.
 
-    Each rank chooses its own, and adds what it has left out to its next gradients (Stich et al.
-    2018, "Sparsified SGD with Memory"). One all_gather of a place and a value for each; what no
-    rank has sent is 0. Ranks send each other all of it, so that it saves only while `ratio` times
-    the number of ranks is well below 1. bfloat16 travels as it is.
+    Each rank chooses its own, and adds the left-out rest to its next gradients (Stich et al. 2018,
+    "Sparsified SGD with Memory"). One all_gather moves an index and a value for each chosen
+    element; elements that no rank sends become 0. Every rank receives the elements of all ranks, so
+    that this saves traffic only while `ratio` times the number of ranks is well below 1. bfloat16
+    is sent as is.
     """
     buffer, owner = bucket.buffer(), bucket.indices()
     if not is_compressible(bucket, "fc"):

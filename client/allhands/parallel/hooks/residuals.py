@@ -35,7 +35,7 @@ class Residuals:
         self._left_out[owner] = left_out
 
     def state_dict(self) -> dict[Owner, AnyArray]:
-        """Return all, as it is now; other ranks have theirs. The arrays are only to be read."""
+        """Return this rank's residuals by owner. The arrays are the live ones: only read them."""
         return dict(self._left_out)
 
     def load_state_dict(self, saved: Mapping[Owner, AnyArray]) -> None:
