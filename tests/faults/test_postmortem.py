@@ -88,6 +88,8 @@ def test_a_killed_rank_is_the_first_failure_and_the_others_are_where_they_were(
     ranks[2].child.send_signal(signal.SIGKILL)
     for rank in (0, 1, 3):
         assert ranks[rank].expect("told")["error"] == "PeerFailed"
+    # A launcher gives them seconds: their answers come behind their last reports.
+    poll_until(lambda: waiting(cluster, set()), PATIENCE)
     for rank in (0, 1, 3):
         ranks[rank].say()
         ranks[rank].ended()
