@@ -1,1 +1,1 @@
-"""A call in flight: what it is, how it is cut, who carries it out, how it ends."""
+"""The engine of a group: how collective calls are queued, carried out and ended."""

@@ -1,4 +1,4 @@
-"""Runner of one group's queued calls: each route from `routes` to its end or its error."""
+"""Runner of one group's queued calls: takes each along its route to its end or error."""
 
 import asyncio
 import time
@@ -71,7 +71,7 @@ class CallRunner:
         return self._result_check is not None
 
     async def run(self, operation: Operation, started: StartedCall | None = None) -> None:
-        """Carry out the current call by the route that `routes` gives.
+        """Run the current call along the route from `routes`.
 
         Raises:
             AllhandsError: the call failed, or can no longer succeed.
@@ -114,14 +114,14 @@ class CallRunner:
             self._composite_runner.close(lost_ranks)
 
     def find_failure(self, sequence: int) -> ErrorFactory | None:
-        """Return why a call cannot end well, if that is known."""
+        """Return the known reason why a call cannot succeed; None: none is known."""
         reason = self._failures.find_failure(sequence)
         if reason is None and self._result_check is not None:
             reason = self._result_check.find_failure(sequence)
         return reason
 
     async def _start_composite(self, operation: Operation, composite_state: CompositeState) -> None:
-        """Let a chain say what its first step is, which is made as if it was the call."""
+        """Start a composite call: its first step is made as if it was the call."""
         step = await self._job_thread.run(composite_state.advance)
         assert step is not None
         operation.request, operation.build = step.request, step.build
@@ -135,7 +135,7 @@ class CallRunner:
     async def _run_remaining_steps(
         self, operation: Operation, composite_state: CompositeState
     ) -> None:
-        """Carry out the other steps of a chain, and let it end."""
+        """Run the later steps of a composite call, and complete the call."""
         operation.has_touched = False  # only memory of its own
         if self._composite_runner is None:
             self._composite_runner = CompositeRunner(
@@ -233,7 +233,7 @@ class CallRunner:
             await self._channel.skip(work.sequence)
 
     async def _verify(self, operation: Operation, result_check: ResultCheck) -> None:
-        """Compare the result with that of the other ranks, over links whatever carried the call."""
+        """Compare the result with the other ranks', over links on every route."""
         sequence, native = operation.work.sequence, operation.request
         operation.has_touched = True
         mine = (

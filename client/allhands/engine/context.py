@@ -14,7 +14,7 @@ from allhands.transport.mesh import Mesh
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """Identity of one group on one rank, and the objects that all parts of the engine use."""
+    """Identity of one group on one rank, and the objects shared by all parts of the engine."""
 
     name: str
     ranks: tuple[int, ...]

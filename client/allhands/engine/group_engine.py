@@ -67,7 +67,7 @@ _DEFAULT_CONFIG = EngineConfig()
 class GroupEngine:
     """Calls of one group on one rank, one after the other; point to point beside them.
 
-    Event loop only, but for what says otherwise.
+    Event loop only, except for methods that say otherwise.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class GroupEngine:
     # ------------------------------------------------------------ calls
 
     def submit(self, operation: Operation) -> None:
-        """Queue a call; it runs when those before it have ended."""
+        """Queue a call; runs after all calls before it have ended."""
         self.queue.submit(operation)
 
     def skip(self, operation: Operation, reason: str) -> None:
@@ -269,7 +269,7 @@ class GroupEngine:
             self._end()
 
     def shut_down(self, failure: ErrorFactory) -> None:
-        """End the group because this rank is done with it, unless it has failed before."""
+        """Close the group on this rank, unless already failed."""
         if self._failures.close(failure):
             self._end()
 
@@ -284,14 +284,14 @@ class GroupEngine:
         self._end()
 
     def abort(self, reason: str) -> None:
-        """End the group on all its ranks."""
+        """Abort the group on all its ranks."""
         self._directory.abort(self.name, reason)
 
     def refuse_clash(self, operation: str, clash: Clash) -> NoReturn:
-        """End the group because a thread called what another one was in a call of; on any thread.
+        """Fail the group after two threads made the same call at once; on any thread.
 
-        Ranks number their calls in the order in which they come: whichever rank has the two the
-        other way round would be given the wrong numbers, without being told.
+        Ranks number their calls in the order in which they come: a rank with the two in the
+        opposite order would silently get the wrong numbers.
         """
         here = format_source(*locate(*find_caller()))
         there = self.recorder.find_call_site(clash.sequence)
@@ -313,7 +313,7 @@ class GroupEngine:
         self.refuse_clash(operation, Clash(thread, sequence, other))
 
     def _end(self) -> None:
-        """End what is under way, as `losses` say."""
+        """End the calls under way with the failure from `losses`."""
         if self._watchdog.current is not None:
             self._watchdog.interrupt_current(
                 self._failures.find_failure(self._watchdog.current.work.sequence)
@@ -322,7 +322,7 @@ class GroupEngine:
         self.p2p_router.fail()
 
     def _describe_activity(self) -> str:
-        """Say what this rank does in the group now; for people."""
+        """Describe this rank's present activity in the group; for people."""
         position = self.progress
         if position.operation:
             return f"is in {position.operation} #{position.sequence}"

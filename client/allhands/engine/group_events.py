@@ -1,4 +1,4 @@
-"""Events at the other ranks of one group, and their effect on its calls."""
+"""Events at the peers of one group, and their effect on its calls."""
 
 import logging
 from collections.abc import Callable
@@ -47,10 +47,10 @@ class GroupEvents:
     def on_peer_left(
         self, rank: int, completed: int, failure: ErrorFactory, *, is_fault: bool = False
     ) -> None:
-        """Learn that a rank of the world left after call number `completed`.
+        """Handle the departure of a rank of the world after its call number `completed`.
 
-        What it has completed can still be ended here; nothing after that. `is_fault` says that an
-        error made it leave.
+        Calls up to that number can still complete here; no later call can. `is_fault`: the rank
+        left because of an error.
         """
         self._failures.record_departure(rank, completed, failure, is_fault=is_fault)
         self._p2p_router.on_peer_left(rank)
@@ -65,7 +65,7 @@ class GroupEvents:
         self._channel.limit(completed)
 
     def on_peer_silent(self) -> None:
-        """Learn that a rank of the group has fallen silent though it lives."""
+        """Handle the silence of a rank of the group that still lives."""
         self._failures.on_peer_silent()
 
     def on_refused(self, peer: int, key: MessageKey, call: str) -> None:
@@ -88,7 +88,7 @@ class GroupEvents:
         self.on_mismatch(peer, key)
 
     def on_mismatch(self, peer: int, key: MessageKey) -> None:
-        """Learn that a peer is in another call than this rank is, or was, under one number."""
+        """Handle a peer's different call under the number of a call of this rank."""
         if (mine := self._find_own_call(key.sequence)) is not None:
             # Also if the call is about to end well here.
             self._failures.send_own_call(peer, key.sequence, mine)
@@ -103,5 +103,5 @@ class GroupEvents:
             self._channel.interrupt_current(key.sequence)
 
     def _find_own_call(self, sequence: int) -> str | None:
-        """Return what this rank called under a number, if that is not long ago."""
+        """Return this rank's recent call under a number; None: unknown or too old."""
         return self._channel.find_own_call(sequence) or self._failures.find_own_call(sequence)

@@ -1,4 +1,4 @@
-"""What is recorded of one group, on whatever way its calls went; any thread may read."""
+"""Recorder of one group's calls on all routes; read by any thread."""
 
 import contextlib
 import time
@@ -46,7 +46,7 @@ class GroupRecorder:
     def record_call(
         self, operation: str, sequence: int, nbytes: int, call: CallSignature, label: str | None
     ) -> OperationEntry | None:
-        """Record a collective that goes through the queue."""
+        """Record a queued collective."""
         return self._ring.add(operation, sequence, nbytes, call, label)
 
     def record_message(
@@ -58,7 +58,7 @@ class GroupRecorder:
         tag: int,
         label: str | None,
     ) -> OperationEntry | None:
-        """Record a message that its caller does not wait for on its own thread."""
+        """Record a message that is not completed on its caller's thread."""
         place = -1 if peer is None else self._ranks.index(peer)
         signature = _MessageSignature(operation, call.dtype, call.count or 0, place, tag)
         entry = self._ring.add(operation, 0, nbytes, signature, label, peer)
@@ -67,7 +67,7 @@ class GroupRecorder:
         return entry
 
     def record_start(self, entry: OperationEntry | None) -> None:
-        """Record that the turn of a call came."""
+        """Record the start of a queued call."""
         if entry is None:
             return
         entry.start()
@@ -75,12 +75,12 @@ class GroupRecorder:
             self._start_samples.note(entry.sequence, entry.started / 1e9)
 
     def failed_inline(self, comm: "ShmComm", sequence: int, error: BaseException) -> None:
-        """Record in what a call on its caller's thread ended."""
+        """Record the error of a call on its caller's thread."""
         comm.set_outcome(sequence, OUTCOMES.index(classify_outcome(error)))
         self.report_failure(error)
 
     def report_failure(self, error: BaseException) -> None:
-        """Take in that an operation of the group failed."""
+        """Record the failure of an operation of the group."""
         self.on_failure(error)
 
     # ------------------------------------------------------------ read
@@ -175,7 +175,7 @@ class GroupRecorder:
 
 
 class _MessageSignature:
-    """What a message is, to be put into words when somebody reads."""
+    """The signature of a message, formatted when read."""
 
     __slots__ = ("_count", "_dtype", "_operation", "_peer", "_tag")
 

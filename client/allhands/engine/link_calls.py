@@ -55,7 +55,7 @@ class LinkCalls:
         self._staging = StagingBuffer()
 
     def start(self, operation: Operation) -> Execution:
-        """Begin what a call is over links, and note how that is explained."""
+        """Start a call's execution over links, and record its explanation."""
         work, native, signature = operation.work, operation.request, operation.signature
         execution = Execution(
             self._mesh,
@@ -86,7 +86,7 @@ class LinkCalls:
         return execution
 
     def finish(self, operation: Operation) -> None:
-        """Do what is left when all has landed."""
+        """Finish a call after all its data has arrived."""
         if operation.request.kind in ROOTED:
             self.agreed_signatures[operation.signature] = None
             if len(self.agreed_signatures) > _MAX_AGREED:

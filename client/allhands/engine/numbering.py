@@ -27,7 +27,7 @@ class Clash:
 
 
 class _ForkedLock:
-    """The lock of an order in a forked child: nobody gets it."""
+    """The lock of a numbering in a forked child: never acquired."""
 
     def __enter__(self) -> NoReturn:
         raise ForkedProcess
@@ -37,7 +37,7 @@ class _ForkedLock:
 
 
 class QueueOnlyNumbering:
-    """An order as callers of a group that verifies see it: no call goes past the queue."""
+    """Numbering of a group that verifies: every call goes through the queue."""
 
     comm: None = None
 
@@ -100,12 +100,12 @@ class CallNumbering:
         """The call with the latest number, as long as somebody has it."""
 
     def forked(self) -> None:
-        """Refuse all calls in a forked child: they would be made in its parent's name."""
+        """Refuse all calls in a forked child, which has no membership of its own."""
         self.lock = _ForkedLock()
 
     @property
     def timeout(self) -> float:
-        """Seconds that a call may take that does not say otherwise, whichever way it goes."""
+        """Default timeout of the group's calls in seconds, on every route."""
         return self._timeout
 
     @timeout.setter
@@ -123,11 +123,11 @@ class CallNumbering:
 
     @property
     def latest_sequence(self) -> int:
-        """Number of the latest call that has one; 0 before the first."""
+        """Number of the latest numbered call; 0 before the first."""
         return self.comm.last_number if self.comm is not None else self._latest_sequence
 
     def find_clash(self, label: str | None) -> Clash | None:
-        """Return the call with that label in which another thread is, and waits for it; None: none.
+        """Return a labelled call that another thread is blocked in; None: there is none.
 
         With `lock` held.
         """
@@ -161,7 +161,7 @@ class CallNumbering:
         return self.comm is not None and self.comm.is_next(self.deferred_count)
 
     def release(self, *, is_deferred: bool = False) -> None:
-        """Say that a call that took a number has ended; maybe one of the backlog."""
+        """Mark a numbered call as ended; `is_deferred`: a call of the deferred calls."""
         with self.lock:
             self.deferred_count -= is_deferred
             if self.comm is not None:

@@ -20,7 +20,7 @@ class MonitoredBarrierCall:
 
 @dataclass(slots=True)
 class Operation:
-    """A collective call on its way through the queue."""
+    """A collective call in the queue."""
 
     work: Work
     call: CallSignature

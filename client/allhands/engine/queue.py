@@ -23,7 +23,7 @@ _INLINE_SECONDS = 0.002
 
 
 class CallQueue:
-    """Queue and its task; event loop only, but for `get_deferred_calls`."""
+    """Queue and its task. Event loop only, except for `get_deferred_calls`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class CallQueue:
         return self._deferred_calls
 
     def submit(self, operation: Operation) -> None:
-        """Queue a call; it runs when those before it have ended."""
+        """Queue a call; runs after all calls before it have ended."""
         self._queue.append(operation)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run_queue(), name=f"group {self._name}")
@@ -126,12 +126,12 @@ class CallQueue:
             self.cancel_shm_call(work)
 
     def cancel_shm_call(self, work: Work) -> None:
-        """End a call early that needs nothing of the loop."""
+        """Cancel a call over shared memory that runs outside the loop."""
         self._failures.send_give_up(work.sequence, work.cancel_reason)
         self._channel.interrupt(work.sequence, _build_cancelled_error)
 
     def skip(self, operation: Operation, reason: str) -> None:
-        """Queue a call that is not made: its number is used up, and the others are told why."""
+        """Queue a skipped call: its number is used up, and the peers get the reason."""
         operation.is_cancelled = True
         self._failures.send_give_up(operation.work.sequence, reason)
         self.submit(operation)
@@ -146,7 +146,7 @@ class CallQueue:
     async def _run_queue(
         self, operation: Operation | None = None, started: StartedCall | None = None
     ) -> None:
-        """Run what is queued, after a call that has begun elsewhere."""
+        """Run the queue, first a call already started elsewhere, if any."""
         if operation is not None:
             await self._run(operation, started)
         while self._queue:
@@ -159,14 +159,14 @@ class CallQueue:
                 await self._run(operation)
 
     async def _skip(self, operation: Operation) -> None:
-        """Leave out a call that was cancelled before it began; its number is used up."""
+        """Skip a call cancelled before its start; its number is used up."""
         sequence = operation.work.sequence
         self._on_skipped(sequence)
         await self._channel.skip(sequence)
         self._order.release()
 
     def _on_skipped(self, sequence: int) -> None:
-        """Learn that a call was cancelled before it began, and is this rank's latest."""
+        """Handle the cancellation of a call before its start, this rank's latest."""
         self._failures.record_own_call(sequence, "a call that it gave up before it began")
         self._progress.sequence = self._progress.last_ended = sequence
 
@@ -212,12 +212,12 @@ class CallQueue:
             work.fail(error)
 
     def _mark_outputs(self, operation: Operation, error: AllhandsError) -> None:
-        """Let an error say what became of the outputs of a call."""
+        """Record in an error whether the call's outputs are intact."""
         say = bool(operation.request.targets) and not isinstance(error, CollectiveMismatch)
         error.add_intact(not operation.has_touched, say)
 
     async def _run(self, operation: Operation, started: StartedCall | None = None) -> None:
-        """Carry out the current call and settle its work."""
+        """Run the current call and complete its work."""
         work = operation.work
         error: BaseException | None = None
         try:

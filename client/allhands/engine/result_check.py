@@ -1,4 +1,4 @@
-"""What a group with `verify=True` does more: it knows of changed data, and compares results."""
+"""Verification of a group with `verify=True`: detects corrupt data and compares results."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -54,14 +54,14 @@ class ResultCheck:
         return None if link is None else call_errors.make_link_corrupted_factory(link, sequence)
 
     def conclude(self, sequence: int) -> None:
-        """Forget what concerned calls up to a number."""
+        """Forget corruption reports about calls up to a number."""
         if self._corrupted_links:
             self._corrupted_links = {
                 at: link for at, link in self._corrupted_links.items() if at > sequence
             }
 
     def close(self) -> None:
-        """Let go of the group; what still comes of it is looked at, and is nobody's."""
+        """Detach from the group; its late frames are still checked, and dropped."""
         self._mesh.enable_digests(self._group, _ClosedChecker())
 
     # ------------------------------------------------------------ mesh Checker
@@ -85,7 +85,7 @@ class ResultCheck:
     # ------------------------------------------------------------ digests
 
     def make_execution(self, sequence: int, signature: int) -> Execution:
-        """Return what compares the results of a call that has ended well so far."""
+        """Return the execution that compares the results of a call successful so far."""
         return Execution(
             self._mesh,
             peers=self._ranks,
@@ -99,7 +99,7 @@ class ResultCheck:
     def build_parts(
         self, digest: int, digests: "np.ndarray[tuple[int], np.dtype[np.uint64]]"
     ) -> list[Part]:
-        """Return the exchange that fills `found` with the digests of all ranks."""
+        """Return the exchange that fills `digests` with the digests of all ranks."""
         mine = np.array([digest], np.uint64)
         return plan.all_gather(self._rank, len(self._ranks), mine, [digests])
 
@@ -120,17 +120,17 @@ class ResultCheck:
 
 
 class _ClosedChecker:
-    """The checker of a group that is no more."""
+    """The checker of a closed group."""
 
     def on_corrupt_frame(self, peer: int, key: MessageKey) -> None:
-        """Nothing: its calls have ended."""
+        """Do nothing: the group's calls have ended."""
 
     def on_corruption_report(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
-        """Nothing: its calls have ended."""
+        """Do nothing: the group's calls have ended."""
 
 
 def compute_digest(request: CollectiveRequest) -> int:
-    """Return what ranks compare of a call's result; 0 where results are not alike."""
+    """Return the digest of a call's result for comparison; 0 where results differ by rank."""
     crc = 0
     if request.kind in _SAME_RESULT_KINDS:
         for array in request.targets:

@@ -1,4 +1,4 @@
-"""Routes of a collective call: the one table of the ways that a call can take.
+"""Routes of a collective call: the table of all routes, with their conditions.
 
 Chosen by the caller's thread, in `group.Group` and the functions of `api`; the first that fits:
 
@@ -35,7 +35,7 @@ class Route(Enum):
 
 
 def choose_route(operation: Operation, *, has_comm: bool, has_phases: bool) -> Route:
-    """Choose the route of a call whose turn has come.
+    """Choose the route of the next queued call.
 
     A composite call takes the route of its first step; its later steps go over a second
     communicator or, without shared memory, over links (`hosts.composite_runner`).

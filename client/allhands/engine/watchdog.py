@@ -43,7 +43,7 @@ class Watchdog:
         """Resolved to end the current call: with the failure, or None for a mismatch."""
 
     def begin_matching(self, operation: Operation) -> bool:
-        """Say that a call begins here that may take messages; False: a peer is in another."""
+        """Begin to accept the messages of a call; False: a peer is in another call."""
         sequence, signature = operation.work.sequence, operation.signature
         is_other = self._mesh.begin_call(self._hash, sequence, signature)
         return not (is_other or self._failures.has_mismatch(sequence))
@@ -58,7 +58,7 @@ class Watchdog:
         running: "asyncio.Future[None]",
         list_awaited: Callable[[], Sequence[int]],
     ) -> None:
-        """Wait for what a call does until it is done, interrupted, or out of time."""
+        """Wait until a running call is done, interrupted, or past its deadline."""
         work, signature = operation.work, operation.signature
         asking: asyncio.Task[VerdictReply] | None = None
         unwatch: Callable[[], None] | None = None
@@ -112,7 +112,7 @@ class Watchdog:
                 await cancel_and_wait(asking)
 
     async def _raise_outcome(self, operation: Operation, running: "asyncio.Future[None]") -> None:
-        """Raise what ended a call, if anything but its success did."""
+        """Raise the error that ended a call, if unsuccessful."""
         work = operation.work
         assert self.interruption is not None
         if running.done():
@@ -133,12 +133,12 @@ class Watchdog:
         await self.raise_mismatch(operation)
 
     def interrupt_call(self, sequence: int, failure: ErrorFactory) -> None:
-        """End the call with that number if it is under way."""
+        """End the call with that number if under way."""
         if self.current is not None and self.current.work.sequence == sequence:
             self.interrupt_current(failure)
 
     def interrupt_current(self, failure: ErrorFactory | None) -> None:
-        """Wake the call from the queue that runs."""
+        """Interrupt the running queued call."""
         if self.interruption is None or self.interruption.done():
             return
         self.interruption.set_result(failure)

@@ -1,4 +1,4 @@
-"""What a call that ended early says to its caller."""
+"""Builders of the errors for calls that ended early."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -22,7 +22,7 @@ ErrorFactory = Callable[[str], AllhandsError]
 
 
 class PeerDirectory(Protocol):
-    """What the rest of the worker knows about the world."""
+    """The worker's knowledge of the world: verdicts, presence, and the state of peers."""
 
     def describe_rank(self, rank: int) -> str:
         """Return "rank 2 (host a, pid 17)" for a rank of the world."""
@@ -35,41 +35,42 @@ class PeerDirectory(Protocol):
         awaited_ranks: Sequence[int],
         timeout: float,
     ) -> Verdict | CallCancellation | None:
-        """Wait until `timeout` has passed, then say who is missing in a call; None: unknown.
+        """Return the coordinator's verdict on a call at `timeout`, in seconds; None: unknown.
 
-        That may take somewhat longer, and is known earlier of a call that a rank gave up.
+        The verdict may come somewhat later, and comes earlier for a call that a rank gave up.
         """
 
     async def wait_monitored_barrier(
         self, group: str, sequence: int, timeout: float
     ) -> Verdict | None:
-        """Wait for the ranks of a group in a call that moves no data; say who did not come.
+        """Wait at the coordinator's barrier of a group; return the verdict on missing ranks.
 
-        All ranks are told the same, as soon as one has waited for its timeout.
+        All ranks get the same verdict, as soon as the first of them has waited for its timeout;
+        None if no rank is missing.
 
         Raises:
-            AllhandsError: nobody can say.
+            AllhandsError: the coordinator cannot be asked.
         """
 
     async def are_all_present(self, ranks: Sequence[int]) -> bool:
-        """Ask whether these ranks of the world are still in it; False also where nobody knows."""
+        """Return whether these ranks of the world are still members; False also if unknown."""
 
     def send_give_up(self, group: str, ranks: Sequence[int], sequence: int, reason: str) -> None:
-        """Tell the ranks of a group that this one gives a call up, and why."""
+        """Notify the ranks of a group that this rank gives a call up, with the reason."""
 
     def abort(self, group: str, reason: str) -> None:
-        """Release all ranks of a group, this one too."""
+        """Abort a group on all its ranks, this rank included."""
 
     def get_condition(self, rank: int) -> AbsentRank | None:
-        """Return what a rank of the world is that is silent though it lives; None: it is heard."""
+        """Return the condition of a silent but living rank of the world; None: not silent."""
 
     def shares_memory(self, rank: int) -> bool:
         """Say whether a rank of the world is looked for in memory, not over links."""
 
     def watch_links(self, list_awaited: Callable[[], Iterable[int]]) -> Callable[[], None]:
-        """Ping the ranks of the world that a call waits for, until what is returned is called.
+        """Ping the ranks of the world that a call waits for, until the returned function is called.
 
-        Of those that share memory with this one nothing is wanted over links.
+        Ranks that share memory with this rank are not pinged.
         """
 
 
@@ -124,7 +125,7 @@ def build_monitored_barrier_error(
     verdict: Verdict,
     ranks: Sequence[int],
 ) -> CollectiveTimeout:
-    """Word a monitored barrier that failed; `ranks` are those to name."""
+    """Build the error of a failed monitored barrier; `ranks` are the ranks to name."""
     # As c10d says it, so that who looks for that finds it.
     named = format_ranks(ranks).capitalize()
     text = f"{what}: {named} failed to pass monitoredBarrier within {timeout:g} s. {verdict}"
@@ -140,7 +141,7 @@ def build_monitored_barrier_error(
 
 
 def build_expired_error(what: str, work: Work, seconds: float) -> CollectiveTimeout:
-    """Word a call whose time was over, for so many seconds below 0, when it was made."""
+    """Build the error of a call made `seconds` after its deadline."""
     text = (
         f"{what} timed out before it began: the deadline of a block around it passed "
         f"{-seconds:.3g} s ago"
@@ -159,9 +160,9 @@ def build_abandoned_error(
     ranks: Sequence[int],
     verdict: Verdict | None,
 ) -> CollectiveTimeout:
-    """Word a call that others have left while this rank was in it, or before it came.
+    """Build the error of a call that other ranks left before this rank completed or began it.
 
-    `ranks` are to be named as missing: those who left it, or whom they waited for.
+    `ranks` are named as missing: those that left the call, or the ranks they waited for.
     """
     text = f"{what} cannot end: {', '.join(names)} gave it up, out of time"
     if verdict is not None and verdict.absent:
@@ -172,14 +173,14 @@ def build_abandoned_error(
 
 
 def build_given_up_error(what: str, give_up: CallCancellation) -> GroupAborted:
-    """Word a call that another rank gave up on purpose."""
+    """Build the error of a call that another rank cancelled."""
     return GroupAborted(
         f"{what} cannot end: {give_up.reason} on {give_up.by}", by=give_up.by, reason=give_up.reason
     )
 
 
 def build_aborted_error(what: str, by: str, reason: str) -> GroupAborted:
-    """Word the end of a group that somebody brought about."""
+    """Build the error of an aborted group: by whom, and why."""
     return GroupAborted(f"{what} cannot end: {by} aborted it: {reason}", by=by, reason=reason)
 
 
@@ -194,12 +195,12 @@ def build_exception_aborted_error(
 
 
 def build_peer_failed_error(what: str, verdict: Verdict, ranks: Iterable[int]) -> PeerFailed:
-    """Word the loss of ranks that a call needs."""
+    """Build the error of a call that needs lost ranks."""
     return PeerFailed(f"{what} cannot end: {verdict}", tuple(ranks), verdict)
 
 
 def build_mismatch_error(what: str, own_rank: int, table: Mapping[int, str]) -> CollectiveMismatch:
-    """Word a disagreement; `table` maps ranks of the group to their calls."""
+    """Build the error of different calls; `table` maps ranks of the group to their calls."""
     rows = "; ".join(
         f"rank {rank}{' (this one)' if rank == own_rank else ''}: {call}"
         for rank, call in sorted(table.items())
@@ -208,7 +209,7 @@ def build_mismatch_error(what: str, own_rank: int, table: Mapping[int, str]) -> 
 
 
 def make_link_corrupted_factory(link: tuple[int, int], sequence: int) -> ErrorFactory:
-    """Word data that was changed between two ranks of the world."""
+    """Return a factory of the error for data changed between two ranks of the world."""
 
     def build_error(what: str) -> AllhandsError:
         start, end = link
@@ -219,7 +220,7 @@ def make_link_corrupted_factory(link: tuple[int, int], sequence: int) -> ErrorFa
 
 
 def make_results_differ_factory(ranks: tuple[int, ...], sequence: int) -> ErrorFactory:
-    """Word results that should be alike; `ranks` of the world have others than most."""
+    """Return a factory of the error for results that differ; `ranks` are the world's minority."""
 
     def build_error(what: str) -> AllhandsError:
         text = f"{what}: the ranks have different results: {format_ranks(ranks)}, unlike the others"

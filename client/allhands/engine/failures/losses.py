@@ -1,7 +1,7 @@
-"""Failures of a group in the order in which they became known: the first names what a call ends in.
+"""Failure log of a group, in the order of arrival: the first failure is the error of later calls.
 
-What is heard of ranks comes in the coordinator's order. A rank that ends because it lost another
-one is heard of later than that one, and is not to blame.
+Losses of ranks arrive in the coordinator's order. A rank that ends because it lost a peer arrives
+later than that peer, and is not to blame.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ class _FailureEvent:
 
 
 class FailureLog:
-    """What calls and messages of a group on one rank can end in; first of all the first loss."""
+    """The failures of calls and messages of a group on one rank; the first loss comes first."""
 
     def __init__(self) -> None:
         self._events: list[_FailureEvent] = []
@@ -38,7 +38,7 @@ class FailureLog:
         return self._has_failed
 
     def fail(self, failure: ErrorFactory) -> bool:
-        """Take in what ends the group; say whether nothing had ended it before."""
+        """Record a failure of the group; return whether it is the first."""
         if self._has_failed:
             return False
         self._has_failed = True
@@ -46,14 +46,14 @@ class FailureLog:
         return True
 
     def close(self, failure: ErrorFactory) -> bool:
-        """Take in that this rank ends the group; unlike a failure it hides who has left before."""
+        """Record that this rank closes the group; unlike a failure, hides earlier departures."""
         if self._has_failed:
             return False
         self.replace(failure)
         return True
 
     def replace(self, failure: ErrorFactory) -> None:
-        """Let `failure` be what all calls end in, instead of what was taken in before."""
+        """Replace all recorded failures by `failure`."""
         self._has_failed = True
         self._events.insert(0, _FailureEvent(failure, _NO_CALL, is_fault=True))
 
@@ -64,7 +64,7 @@ class FailureLog:
         self._events.append(_FailureEvent(failure, completed, is_fault, rank))
 
     def record_give_up(self, sequence: int, failure: ErrorFactory) -> ErrorFactory:
-        """Take in that a rank has given a call up; return what was taken in of that call first."""
+        """Record that a rank cancelled a call; return the first failure recorded for that call."""
         return self._give_ups.setdefault(sequence, (len(self._events), failure))[1]
 
     def conclude(self, sequence: int) -> None:
@@ -73,7 +73,7 @@ class FailureLog:
             self._give_ups = {at: one for at, one in self._give_ups.items() if at > sequence}
 
     def find_failure(self, sequence: int) -> ErrorFactory | None:
-        """Return what a call ends in that cannot end well; None: nothing is known of that."""
+        """Return the failure of a call that cannot succeed; None: no failure is known."""
         before, given_up = self._give_ups.get(sequence, (None, None))
         for one in self._events[:before]:
             if sequence > one.last_call:
@@ -81,9 +81,10 @@ class FailureLog:
         return given_up
 
     def find_message_failure(self, peer: int | None, others: Sequence[int]) -> ErrorFactory | None:
-        """Return what a message ends in that cannot arrive; `others` are the group's other ranks.
+        """Return the failure of a message that cannot arrive; None: no failure is known.
 
-        It is with `peer`, a rank of the world, or with any of them where that is None.
+        `peer` is the message's other end, a rank of the world; None: any of `others`, the other
+        ranks of the group.
         """
         candidates = set(others if peer is None else [peer])
         for one in self._events:
@@ -98,7 +99,7 @@ class FailureLog:
         return any(one.rank == rank for one in self._events)
 
     def list_departed(self) -> Collection[int]:
-        """Return the ranks of the world that have left."""
+        """Return the departed ranks of the world."""
         return [one.rank for one in self._events if one.rank is not None]
 
     def list_last_calls(self) -> list[int]:
@@ -106,7 +107,7 @@ class FailureLog:
         return [one.last_call for one in self._events if one.rank is not None]
 
     def _resolve_cause(self, event: _FailureEvent) -> ErrorFactory:
-        """Return the first fault where a loss is one too, and may follow from it."""
+        """Return the first fault instead, if the loss is a fault that may follow from it."""
         if not event.is_fault:
             return event.failure
         return next(one.failure for one in self._events if one.is_fault)

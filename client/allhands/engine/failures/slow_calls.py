@@ -1,4 +1,4 @@
-"""When a call that is blocked is worth a word, long before its deadline; and saying it."""
+"""Warnings about blocked calls, long before their deadline: timing and log records."""
 
 import asyncio
 import logging
@@ -44,11 +44,11 @@ def _compute_median(values: Iterable[float]) -> float:
 
 
 class SlowCall:
-    """One blocked call; logs a warning when its time has come, and again whenever that doubles.
+    """A blocked call; logs a warning when it is slow, and again at each doubled time.
 
     The records have an `allhands` attribute for programs: a dict with `event` ("stall", or
-    "stall over"), `group`, `operation`, `sequence`, `label`, `seconds`, `waiting_for`, the ranks
-    of the group, and `states`, of those which are silent. Lives on the loop.
+    "stall over"), `group`, `operation`, `sequence`, `label`, `seconds`, `waiting_for` (ranks of the
+    group), and `states` (of the silent ones). Event loop only.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class SlowCall:
         self._timer = self._schedule()
 
     def end(self, *, has_succeeded: bool) -> None:
-        """Learn that the call is over; where it was told of and ended `well`, say so. Idempotent.
+        """Record the end of the call; log it if warned about and successful. Idempotent.
 
-        What it ended in otherwise, its error says.
+        An unsuccessful call is described by its error.
         """
         self._timer.cancel()
         self._is_over = True
@@ -99,7 +99,7 @@ class SlowCall:
         self._has_warned = False
 
     def on_peer_silent(self) -> None:
-        """Learn that a rank of the group has fallen silent; tell it, unless the call is over."""
+        """Handle the silence of a rank of the group: warn, unless the call is over."""
         if not self._is_over:
             self._timer.cancel()
             self._warn()

@@ -1,4 +1,4 @@
-"""What a group's calls end in when they do not end well, as far as this rank knows the others."""
+"""Failure state of one group: failed ranks, departed ranks, differing calls, and their errors."""
 
 import asyncio
 import time
@@ -37,7 +37,10 @@ CALL_HISTORY = 64
 
 
 class FailureTracker:
-    """Who has failed, who has left after which call, who called what; lives on the loop."""
+    """Tracker of failures, of departures with the last completed call, and of peers' calls.
+
+    Event loop only.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class FailureTracker:
         describe_activity: Callable[[], str],
         failure_log: FailureLog,
     ) -> None:
-        """`doing` says what this rank does now, for people: "is in barrier #7"."""
+        """`describe_activity` returns this rank's present activity: "is in barrier #7"."""
         self.find_call_site: Callable[[int], str] = lambda sequence: ""
         """Says where in the program this rank made a call: "train.py:31 in step"; "": unknown."""
         self.durations: deque[float] = deque(maxlen=CALL_HISTORY)
@@ -77,19 +80,19 @@ class FailureTracker:
     # ------------------------------------------------------------ what is known
 
     def fail(self, failure: ErrorFactory) -> bool:
-        """Take in what ends the group; say whether nothing had ended it before."""
+        """Record a failure of the group; return whether it is the first."""
         is_first = self._failure_log.fail(failure)
         self._failure_known.set()
         return is_first
 
     def close(self, failure: ErrorFactory) -> bool:
-        """Take in that this rank ends the group; say whether nothing had ended it before."""
+        """Record that this rank closes the group; return whether nothing had ended it before."""
         is_first = self._failure_log.close(failure)
         self._failure_known.set()
         return is_first
 
     def replace_failure(self, failure: ErrorFactory) -> None:
-        """Take in what calls are told from now on, instead of what was taken in before."""
+        """Replace all recorded failures by `failure`, the error of calls from now on."""
         self._failure_log.replace(failure)
         self._failure_known.set()
 
@@ -101,13 +104,13 @@ class FailureTracker:
         self._failure_known.set()
 
     def record_give_up(self, sequence: int, give_up: CallCancellation) -> ErrorFactory:
-        """Take in that a rank has given a call up on purpose; return what ends it here."""
+        """Record that a rank cancelled a call; return the failure of the call here."""
         return self._failure_log.record_give_up(
             sequence, partial(call_errors.build_given_up_error, give_up=give_up)
         )
 
     def send_give_up(self, sequence: int, reason: str) -> None:
-        """Tell the others that this rank gives a call up, and why."""
+        """Notify the other ranks that this rank gives a call up, with the reason."""
         self._directory.send_give_up(self._name, self._ranks, sequence, reason)
 
     def find_failure(self, sequence: int) -> ErrorFactory | None:
@@ -125,12 +128,12 @@ class FailureTracker:
     # ------------------------------------------------------------ who called what
 
     def record_own_call(self, sequence: int, call: CallSignature | str) -> None:
-        """Remember what this rank calls under a number."""
+        """Record this rank's call under a number."""
         self._own_calls[sequence] = call
         self._own_calls.pop(sequence - CALL_HISTORY, None)
 
     def find_own_call(self, sequence: int) -> str | None:
-        """Return what this rank called under a number, if that is not long ago."""
+        """Return this rank's recent call under a number; None: unknown or too old."""
         call = self._own_calls.get(sequence)
         return None if call is None else self.format_row(sequence, call)
 
@@ -142,7 +145,7 @@ class FailureTracker:
         return f"{shown} at {where}" if where else shown
 
     def conclude(self, sequence: int) -> None:
-        """Forget what others called, or gave up, up to a number."""
+        """Forget peers' calls and cancellations up to a number."""
         self._failure_log.conclude(sequence)
         if self._peer_calls:
             self._peer_calls = {
@@ -153,7 +156,7 @@ class FailureTracker:
                 del self._answered_peers[old]
 
     def record_peer_call(self, rank: int, sequence: int, call: str) -> None:
-        """Take in what a rank of the group called under a number; what it said first counts."""
+        """Record the call of a rank of the group under a number; the first record counts."""
         self._peer_calls.setdefault(sequence, {}).setdefault(rank, call)
         self._peer_call_known.set()
 
@@ -162,7 +165,7 @@ class FailureTracker:
         return sequence in self._peer_calls
 
     def send_own_call(self, peer: int, sequence: int, call: str) -> None:
-        """Say once to a rank of the world what this one called."""
+        """Send this rank's call to a rank of the world, once."""
         answered = self._answered_peers.setdefault(sequence, set())
         if peer not in answered:
             answered.add(peer)
@@ -171,9 +174,9 @@ class FailureTracker:
     def send_own_call_soon(
         self, peer: int, sequence: int, find_own_call: Callable[[int], str | None]
     ) -> None:
-        """Say to a rank of the world what this one `said` under a number, or does instead.
+        """Send this rank's call under a number, or its present activity, to a rank of the world.
 
-        It may be about to make that call: then its row is the same in all tables.
+        This rank may be about to make that call: then its row is the same in all tables.
         """
         asked = self._unanswered_peers.setdefault(sequence, set())
         if not asked:
@@ -197,7 +200,7 @@ class FailureTracker:
         return f"{operation} #{sequence}{shown} of group {self._name!r}"
 
     async def raise_mismatch(self, what: str, sequence: int, call: CallSignature) -> NoReturn:
-        """Tell all ranks what this one called, collect what they called, and raise."""
+        """Exchange the call with all ranks' calls, and raise the table as CollectiveMismatch."""
         mine = self.format_row(sequence, call)
         for peer in self._ranks:
             if peer != self._ranks[self._rank]:
@@ -211,7 +214,7 @@ class FailureTracker:
         raise call_errors.build_mismatch_error(what, self._rank, {**table, self._rank: mine})
 
     async def await_failure_reason(self) -> None:
-        """Wait for what made ranks give a call up, if this rank will probably hear of it too."""
+        """Wait for the reason of peers' cancellation, if likely to arrive here."""
         if not await self._directory.are_all_present(self._ranks):
             # They may wait for this rank meanwhile, in their next call: so not in vain.
             await wait_first(self._failure_known.wait(), timeout=_REASON_SECONDS)
@@ -219,7 +222,7 @@ class FailureTracker:
     async def await_abandoned_error(
         self, operation: str, sequence: int, label: str | None, offenders: Sequence[int]
     ) -> AllhandsError:
-        """Return the error of a call that ranks of the group gave up, of which they have told."""
+        """Return the error of a call cancelled by ranks of the group, once reasons arrived."""
         what = self.name_call(operation, sequence, label)
         found: Verdict | None = None
         for is_last in (False, True):
@@ -248,7 +251,7 @@ class FailureTracker:
     def build_monitored_barrier_error(
         self, work: Work, timeout: float, found: Verdict, names_all: bool
     ) -> AllhandsError:
-        """Return the error of a monitored barrier that failed."""
+        """Build the error of a failed monitored barrier."""
         return call_errors.build_monitored_barrier_error(
             self.name_call(work.operation, work.sequence, work.label),
             work.operation,
@@ -292,7 +295,7 @@ class FailureTracker:
         return stall
 
     def on_peer_silent(self) -> None:
-        """Take in that a rank of the group has fallen silent though it lives."""
+        """Handle the silence of a rank of the group that still lives."""
         for stall in list(self._slow_calls):
             stall.on_peer_silent()
 
@@ -303,9 +306,9 @@ class FailureTracker:
     def request_verdict(
         self, sequence: int, operation: str, awaited_ranks: Sequence[int], deadline: float
     ) -> "asyncio.Task[VerdictReply]":
-        """Ask the coordinator who is missing in a call; it says so at the deadline, or soon after.
+        """Ask the coordinator for the verdict on a call; it replies at the deadline or later.
 
-        It knows earlier of a call that a rank gave up.
+        It comes earlier for a call that a rank gave up.
         """
         awaited = [self._ranks[rank] for rank in awaited_ranks]
         seconds = deadline - time.monotonic()
@@ -341,9 +344,9 @@ class FailureTracker:
 
 
 async def wait_first(*awaited: Awaitable[object], timeout: float) -> bool:
-    """Wait until one of them is done; say whether that happened in time.
+    """Wait until any of `awaited` is done; return whether that happened in time.
 
-    Tasks and futures go on if it did not; coroutines are cancelled.
+    After a timeout, tasks and futures go on, and coroutines are cancelled.
     """
     futures = [asyncio.ensure_future(one) for one in awaited]
     if any(one.done() for one in futures if one in awaited):
@@ -360,7 +363,7 @@ async def wait_first(*awaited: Awaitable[object], timeout: float) -> bool:
 
 
 async def cancel_and_wait(task: "asyncio.Future[T]") -> None:
-    """End a task and see its outcome."""
+    """Cancel a task, wait for its end, and discard the outcome."""
     if not task.done():
         task.cancel()
         await asyncio.wait([task])

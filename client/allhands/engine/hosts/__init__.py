@@ -1,1 +1,1 @@
-"""Calls of groups that span hosts, and calls made of several steps."""
+"""Calls of groups that span hosts, and composite calls of several steps."""

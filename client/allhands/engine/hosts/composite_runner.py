@@ -1,7 +1,7 @@
-"""The steps of a chain after its first one, over links, or over shared memory of their own.
+"""Later steps of composite calls, over links or over a second communicator.
 
-They are messages of the chain's call, told apart by the step. In memory they are calls of a
-communicator beside the group's, because that one counts the group's calls.
+Over links the steps are messages of the call, distinguished by the step's number. In shared memory
+they run on a communicator beside the group's, because the group's own counts the group's calls.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,7 +25,7 @@ _STEP_BITS = 16
 
 
 class CompositeRunner:
-    """Where the chains of one group go on; lives on the loop."""
+    """Runner of one group's composite calls after their first step. Event loop only."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class CompositeRunner:
         )
 
     def close(self, lost_ranks: Collection[int]) -> None:
-        """Give up what there is of shared memory; every call has ended."""
+        """Release the shared memory; every call must have ended."""
         if self._host_group is not None:
             self._host_group.close(lost_ranks)
 
 
 class CompositeRun:
-    """The later steps of one chain."""
+    """The later steps of one composite call."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class CompositeRun:
         self._abandoned_by: Sequence[int] = ()
 
     async def run(self) -> None:
-        """Carry them out and let the chain end. Cancellable at any time.
+        """Run the steps and complete the call. Cancellable at any time.
 
         Raises:
             MismatchFound: a peer is in a call of other sizes.
-            Left: ranks of this host gave the call up.
+            CallAbandoned: ranks of this host gave the call up.
         """
         steps = self._runner
         number = 0
@@ -106,7 +106,7 @@ class CompositeRun:
                 await self._run_over_links(step, number)
 
     def list_awaited(self) -> list[int]:
-        """Return the ranks of the group that this call now waits for."""
+        """Return the group's ranks that block this call now."""
         island = self._runner._host_group
         found = {*self._abandoned_by, *(() if island is None else island.list_awaited())}
         if self._execution is not None:

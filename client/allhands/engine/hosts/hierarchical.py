@@ -1,4 +1,4 @@
-"""How a group that spans hosts carries out a call: phases within hosts, and phases between them."""
+"""Hierarchical calls of a group that spans hosts: phases within hosts and between hosts."""
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Sequence
@@ -36,7 +36,7 @@ _PHASE_BITS = 16
 
 
 class HierarchicalRunner:
-    """A group that spans hosts, as one rank sees it."""
+    """Runner of hierarchical calls for one rank of a group that spans hosts."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class HierarchicalRunner:
 
 
 class HierarchicalRun:
-    """One call being carried out in phases on one rank."""
+    """A call under way, in phases, on one rank."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class HierarchicalRun:
             raise
 
     def list_awaited(self) -> list[int]:
-        """Return the ranks of the group that this call now waits for."""
+        """Return the group's ranks that block this call now."""
         found = {*self._abandoned_by, *self._host_group.list_awaited()}
         for phase, execution in self._underway.values():
             found.update(phase.ranks[place] for place in execution.list_awaited())
@@ -165,7 +165,7 @@ class HierarchicalRun:
     # ------------------------------------------------------------ inside
 
     async def _check_arrivals(self) -> None:
-        """Hear from all ranks of the group; phases that touch outputs wait for that."""
+        """Exchange arrivals with all ranks of the group, before a phase touches outputs."""
         size, place = len(self._ranks), self._ranks.index(self._rank)
         if self._outputs or self._phases[0].request.kind != "barrier":
             self._arrival_execution = self._make_execution(self._ranks, place, ReduceOp.SUM, 0)
@@ -203,7 +203,7 @@ class HierarchicalRun:
         )
 
     async def _run_local_phases(self, phases: Sequence[Phase]) -> None:
-        """Go through the phases on this host, one after the other: as all its ranks do."""
+        """Run the phases within this host, in the order common to all its ranks."""
         for phase in phases:
             await self._run_in_order(phase)
 
@@ -245,7 +245,7 @@ class HierarchicalRun:
 def build_parts(
     request: CollectiveRequest, rank: int, size: int, link_cost: LinkCost | None = None
 ) -> list[Part]:
-    """Return what a collective is over links, of those that phases are made of."""
+    """Return a collective's parts over links, for collectives used as phases."""
     op, dtype = request.op, request.dtype
     ordered = op is not None and dtype is not None and must_fold_at_once(op, dtype, size)
     match request.kind:
@@ -266,7 +266,7 @@ def build_parts(
 
 
 def _is_sequential(phases: Sequence[Phase]) -> bool:
-    """Say whether each phase waits for the one before it anyway."""
+    """Return whether each phase depends on the phase before."""
     return all(
         before.number in phase.depends_on or (before.is_local and phase.is_local)
         for before, phase in pairwise(phases)

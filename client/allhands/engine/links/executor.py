@@ -17,7 +17,7 @@ CONCURRENT_PARTS = 4
 
 
 class MismatchFound(Exception):
-    """A peer's message is not the one that this call expects; nothing of it was used."""
+    """A peer's message is not the expected message of this call; none of it was used."""
 
     def __init__(self, world_rank: int, key: MessageKey) -> None:
         super().__init__(f"rank {world_rank} made another call")
@@ -27,23 +27,23 @@ class MismatchFound(Exception):
 
 
 class SideCondition(Protocol):
-    """What a call waits for beside its parts."""
+    """A condition of a call's completion beside its parts."""
 
     def start(self, on_done: Callable[[], None]) -> None:
         """Begin; call `done` at the end, which may be at once."""
 
     def stop(self) -> None:
-        """Forget about it. Idempotent."""
+        """Stop watching the condition. Idempotent."""
 
     def list_awaited(self) -> list[int]:
-        """Return the ranks of the group that it now waits for."""
+        """Return the group's ranks that the condition waits for now."""
 
 
 class Execution:
-    """One call being carried out on one rank.
+    """A call under way on one rank.
 
-    It goes on whenever something has come or gone out, within the mesh's own calls: no task waits
-    between the rounds.
+    It advances within the mesh's own callbacks whenever a message has arrived or left: no task
+    waits between the rounds.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Execution:
             one.stop()
 
     def list_awaited(self) -> list[int]:
-        """Return the ranks of the group that this call now waits for."""
+        """Return the group's ranks that block this call now."""
         underway: list[PartRunner | SideCondition] = [*self._running, *self._conditions]
         return sorted({peer for one in underway for peer in one.list_awaited()})
 
@@ -150,7 +150,7 @@ class Execution:
             self.completion.set_exception(error)
 
     def fail_mismatch(self, peer: int) -> None:
-        """Learn that a rank of the group made another call."""
+        """Handle a different call of a rank of the group."""
         self.fail(MismatchFound(self.peers[peer], MessageKey(self.group, self.sequence)))
 
     def on_part_done(self, runner: PartRunner) -> None:
@@ -168,7 +168,7 @@ class Execution:
         self._start_more()
 
     def mark_touched(self) -> None:
-        """Learn that the outputs of parts are about to be written."""
+        """Mark the outputs as touched, before a part writes them."""
         self.has_touched |= self._commit is None
 
     def _on_condition_done(self, one: SideCondition) -> None:

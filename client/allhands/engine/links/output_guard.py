@@ -1,17 +1,17 @@
-"""What keeps a call over links from touching its outputs before all ranks are known to be in it.
+"""Output guard: keeps a call over links from touching its outputs before all ranks are in the call.
 
-A small call works on a copy, which is written back when it has ended: where a rank's result needs
-what all ranks brought, its end proves that all came, and with every hop that all called the same.
-Before a large one lets anything land it hears from all ranks, in empty messages that run beside
-the first round's: what comes meanwhile waits in the inbox, or to be asked for. Of two ranks either
-hears from all with the first message.
+A small call works on a copy in the staging buffer, written back at its end: where a rank's result
+needs all ranks' contributions, its end proves that all ranks came, and each hop that all made the
+same call. A large call first exchanges empty messages with all ranks, beside the messages of the
+first round: data that arrives meanwhile waits in the inbox, or at its sender for the CTS. Of two
+ranks either hears from all with the first message.
 
-A rank that only gives, or only hears from some, has no such proof in a small call: the first time
-that a call is made it hears from all beside, later calls like it run ahead.
+A rank that only sends, or only receives from some ranks, has no such proof in a small call: the
+first such call exchanges the empty messages too, and later calls like it run ahead.
 
-Sizes that ranks may choose for themselves travel with the first messages, and every rank checks
-every pair, as over shared memory: so all_to_all sends small blocks with them, to memory of its own,
-and large ones afterwards.
+Sizes that may differ by rank (all_to_all) travel with the first messages, and every rank checks
+every pair, as over shared memory. So all_to_all sends small blocks along with them, into the
+staging buffer, and large blocks afterwards.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +51,7 @@ _PAIRED = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", *_
 
 @dataclass(slots=True)
 class GuardedParts:
-    """The parts of a call, and what has to happen beside them."""
+    """The parts of a call with guarded outputs, and the call's side condition."""
 
     parts: Sequence[Part]
     arrival_check: Assembly | None = None
@@ -60,7 +60,7 @@ class GuardedParts:
 
 
 class StagingBuffer:
-    """Memory for the copies of one call after the other."""
+    """Staging buffer for the outputs of one call after another."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
@@ -80,7 +80,7 @@ class StagingBuffer:
 def guard_outputs(
     request: CollectiveRequest, rank: int, size: int, parts: Sequence[Part], staging: StagingBuffer
 ) -> GuardedParts:
-    """Return the parts of a call as they keep from its outputs; the same way on every rank."""
+    """Return a call's parts with guarded outputs; the same method on every rank."""
     kind = request.kind
     if size == 1 or kind == "barrier" or (size == 2 and kind in _PAIRED):
         return GuardedParts(parts)
@@ -94,7 +94,7 @@ def guard_outputs(
 
 
 def make_arrival_check(rank: int, size: int) -> Assembly:
-    """Return what hears from all ranks, and nothing else."""
+    """Return the exchange of empty messages with all ranks."""
     nothing = Buffer([], np.dtype(np.uint8))
     return Assembly(Part(_build_arrival_schedule(rank, size), nothing, nothing))
 
@@ -251,7 +251,7 @@ def _match_blocks(
 
 
 def _find_odd_rank(table: NDArray[np.int64], rank: int) -> int | None:
-    """Return a rank that does not fit another, best not this one, given what each said."""
+    """Return a rank whose sizes do not match a peer's, preferably not this rank."""
     unlike = table[:, 0, :] != table[:, 1, :].T  # what a gives to b against what b expects of a
     if not unlike.any():
         return None
@@ -273,7 +273,7 @@ def _view_as_bytes(arrays: Sequence[Array]) -> Buffer:
 
 
 def _keep_large(schedule: Schedule, limit: int) -> Schedule:
-    """Return a schedule without what is not longer than a limit."""
+    """Return the schedule's transfers longer than a limit."""
     spans = [send.span for step in schedule.rounds for send in step.sends]
     spans += [recv.span for step in schedule.rounds for recv in step.recvs]
     if all(len(span) <= limit for span in spans):

@@ -41,7 +41,7 @@ class PartOwner(Protocol):
         """Take note of the end of a part."""
 
     def mark_touched(self) -> None:
-        """Take note that outputs of the parts are about to be written."""
+        """Mark the outputs as touched, before a part writes them."""
 
 
 class PartRunner:
@@ -71,7 +71,7 @@ class PartRunner:
         """
 
     def advance(self) -> None:
-        """Go through rounds until one of them has to wait."""
+        """Run rounds until a round has to wait."""
         try:
             while not self._is_over and self._index < len(self._rounds):
                 self._is_held = not self._may_begin(self._rounds[self._index])
@@ -91,7 +91,7 @@ class PartRunner:
             self._execution.on_part_done(self)
 
     def stop(self) -> None:
-        """Forget what this round waits for."""
+        """Cancel the receives and sends of this round."""
         self._is_over = True
         mesh, peers = self._execution.mesh, self._execution.peers
         pending, self._pending = self._pending, {}
@@ -102,7 +102,7 @@ class PartRunner:
                 mesh.cancel_send(peers[peer], message)
 
     def list_awaited(self) -> list[int]:
-        """Return the ranks of the group that this round now waits for."""
+        """Return the group's ranks that block this round now."""
         return [peer for peer, _ in self._pending.values()]
 
     def release_held(self) -> None:
@@ -124,14 +124,14 @@ class PartRunner:
         return span.area is Area.OUTPUT and self._number != ARRIVAL_PART
 
     def _may_begin(self, step: Round) -> bool:
-        """Say whether a round may begin that writes as it does so."""
+        """Return whether a round that writes at its start may begin."""
         if self._execution.may_touch_outputs:
             return True
         targets = [copy.target for copy in step.copies] + [fold.target for fold in step.folds]
         return not any(self._is_output(target) for target in targets)
 
     def _may_end(self) -> bool:
-        """Say whether what came aside may land."""
+        """Return whether held values may be written to their destination."""
         may = self._execution.may_touch_outputs or not any(
             self._is_output(one.span) for one in self._held_values
         )
@@ -193,7 +193,7 @@ class PartRunner:
         self._index += 1
 
     def _on_message_done(self, number: int) -> None:
-        """Learn that a message is where it should be."""
+        """Handle the completion of a message."""
         if self._pending.pop(number, None) is None:
             return  # stopped meanwhile
         if not self._pending and not self._is_beginning and self._may_end():
@@ -232,10 +232,11 @@ class PartRunner:
     def _make_incoming(
         self, recv: Recv, waits: bool, unsent: Sequence[int], holds: bool
     ) -> PostedReceive:
-        """Prepare a receive that lands as it comes, as far as the law of rounds lets it.
+        """Post a receive that is written on arrival, as far as the law of rounds allows.
 
-        With `waits` it lands at the end of the round; else not before the `unsent` are out. Where
-        outputs may not be touched yet and it `holds` back, it comes aside if it comes unasked.
+        With `waits` it is written at the end of the round, else not before the `unsent` sends are
+        out. While outputs must not be touched and it `holds`, an eager message is held in a
+        separate buffer.
         """
         buffer = self._areas[recv.span.area]
         if not (waits or unsent or recv.reduces):
@@ -256,7 +257,7 @@ class PartRunner:
     def _make_overwriting_recv(
         self, recv: Recv, pieces: Sequence[Array], written: Span | None
     ) -> PostedReceive:
-        """Prepare a receive into arrays, which are those of a span, or none that others see."""
+        """Post a receive into arrays: those of a span, or private ones."""
         views = [view_as_bytes(piece) for piece in pieces]
 
         def land(offset: int, payload: memoryview) -> None:
@@ -322,7 +323,7 @@ class PartRunner:
         return message
 
     def _choose_combine(self, recv: Recv) -> "Combine":
-        """Return what puts values that came where they belong."""
+        """Return the function that writes or reduces received values into the destination."""
         if not recv.reduces:
             return lambda values, target: np.copyto(target, values)
         reduce = self._execution.op
@@ -336,7 +337,7 @@ Combine = Callable[[Array, Array], None]
 
 
 class _HeldValues:
-    """Values that have come, and must not be seen in their place before the round ends."""
+    """Received values held back from their destination until the round ends."""
 
     def __init__(self, span: Span, target: Array, count: int, combine: Combine) -> None:
         self.span = span
@@ -351,7 +352,7 @@ class _HeldValues:
 
 
 def _share_targets(step: Round) -> bool:
-    """Say whether two receives go into one span: they must land in the order listed, then."""
+    """Return whether two receives target one span, and so must be written in the order listed."""
     if len(step.recvs) < 2:
         return False
     targets = [recv.span for recv in step.recvs]
@@ -374,7 +375,7 @@ def _copy(areas: dict[Area, Buffer], source: Span, target: Span) -> None:
 
 
 def _overwrite(views: Sequence[memoryview], offset: int, payload: memoryview) -> None:
-    """Write bytes at an offset into views that count end to end."""
+    """Write bytes at an offset into views, counted end to end."""
     for view in views:
         if offset >= len(view):
             offset -= len(view)

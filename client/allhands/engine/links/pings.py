@@ -1,4 +1,4 @@
-"""Pings of one rank to the peers that its blocked calls wait for over links: who answers?"""
+"""Pings of one rank to the peers that its blocked calls over links wait for."""
 
 import asyncio
 import itertools
@@ -24,10 +24,10 @@ ListAwaited = Callable[[], Iterable[int]]
 
 
 class PingMonitor:
-    """The pings of one rank to its peers; lives on the loop.
+    """Pings of one rank to its peers. Event loop only.
 
-    A peer that was found silent stays so until it answers, whoever waits for it by then: `silent`
-    is told of it with the seconds, and `answers` once something comes again.
+    A silent peer stays so until it answers, whatever calls wait for it by then: `silent` is called
+    with the peer and the seconds of silence, and `answers` once a message arrives again.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PingMonitor:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, list_awaited: ListAwaited) -> Callable[[], None]:
-        """Ping whom a call waits for, until what is returned is called."""
+        """Ping the peers that a call waits for, until the returned function is called."""
         number = next(self._watch_ids)
         self._watches[number] = list_awaited
         if self._task is None or self._task.done():
@@ -55,7 +55,7 @@ class PingMonitor:
         return stop
 
     def forget(self, peer: int) -> None:
-        """Expect nothing more of a peer that is gone, or whose link is."""
+        """Stop expecting answers of a peer after its loss or its link's."""
         self._silent.discard(peer)
         self._mesh.stop_pinging([peer])
 

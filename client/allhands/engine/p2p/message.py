@@ -1,4 +1,4 @@
-"""A message from point to point, as its caller wants it, whichever way it goes."""
+"""A point-to-point message as its caller specified it, independent of the route."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class P2PRequest:
-    """A message that this rank sends or receives."""
+    """A message sent or received by this rank."""
 
     work: Work
     call: CallSignature
@@ -48,15 +48,15 @@ def name_message(operation: str, ranks: Sequence[int], peer: int | None, tag: in
 
 
 def add_intact(error: Exception, receives: bool, has_touched: bool) -> None:
-    """Note what became of the array of a receive that failed."""
+    """Record in an error whether a failed receive touched its array."""
     if receives and isinstance(error, AllhandsError):
         error.add_intact(not has_touched, say=isinstance(error, CollectiveTimeout))
 
 
 def describe_sent(nbytes: int, signature: int, sign: Callable[[str, int], int]) -> str:
-    """Return the row of a message in a table, of which only its bytes and its signature came.
+    """Describe a sender's message from its byte count and signature, for a table.
 
-    That is as its sender has it, if it is of a dtype with a name that is known here.
+    The row is the sender's own if the dtype has a name that is known here.
     """
     for name, itemsize in _DTYPES:
         count, rest = divmod(nbytes, itemsize)

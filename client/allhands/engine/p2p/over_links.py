@@ -107,13 +107,13 @@ class P2POverLinks:
         self._end(request, lambda what: AllhandsError(f"{what} was cancelled by this rank"))
 
     def fail_unreachable(self) -> None:
-        """End the exchanges that cannot end well; what a rank that left had sent is here."""
+        """Fail messages that can no longer complete; departed ranks' data has arrived by now."""
         for exchange in list(self._pending):
             if (failure := self._find_failure(exchange)) is not None:
                 self._end(exchange, failure)
 
     def on_refused(self, peer: int, key: MessageKey, call: str) -> None:
-        """Learn that the receiver of a send expects another message."""
+        """Handle the refusal of a send by a receiver that expects another message."""
         exchange = self._sends.get((peer, key.sequence))
         if exchange is not None:
             table = {self._ranks.index(peer): call, self._rank: str(exchange.call)}
@@ -188,7 +188,7 @@ class P2POverLinks:
             future.set_exception(failure(self._name_message(request)))
 
     def _find_failure(self, request: P2PRequest) -> ErrorFactory | None:
-        """Return why an exchange cannot end well, if that is known."""
+        """Return the known reason why a message cannot complete; None: none is known."""
         others = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
         return self._failure_log.find_message_failure(request.peer, others)
 

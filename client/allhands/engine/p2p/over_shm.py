@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class P2POverShm:
-    """Words what becomes of messages, and tells it to those who hold works.
+    """Point to point over shared memory: completes the works of messages, with their errors.
 
-    A message is carried on by whoever waits for it; a thread of its own sees to the others.
+    A message is progressed by the thread that waits for it; a dedicated thread progresses the rest.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class P2POverShm:
         self.p2p.fail()
 
     def on_peer_left(self, rank: int) -> None:
-        """Learn that a rank of the world left: what it sent before is here already."""
+        """Handle the departure of a rank of the world, whose messages are all here by now."""
         if rank in self._others:
             self.p2p.remove_peer(self._ranks.index(rank))
 
@@ -103,7 +103,7 @@ class P2POverShm:
                 self._complete_once(message)
 
     def _progress(self, message: "Message", seconds: float) -> bool:
-        """Carry a message on for some time, on the thread that waits for it."""
+        """Progress a message for some time, on the thread that waits for it."""
         if not message.wait(seconds):
             return False
         self._complete_once(message)
@@ -145,7 +145,7 @@ class P2POverShm:
             work.fail(error)
 
     def _on_failure(self, failure: MessageFailure) -> None:
-        """Raise the error of a message that failed, on the thread that waited for it."""
+        """Raise the error of a failed message, on the thread that waited for it."""
         try:
             self._raise(failure)
         except AllhandsError as error:

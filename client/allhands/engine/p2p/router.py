@@ -1,7 +1,7 @@
-"""Messages from point to point of one group: which way they go, and in what order they set out.
+"""Router of one group's point-to-point messages: shared memory or links, in order.
 
-All go one way, over shared memory or over links, as all ranks of the group find out alike. Until
-that is known they wait here, each no longer than its deadline.
+All messages take the same route, which all ranks of the group determine alike. Until the route is
+known, messages are held here, each no longer than its deadline.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class P2PRouter:
         self._is_closed = False
 
     def start(self, request: P2PRequest) -> None:
-        """Take a message that was counted as a detour."""
+        """Start a message that was counted as queued."""
         if not self._failure_log.has_failed and (self._held or self._channel.is_undecided):
             self._hold(request)
             return
@@ -82,7 +82,7 @@ class P2PRouter:
             self._p2p_over_shm.fail()
 
     def on_peer_left(self, rank: int) -> None:
-        """Learn that a rank of the world left: what it sent before is here already."""
+        """Handle the departure of a rank of the world, whose messages are all here by now."""
         self._links.fail_unreachable()
         if self._p2p_over_shm is not None:
             self._p2p_over_shm.on_peer_left(rank)
@@ -90,7 +90,7 @@ class P2PRouter:
             self._review_held()
 
     def on_refused(self, peer: int, key: MessageKey, call: str) -> None:
-        """Learn that the receiver of a send over links expects another message."""
+        """Handle the refusal of a send over links by a receiver that expects another message."""
         self._links.on_refused(peer, key, call)
 
     async def wait_idle(self, run: Callable[[Callable[[], None]], "asyncio.Future[None]"]) -> None:
@@ -102,7 +102,7 @@ class P2PRouter:
             await run(self._p2p_over_shm.wait_idle)
 
     def close(self) -> None:
-        """Give up what messages have of shared memory; every one has ended."""
+        """Release the shared memory of messages; every message must have ended."""
         self._is_closed = True
         self._order.p2p = self.shm_path = None
         if self._negotiation is not None:
@@ -131,7 +131,7 @@ class P2PRouter:
             self._forward(exchange)
 
     def _review_held(self) -> None:
-        """End the messages that wait for their way and cannot arrive on any."""
+        """Fail the held messages that cannot complete on any route."""
         others = [one for one in self._ranks if one != self._ranks[self._rank]]
         for exchange in list(self._held):
             failure = self._failure_log.find_message_failure(exchange.peer, others)
@@ -170,7 +170,7 @@ class P2PRouter:
     # ------------------------------------------------------------ after
 
     def _forward(self, request: P2PRequest) -> None:
-        """Let a message set out, behind those that came before it."""
+        """Pass a message on to its route, behind all earlier messages."""
         if self._p2p_over_shm is None and not self._is_closed and not self._failure_log.has_failed:
             self._open_shm()
         try:
@@ -200,7 +200,7 @@ class P2PRouter:
             self._p2p_over_shm.on_peer_left(rank)
 
     def _finish_queued(self) -> None:
-        """Count a detour as ended; with the last one, others need not make any."""
+        """Count a queued message as ended; after the last, messages need not queue."""
         with self._order.lock:
             self._order.queued_messages -= 1
             if (

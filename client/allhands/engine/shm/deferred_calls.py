@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class PendingCall(Protocol):
-    """A call that has its number and waits for its turn."""
+    """A numbered call before its turn."""
 
     @property
     def work(self) -> Work: ...
@@ -46,9 +46,9 @@ class PendingCall(Protocol):
 
 
 class DeferredCalls:
-    """The calls that have their numbers and need only the communicator; safe from any thread.
+    """The numbered calls that need only the communicator; safe from any thread.
 
-    All of them come before what is queued on the loop.
+    All of them come before the calls queued on the loop.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class DeferredCalls:
         return True
 
     def withdraw(self, call: PendingCall) -> bool:
-        """Leave a call out, if its turn has not come."""
+        """Remove a call, unless its turn has come; return whether it was removed."""
         with self._changed:
             if call not in self._waiting:
                 return False
@@ -98,7 +98,7 @@ class DeferredCalls:
             return True
 
     def is_running(self, call: PendingCall) -> bool:
-        """Say whether a call has its turn."""
+        """Return whether a call is running."""
         return call is self._running
 
     def drain(self) -> None:
@@ -115,7 +115,7 @@ class DeferredCalls:
     # ------------------------------------------------------------ inside
 
     def _run_up_to(self, call: PendingCall) -> None:
-        """Carry out calls up to this one, on the thread that waits for it; if no other does."""
+        """Run calls up to this call on its waiting thread, unless another thread runs them."""
         with DelayedSignals() as calm:
             while not call.work.is_completed():
                 with self._changed:
@@ -128,7 +128,7 @@ class DeferredCalls:
                         self._wake_thread()
 
     def _run_waiting(self) -> None:
-        """Carry out the calls that wait, if no other thread does."""
+        """Run the waiting calls, unless another thread runs them."""
         with self._changed:
             self._is_wakeup_due = False
         with DelayedSignals() as calm:
@@ -147,19 +147,20 @@ class DeferredCalls:
         return self._running
 
     def _wake_thread(self) -> bool:
-        """See to it that what waits is carried out; False: nobody will any more."""
+        """Have a callback thread run the waiting calls; False: no thread will."""
         if self._waiting and self._running is None and not self._is_wakeup_due:
             self._is_wakeup_due = self._callbacks.run_urgent(self._run_waiting)
             return self._is_wakeup_due
         return True
 
     def _run_and_complete(self, call: PendingCall, signals: DelayedSignals) -> bool:
-        """Carry out the call that runs, and settle its work; say whether others waited then.
+        """Run the current call and complete its work; return whether calls were waiting then.
 
-        Only the call itself can be broken into: what is kept here must be whole for other threads.
+        A signal handler can interrupt only the call itself: the queue must be consistent for other
+        threads.
 
         Raises:
-            BaseException: what a signal handler raised meanwhile.
+            BaseException: raised by a signal handler meanwhile.
         """
         error: BaseException | None = None
         comm, sequence = self._order.comm, call.work.sequence
@@ -185,14 +186,14 @@ class DeferredCalls:
         return self._end_turn(call, error)
 
     def _requeue(self, call: PendingCall) -> None:
-        """Let a call wait again that has not begun."""
+        """Return a call that has not begun to the queue."""
         with self._changed:
             self._running = None
             self._waiting.appendleft(call)
             self._changed.notify_all()
 
     def _end_turn(self, call: PendingCall, error: BaseException | None) -> bool:
-        """End the turn of a call, and settle its work; say whether others waited then."""
+        """End the turn of a call and complete its work; return whether calls were waiting then."""
         self._order.release(is_deferred=True)
         with self._changed:
             self._running = None

@@ -80,7 +80,7 @@ class GroupChannel:
         return self._areas is not None and self._order.comm is None
 
     def list_missing(self) -> list[int]:
-        """Return the ranks of the group that have not said whether they take part."""
+        """Return the group's ranks with no decision yet on shared memory."""
         return [] if self._areas is None else self._areas.list_missing()
 
     async def negotiate(self, get_last_ended: Callable[[], int]) -> None:
@@ -136,7 +136,7 @@ class GroupChannel:
         label: str | None,
         call: CallSignature | None = None,
     ) -> str:
-        """Run a call from the queue; return how it was carried out.
+        """Run a queued call; return the explanation of how it was carried out.
 
         Where it is a step of another `call` it travels under its signature, and is named as that.
         """
@@ -153,12 +153,12 @@ class GroupChannel:
         return "" if last is None else explanations.explain_shm(last)
 
     async def skip(self, sequence: int) -> None:
-        """Tell the others that a call will not be made here."""
+        """Notify the peers that this rank will not make a call."""
         if (comm := self._order.comm) is not None:
             await self._job_thread.run(partial(comm.skip, sequence))
 
     def find_own_call(self, sequence: int) -> str | None:
-        """Return what this rank called under a number, if that is not long ago."""
+        """Return this rank's recent call under a number; None: unknown or too old."""
         comm = self._order.comm
         record = None if comm is None else comm.describe(sequence)
         if record is None:
@@ -170,14 +170,14 @@ class GroupChannel:
     # ------------------------------------------------------------ ends
 
     def interrupt(self, sequence: int, failure: ErrorFactory | None) -> None:
-        """End a call from the queue, because of what is given, or of what others called."""
+        """End a queued call with `failure`, or because of peers' different calls."""
         if (comm := self._order.comm) is not None:
             if failure is not None:
                 self._interrupt_failures[sequence] = failure
             comm.interrupt(sequence)
 
     def interrupt_current(self, sequence: int) -> None:
-        """End the call with that number if it is under way on a caller's thread."""
+        """End the call with that number if under way on a caller's thread."""
         if (comm := self._order.comm) is not None and sequence == comm.progress()[0]:
             comm.interrupt(sequence)
 
@@ -190,14 +190,14 @@ class GroupChannel:
             comm.interrupt(sequence)
 
     def limit(self, completed: int) -> None:
-        """End what needs a rank that left after call number `completed`."""
+        """End the calls that need a rank departed after call number `completed`."""
         if (comm := self._order.comm) is not None:
             comm.limit(completed)
             if (begun := comm.progress()[0]) > completed:
                 comm.interrupt(begun)
 
     def fail(self) -> None:
-        """End what runs, and turn down all to come."""
+        """End the running call, and refuse all later calls."""
         self._has_failed = True
         if self._order.comm is not None:
             self._order.comm.close()
@@ -233,7 +233,7 @@ class GroupChannel:
         self._loop.call_soon_threadsafe(self._watch, sequence, operation, awaited_mask, deadline)
 
     def _on_failure(self, failure: CallFailure) -> None:
-        """Raise the error of a call that failed."""
+        """Raise the error of a failed call."""
         call = self._composite_calls.get(failure.sequence) or make_call_signature(
             failure.operation,
             failure.dtype,

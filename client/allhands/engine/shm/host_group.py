@@ -1,4 +1,4 @@
-"""Island: a group's ranks of one host, as one of them sees them, over shared memory if they can."""
+"""Host group: the ranks of a group on this host, over shared memory if available."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ _EXTRA_SECONDS = 3600.0
 
 
 class CallAbandoned(Exception):
-    """Ranks have given a call up while this rank was in it."""
+    """Other ranks gave a call up while this rank was in the call."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         super().__init__(f"ranks {list(ranks)} gave the call up")
@@ -55,7 +55,7 @@ async def await_near_deadline(deadline: float) -> None:
 
 
 class HostGroup:
-    """The ranks of this host; lives on the loop, its communicator on the thread beside it."""
+    """The ranks of this host. Event loop only; its communicator runs on the job thread."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class HostGroup:
         return self._comm is not None
 
     def list_awaited(self) -> Sequence[int]:
-        """Return the ranks of the group that this one now waits for here."""
+        """Return the group's ranks on this host that block this rank now."""
         return self._awaited
 
     async def negotiate(self) -> None:
@@ -150,7 +150,7 @@ class HostGroup:
             self._awaited = ()
 
     def close(self, lost_ranks: Collection[int]) -> None:
-        """Give up what the island has of shared memory; every call has ended."""
+        """Release the shared memory; every call must have ended."""
         if self._comm is not None:
             self._comm.close()
         grounds, self._areas, self._comm = self._areas, None, None

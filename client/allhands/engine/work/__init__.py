@@ -1,1 +1,1 @@
-"""Work: handles on calls that run elsewhere, and the kinds of them."""
+"""Work: handles of calls that run elsewhere, and their kinds."""

@@ -1,4 +1,4 @@
-"""Ended: the work of a call that its caller has waited for already."""
+"""Completed work: the handle of a call that had ended before its work was made."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CompletedWork(Work):
-    """A call that had ended well before its work was made, which costs little therefore."""
+    """The cheap work of a call that had succeeded before its work was made."""
 
     def __init__(
         self, summary: tuple[int, str, int, str], label: str | None, group: str, result: Result
@@ -60,14 +60,14 @@ class CompletedWork(Work):
         return explanations.explain_shm(self._summary)
 
     def cancel(self) -> None:
-        """Nothing: it has ended."""
+        """Do nothing: the call has ended."""
 
     def abandon(self, why: str = "Ctrl-C") -> None:
-        """Nothing: it has ended."""
+        """Do nothing: the call has ended."""
 
 
 class CompletedSend(CompletedWork):
-    """A message that had gone before its work was made."""
+    """A message sent before its work was made."""
 
     def __init__(self, nbytes: int, label: str | None, group: str, result: Result) -> None:
         super().__init__((0, "send", nbytes, "eager"), label, group, result)

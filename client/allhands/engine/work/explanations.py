@@ -1,4 +1,4 @@
-"""What a call says of how it was carried out; for people."""
+"""Explanations of how calls were carried out; for people."""
 
 _SHM_VARIANTS = {
     "nothing": "nothing had to move",

@@ -7,18 +7,18 @@ from allhands.engine.work.work import Work
 
 
 class PersistentCall(Protocol):
-    """One call to be made many times: `start`, then `wait`, then again.
+    """A call prepared once and made many times: `start`, then `wait`, then again.
 
-    Every start is a call of the group as any other, in the group's order. Between start and wait
+    Every start is a call of the group like any other, in the group's order. Between start and wait
     the array belongs to the call.
     """
 
     def start(self) -> None:
-        """Give this rank's part; may wait for ranks that are several calls behind, for no others.
+        """Publish this rank's contribution; blocks only for ranks several calls behind.
 
         Raises:
-            RuntimeError: it is under way already.
-            AllhandsError: it failed.
+            RuntimeError: the call is under way already.
+            AllhandsError: the call failed; the array is as its `outputs_intact` says.
         """
 
     def wait(self) -> bool:
@@ -31,7 +31,7 @@ class PersistentCall(Protocol):
 
 
 class QueuedPersistentCall:
-    """Makes every call as if it were the first."""
+    """A persistent call over the queue: every start makes a new call."""
 
     def __init__(self, submit: Callable[[], Work]) -> None:
         self._submit = submit

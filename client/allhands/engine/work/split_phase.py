@@ -1,4 +1,4 @@
-"""Posted: an all_reduce whose part was given at once, and which ends where somebody asks for it."""
+"""Split-phase all_reduce: this rank's contribution is published at once, the result read later."""
 
 import threading
 from datetime import timedelta
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class SplitPhaseWork(Work):
-    """A small call over shared memory of which the others have all that they need from this rank.
+    """A small all_reduce over shared memory with this rank's contribution published.
 
-    What is left is to take in theirs. Who waits does that on its own thread; whoever asks without
-    waiting has it done by a thread of those for callbacks. Else the group's next call does.
+    Completing it reads the peers' contributions: on the waiting thread, on a callback thread if the
+    program asks without waiting, else within the group's next call.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SplitPhaseWork(Work):
     # ------------------------------------------------------------ inside
 
     def _schedule_completion(self) -> None:
-        """Have it ended, while the caller does something else."""
+        """Have a callback thread complete the work."""
         if self._callbacks.is_inherited:
             return
         with self._lock:
@@ -87,7 +87,7 @@ class SplitPhaseWork(Work):
             self._complete_inline()
 
     def _complete_inline(self) -> None:
-        """End it on this thread, if no other does."""
+        """Complete the work on this thread, unless another thread does."""
         if self._callbacks.is_inherited:
             return  # it is for the parent to end
         with (

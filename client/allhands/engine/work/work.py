@@ -1,4 +1,4 @@
-"""Work: the caller's hold on an operation that runs elsewhere."""
+"""Work: the caller's handle of an operation that runs elsewhere."""
 
 import contextlib
 import math
@@ -32,7 +32,7 @@ class Work:
         group: str,
         callbacks: Callbacks | None = None,
     ) -> None:
-        """Make the work of a call; `callbacks` run what waits for it to end."""
+        """Make the work of a call; `callbacks` runs the functions that wait for its end."""
         self.operation = call.operation
         self.sequence = sequence
         """Number of the call on its group; 0 point to point."""
@@ -97,7 +97,7 @@ class Work:
         return self._future.done() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """Return what went wrong; None while it runs and when it ended well."""
+        """Return the operation's error; None while it runs and after success."""
         if not self._future.done():
             return None
         return self._future.exception()
@@ -119,10 +119,10 @@ class Work:
         return self._future
 
     def source_rank(self) -> int:
-        """Return the rank of the group that a completed receive came from.
+        """Return the group rank of a completed receive's sender.
 
         Raises:
-            ValueError: it has not been received, or was no receive.
+            ValueError: the receive is not complete, or the work is of no receive.
         """
         if self._source < 0:
             raise ValueError(f"{self} has received nothing yet")
@@ -153,7 +153,7 @@ class Work:
         return f"{name} ({self.label})" if self.label else name
 
     def _wait_for_end(self, seconds: float) -> bool:
-        """Wait a while for the end; say whether it has come."""
+        """Wait up to `seconds` for the end; return whether it came."""
         if self._future.done():
             return True
         begun = time.monotonic()
@@ -170,11 +170,11 @@ class Work:
         self._cancel = cancel
 
     def helped(self, carry_on: Callable[[float], bool]) -> None:
-        """Say how a thread that waits anyway brings the end about, if it comes in that time."""
+        """Set the function by which a waiting thread progresses the operation for some seconds."""
         self._progress = carry_on
 
     def carried(self, carry: Callable[[], None]) -> None:
-        """Say how a thread that waits as long as it takes may carry out what has not begun."""
+        """Set the function by which a thread waiting without limit runs a call not yet begun."""
         self._runner = carry
 
     def explained(self, text: str) -> None:
