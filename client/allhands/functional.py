@@ -13,12 +13,14 @@ Errors are those of the plain calls, and ValueError for a group that this rank i
 """
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
 from allhands.api import calls, collectives
 from allhands.collectives.arguments import AnyArray, check_array, check_splits
 from allhands.collectives.reduction import ReduceOp
+from allhands.options import CallOptions
 from allhands.parallel.coalesced import (
     all_gather_into_tensor_coalesced,
     all_reduce_coalesced,
@@ -45,17 +47,11 @@ __all__ = [
 
 
 def broadcast(
-    x: AnyArray,
-    src: int,
-    group: GroupLike = None,
-    tag: str = "",
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    x: AnyArray, src: int, group: GroupLike = None, tag: str = "", **options: Unpack[CallOptions]
 ) -> AnyArray:
     """Return the `x` of rank `src` of the group; elsewhere `x` tells shape and dtype."""
-    found, out = resolve(group, tag), _copy(x)
-    calls.wait_or_return(found.here.broadcast(out, src, timeout=timeout, label=label), False)
+    found, out = resolve(group, tag, "broadcast", options), _copy(x)
+    calls.wait_or_return(found.here.broadcast(out, src, **options), False)
     return out
 
 
@@ -64,13 +60,11 @@ def all_reduce(
     op: ReduceOp | str = ReduceOp.SUM,
     group: GroupLike = None,
     tag: str = "",
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> AnyArray:
     """Return the combination of every rank's `x`, the same bits everywhere."""
-    found, out = resolve(group, tag), _copy(x)
-    collectives.all_reduce(out, parse_op(op), found, timeout=timeout, label=label)
+    found, out = resolve(group, tag, "all_reduce", options), _copy(x)
+    collectives.all_reduce(out, parse_op(op), found, **options)
     return out
 
 
@@ -79,16 +73,14 @@ def all_gather_tensor(
     gather_dim: int = 0,
     group: GroupLike = None,
     tag: str = "",
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> AnyArray:
     """Return every rank's `x`, concatenated along dimension `gather_dim`."""
     x = np.atleast_1d(check_array(x, "x"))
     dim = normalize_dim(gather_dim, x, "gather_dim")
-    found = resolve(group, tag)
+    found = resolve(group, tag, "all_gather_tensor", options)
     rows = np.empty((found.size, *x.shape), x.dtype)
-    collectives.all_gather_into_tensor(rows, x, found, timeout=timeout, label=label)
+    collectives.all_gather_into_tensor(rows, x, found, **options)
     return join_rows(rows, dim)
 
 
@@ -98,19 +90,17 @@ def reduce_scatter_tensor(
     scatter_dim: int = 0,
     group: GroupLike = None,
     tag: str = "",
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> AnyArray:
     """Return this rank's block of the reduction of `x`, along `scatter_dim`.
 
     Raises:
         ValueError: the ranks cannot share that dimension equally.
     """
-    found = resolve(group, tag)
+    found = resolve(group, tag, "reduce_scatter_tensor", options)
     rows = split_rows(check_array(x, "x"), scatter_dim, "scatter_dim", found.size)
     out = np.empty(rows.shape[1:], rows.dtype)
-    collectives.reduce_scatter_tensor(out, rows, parse_op(op), found, timeout=timeout, label=label)
+    collectives.reduce_scatter_tensor(out, rows, parse_op(op), found, **options)
     return out
 
 
@@ -120,9 +110,7 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: GroupLike = None,
     tag: str = "",
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> AnyArray:
     """Send each rank its rows (dimension 0) of `x`; return the rows received.
 
@@ -137,13 +125,13 @@ def all_to_all_single(
             "set to None"
         )
     x = np.ascontiguousarray(check_array(x, "x"))  # it makes one dimension of none
-    found = resolve(group, tag)
+    found = resolve(group, tag, "all_to_all_single", options)
     rows = len(x) if output_split_sizes is None else sum(map(int, output_split_sizes))
     if output_split_sizes is not None:  # before memory of that size is asked for
         check_splits(output_split_sizes, "output_split_sizes", rows, found.size)
     out = np.empty((rows, *x.shape[1:]), x.dtype)
     sizes = output_split_sizes, input_split_sizes
-    collectives.all_to_all_single(out, x, *sizes, found, timeout=timeout, label=label)
+    collectives.all_to_all_single(out, x, *sizes, found, **options)
     return out
 
 
@@ -152,16 +140,14 @@ def permute_tensor(
     src_dst: Sequence[int],
     group: GroupLike = None,
     tag: str = "",
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> AnyArray:
     """Send `x` to rank `src_dst[this rank]`; return the array received.
 
     Raises:
         ValueError: `src_dst` does not have each rank of the group once.
     """
-    x, found = check_array(x, "x"), resolve(group, tag)
+    x, found = check_array(x, "x"), resolve(group, tag, "permute_tensor", options)
     goals = [int(rank) for rank in src_dst]
     if sorted(goals) != list(range(found.size)):
         raise ValueError(
@@ -171,7 +157,7 @@ def permute_tensor(
     outgoing[goals[found.rank]] = incoming[goals.index(found.rank)] = x.size
     flat, out = np.ascontiguousarray(x).reshape(-1), np.empty(x.shape, x.dtype)
     arrays = out.reshape(-1), flat
-    collectives.all_to_all_single(*arrays, incoming, outgoing, found, timeout=timeout, label=label)
+    collectives.all_to_all_single(*arrays, incoming, outgoing, found, **options)
     return out
 
 

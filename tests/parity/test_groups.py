@@ -13,13 +13,14 @@ import allhands as ah
 from allhands.api.default_world import require_world
 from allhands.testing import on_threads
 from support.arrays.collective_cases import ranks_total
+from surface.describe import list_parameters
 
 
 def _is_call(name: str) -> bool:
     """Say whether a public name is a call of the ranks of a group: those can be labelled."""
     found = getattr(ah, name)
     return inspect.isfunction(found) and {"group", "label"} <= {
-        *inspect.signature(found).parameters
+        one.name for one in list_parameters(found)
     }
 
 
@@ -52,7 +53,7 @@ def test_p053_one_group_works_while_another_waits(rank: int):
 @pytest.mark.parametrize("name", CALLS)
 def test_p055_call_of_a_rank_that_is_not_in_the_group_warns(name: str):
     call = getattr(ah, name)
-    parameters = inspect.signature(call).parameters.values()
+    parameters = list_parameters(call)
     needed: dict[str, Any] = {one.name: None for one in parameters if one.default is one.empty}
 
     @on_threads(2)

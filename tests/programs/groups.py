@@ -3,6 +3,7 @@
 import numpy as np
 
 import allhands as ah
+from allhands.parallel.expand import resolve
 from programs.protocol import tell
 
 
@@ -29,7 +30,7 @@ def make_and_use() -> None:
     sums = [total(mesh.get_group(name)) for name in ("dp", "tp")]
     assert sums == [me % 2 * 2 + 2, me // 2 * 4 + 1], sums
     assert total(ah.split_group(me % 2, key=-me)) == 2 + me % 2 * 2
-    assert total(ah.functional.resolve([[0, 3], [1, 2]])) == 3  # type: ignore[attr-defined]
+    assert total(resolve([[0, 3], [1, 2]], "", "all_reduce", {})) == 3
 
     dealt = ah.round_robin([ah.new_group() for _ in range(2)])
     works = [dealt.all_reduce(np.full(5, float(step))) for step in range(50)]

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, get_args, get_origin
 
+from allhands.options import read_defaults
 from surface import wire
 
 MODULES = {
@@ -121,13 +122,24 @@ def _is_ours(cls: Any) -> bool:
     return cls.__module__.partition(".")[0] in ("allhands", "allhands_server", "allhands_proto")
 
 
+def list_parameters(function: Any) -> Iterator[inspect.Parameter]:
+    """List the parameters of a function; options declared in a `TypedDict` are keyword-only."""
+    for one in inspect.signature(function).parameters.values():
+        if get_origin(one.annotation) is Unpack:
+            (declared,) = get_args(one.annotation)
+            for name, default in read_defaults(declared).items():
+                yield inspect.Parameter(name, one.KEYWORD_ONLY, default=default)
+        else:
+            yield one
+
+
 def _parameters(function: Any) -> str:
     try:
-        found = inspect.signature(function)
+        found = [*list_parameters(function)]
     except (TypeError, ValueError):
         return "(...)"
     parts, was_keyword = [], False
-    for one in found.parameters.values():
+    for one in found:
         if one.kind is one.KEYWORD_ONLY and not was_keyword:
             parts.append("*")
         was_keyword |= one.kind in (one.KEYWORD_ONLY, one.VAR_POSITIONAL)

@@ -9,6 +9,7 @@ import pytest
 import allhands as ah
 from allhands.aio import AsyncGroup, AsyncWorld
 from allhands.api import coalesced, collectives, objects, ragged, scans
+from surface.describe import list_parameters
 
 MODULES = (collectives, coalesced, ragged, scans, objects)
 ELSEWHERE = {
@@ -38,7 +39,7 @@ SHARED = sorted(_plain_calls())
 
 
 def _parameters(call: Callable[..., Any], left_out: set[str]) -> list[tuple[str, object, object]]:
-    found = inspect.signature(call).parameters.values()
+    found = list_parameters(call)
     return [(one.name, one.kind, one.default) for one in found if one.name not in left_out]
 
 
@@ -65,7 +66,7 @@ def test_a_collective_of_a_group_is_awaited_too() -> None:
     composite = {
         name
         for name, value in inspect.getmembers(ah.Group, inspect.isfunction)
-        if not name.startswith("_") and "label" in inspect.signature(value).parameters
+        if not name.startswith("_") and "label" in {one.name for one in list_parameters(value)}
     }
     assert composite - {"all_reduce_init"} <= {*dir(AsyncGroup)}
 

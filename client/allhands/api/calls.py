@@ -9,14 +9,22 @@ from allhands.errors import InvalidArgument
 from allhands.group.coalescing import CoalescedWork
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
+from allhands.options import CallOptions, check_options
 from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
 
 
-def resolve_group(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
+def resolve_group(
+    group: AnyGroup, async_op: bool, operation: str, options: CallOptions | None = None
+) -> Group | None:
     """Return the group to call on; outside the group warn and return None.
 
     Unless `async_op`, the call runs on this thread where nothing else is under way.
+
+    Raises:
+        TypeError: one of the options is none of a call.
     """
+    if options:
+        check_options(operation, options)
     if isinstance(group, NonMember):
         warnings.warn(
             f"{operation} does nothing here: this rank does not belong to group {group.name!r}",

@@ -4,6 +4,7 @@ A call that fails leaves the arrays as they were.
 """
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from allhands.api.calls import resolve_group, to_group_rank, wait_or_return
 from allhands.api.default_world import AnyGroup
@@ -13,6 +14,7 @@ from allhands.collectives.arguments import AnyArray
 from allhands.collectives.composite import BROADCAST_BYTES
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
+from allhands.options import CallOptions, read_options
 
 
 def all_reduce_coalesced(
@@ -20,9 +22,7 @@ def all_reduce_coalesced(
     op: ReduceOp = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Work | None:
     """Overwrite each array with the reduction of all ranks' arrays.
 
@@ -31,10 +31,10 @@ def all_reduce_coalesced(
     Args:
         arrays: C-contiguous, writeable arrays of one numeric dtype; same shapes on all ranks.
     """
-    if (found := resolve_group(group, True, "all_reduce_coalesced")) is None:
+    if (found := resolve_group(group, True, "all_reduce_coalesced", options)) is None:
         return None
     _check_one_dtype(arrays, "arrays")
-    work = found.all_reduce_coalesced(arrays, op, timeout=timeout, label=label)
+    work = found.all_reduce_coalesced(arrays, op, **options)
     return wait_or_return(work, async_op)
 
 
@@ -44,9 +44,7 @@ def broadcast_coalesced(
     buffer_size: int = BROADCAST_BYTES,
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Work | None:
     """Overwrite each array with that of rank `src`, in few messages.
 
@@ -57,10 +55,10 @@ def broadcast_coalesced(
         src: rank in the world.
         buffer_size: bytes of a bucket of one dtype; a longer array travels alone.
     """
-    if (found := resolve_group(group, True, "broadcast_coalesced")) is None:
+    if (found := resolve_group(group, True, "broadcast_coalesced", options)) is None:
         return None
     root = to_group_rank(found, src, "src")
-    work = found.broadcast_coalesced(arrays, root, buffer_size, timeout=timeout, label=label)
+    work = found.broadcast_coalesced(arrays, root, buffer_size, **options)
     return wait_or_return(work, async_op)
 
 
@@ -69,9 +67,7 @@ def all_gather_coalesced(
     inputs: Sequence[AnyArray],
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Work | None:
     """Fill `output_lists[j]` with the inputs of rank j.
 
@@ -81,15 +77,16 @@ def all_gather_coalesced(
         output_lists: for each rank a list of C-contiguous, writeable arrays like `inputs`.
         inputs: arrays of one dtype, same shapes on all ranks; only read.
     """
-    if (found := resolve_group(group, True, "all_gather_coalesced")) is None:
+    if (found := resolve_group(group, True, "all_gather_coalesced", options)) is None:
         return None
     _check_one_dtype(inputs, "inputs")
     for at, one in enumerate(_check_list(output_lists, "output_tensor_lists")):
         _check_one_dtype(one, f"output_tensor_lists[{at}]")
-    options = AllgatherOptions(timeout, async_op, label)
-    return wait_or_return(
-        ProcessGroup(found).allgather_coalesced(output_lists, inputs, options), async_op
+    timeout, label = read_options("all_gather_coalesced", options)
+    work = ProcessGroup(found).allgather_coalesced(
+        output_lists, inputs, AllgatherOptions(timeout, async_op, label)
     )
+    return wait_or_return(work, async_op)
 
 
 def all_gather_into_tensor_coalesced(
@@ -97,9 +94,7 @@ def all_gather_into_tensor_coalesced(
     inputs: Sequence[AnyArray],
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Work | None:
     """Fill each output with every rank's input, in rank order.
 
@@ -109,9 +104,9 @@ def all_gather_into_tensor_coalesced(
         outputs: C-contiguous, writeable arrays, each of its input's size times the group's.
         inputs: arrays of any dtypes, same shapes and dtypes on all ranks; only read.
     """
-    if (found := resolve_group(group, True, "all_gather_into_tensor_coalesced")) is None:
+    if (found := resolve_group(group, True, "all_gather_into_tensor_coalesced", options)) is None:
         return None
-    work = found.all_gather_into_tensor_coalesced(outputs, inputs, timeout=timeout, label=label)
+    work = found.all_gather_into_tensor_coalesced(outputs, inputs, **options)
     return wait_or_return(work, async_op)
 
 
@@ -121,9 +116,7 @@ def reduce_scatter_tensor_coalesced(
     op: ReduceOp = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Work | None:
     """Overwrite each output with this rank's block of its reduction.
 
@@ -133,9 +126,9 @@ def reduce_scatter_tensor_coalesced(
         outputs: C-contiguous, writeable arrays, same shapes and dtypes on all ranks.
         inputs: arrays, each of its output's size times the group's; block j is for rank j.
     """
-    if (found := resolve_group(group, True, "reduce_scatter_tensor_coalesced")) is None:
+    if (found := resolve_group(group, True, "reduce_scatter_tensor_coalesced", options)) is None:
         return None
-    work = found.reduce_scatter_tensor_coalesced(outputs, inputs, op, timeout=timeout, label=label)
+    work = found.reduce_scatter_tensor_coalesced(outputs, inputs, op, **options)
     return wait_or_return(work, async_op)
 
 

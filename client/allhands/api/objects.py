@@ -11,7 +11,7 @@ Raises, besides what all calls do:
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from allhands.api.calls import resolve_group, to_group_rank, wait_or_return
 from allhands.api.default_world import AnyGroup, require_world
 from allhands.api.ragged import wait_result
 from allhands.data.serializer import check_size
+from allhands.options import CallOptions
 
 
 def register_dataclass(kind: type, name: str | None = None) -> None:
@@ -35,18 +36,13 @@ def register_dataclass(kind: type, name: str | None = None) -> None:
 
 
 def all_gather_object(
-    object_list: list[Any],
-    obj: object,
-    group: AnyGroup = None,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    object_list: list[Any], obj: object, group: AnyGroup = None, **options: Unpack[CallOptions]
 ) -> None:
     """Overwrite `object_list`, one item a rank, with every rank's `obj`."""
-    if (found := resolve_group(group, True, "all_gather_object")) is None:
+    if (found := resolve_group(group, True, "all_gather_object", options)) is None:
         return
     _check_length(object_list, "object_list", found.size)
-    object_list[:] = wait_result(found.all_gather_object(obj, timeout=timeout, label=label), False)
+    object_list[:] = wait_result(found.all_gather_object(obj, **options), False)
 
 
 def gather_object(
@@ -54,22 +50,20 @@ def gather_object(
     object_gather_list: list[Any] | None = None,
     dst: int = 0,
     group: AnyGroup = None,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> None:
     """Overwrite `object_gather_list` on rank `dst` with every rank's `obj`.
 
     It has one item for each rank there, and is None elsewhere.
     """
-    if (found := resolve_group(group, True, "gather_object")) is None:
+    if (found := resolve_group(group, True, "gather_object", options)) is None:
         return
     root = to_group_rank(found, dst, "dst")
     if root == found.rank:
         _check_length(object_gather_list, "object_gather_list", found.size)
     elif object_gather_list is not None:
         raise ValueError(f"object_gather_list is for rank {dst} alone: pass None on the others")
-    gathered = wait_result(found.gather_object(obj, root, timeout=timeout, label=label), False)
+    gathered = wait_result(found.gather_object(obj, root, **options), False)
     if object_gather_list is not None:
         object_gather_list[:] = gathered
 
@@ -79,39 +73,30 @@ def scatter_object_list(
     scatter_object_input_list: Sequence[Any] | None = None,
     src: int = 0,
     group: AnyGroup = None,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> None:
     """Overwrite the output list's first item with this rank's object from `src`.
 
     The other ranks' input list is not looked at.
     """
-    if (found := resolve_group(group, True, "scatter_object_list")) is None:
+    if (found := resolve_group(group, True, "scatter_object_list", options)) is None:
         return
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("scatter_object_output_list must be a list of at least one item")
     root = to_group_rank(found, src, "src")
     values = scatter_object_input_list if root == found.rank else None
-    work = found.scatter_object(values, root, timeout=timeout, label=label)
+    work = found.scatter_object(values, root, **options)
     scatter_object_output_list[0] = wait_result(work, False)
 
 
 def broadcast_object_list(
-    object_list: list[Any],
-    src: int = 0,
-    group: AnyGroup = None,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    object_list: list[Any], src: int = 0, group: AnyGroup = None, **options: Unpack[CallOptions]
 ) -> None:
     """Overwrite `object_list` with the items of rank `src`; equal lengths."""
-    if (found := resolve_group(group, True, "broadcast_object_list")) is None:
+    if (found := resolve_group(group, True, "broadcast_object_list", options)) is None:
         return
     root = to_group_rank(found, src, "src")
-    wait_or_return(
-        found.broadcast_object_list(object_list, root, timeout=timeout, label=label), False
-    )
+    wait_or_return(found.broadcast_object_list(object_list, root, **options), False)
 
 
 def send_object_list(

@@ -6,22 +6,18 @@ Each returns what it gives once it has ended, or with `async_op=True` a `Work` a
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from allhands.api.calls import resolve_group, to_group_rank, wait_or_return
 from allhands.api.default_world import AnyGroup
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
+from allhands.options import CallOptions
 
 
 def all_gather_v(
-    x: AnyArray,
-    group: AnyGroup = None,
-    async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    x: AnyArray, group: AnyGroup = None, async_op: bool = False, **options: Unpack[CallOptions]
 ) -> Any:
     """Return every rank's `x`, of any shapes, as a list of new arrays.
 
@@ -35,9 +31,9 @@ def all_gather_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "all_gather_v")) is None:
+    if (found := resolve_group(group, True, "all_gather_v", options)) is None:
         return None
-    return wait_result(found.all_gather_v(x, timeout=timeout, label=label), async_op)
+    return wait_result(found.all_gather_v(x, **options), async_op)
 
 
 def gather_v(
@@ -45,9 +41,7 @@ def gather_v(
     dst: int = 0,
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Any:
     """Return every rank's `x`, of any shapes, on rank `dst`; None elsewhere.
 
@@ -62,10 +56,10 @@ def gather_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "gather_v")) is None:
+    if (found := resolve_group(group, True, "gather_v", options)) is None:
         return None
     root = to_group_rank(found, dst, "dst")
-    return wait_result(found.gather_v(x, root, timeout=timeout, label=label), async_op)
+    return wait_result(found.gather_v(x, root, **options), async_op)
 
 
 def scatter_v(
@@ -73,9 +67,7 @@ def scatter_v(
     src: int = 0,
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Any:
     """Return this rank's array, of any shape, of the list on rank `src`.
 
@@ -90,19 +82,17 @@ def scatter_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "scatter_v")) is None:
+    if (found := resolve_group(group, True, "scatter_v", options)) is None:
         return None
     root = to_group_rank(found, src, "src")
-    return wait_result(found.scatter_v(scatter_list, root, timeout=timeout, label=label), async_op)
+    return wait_result(found.scatter_v(scatter_list, root, **options), async_op)
 
 
 def all_to_all_v(
     inputs: Sequence[AnyArray],
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Any:
     """Send `inputs[j]` to rank j; return the arrays received, by rank.
 
@@ -116,9 +106,9 @@ def all_to_all_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "all_to_all_v")) is None:
+    if (found := resolve_group(group, True, "all_to_all_v", options)) is None:
         return None
-    return wait_result(found.all_to_all_v(inputs, timeout=timeout, label=label), async_op)
+    return wait_result(found.all_to_all_v(inputs, **options), async_op)
 
 
 def reduce_scatter_v(
@@ -126,9 +116,7 @@ def reduce_scatter_v(
     op: ReduceOp = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Any:
     """Return the reduction of all ranks' `inputs` at this rank's index.
 
@@ -142,9 +130,9 @@ def reduce_scatter_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "reduce_scatter_v")) is None:
+    if (found := resolve_group(group, True, "reduce_scatter_v", options)) is None:
         return None
-    return wait_result(found.reduce_scatter_v(inputs, op, timeout=timeout, label=label), async_op)
+    return wait_result(found.reduce_scatter_v(inputs, op, **options), async_op)
 
 
 def wait_result(work: Work, async_op: bool) -> Any:

@@ -1,10 +1,13 @@
 """Module-level prefix reductions: scan and exscan. Arguments as in `collectives`."""
 
+from typing import Unpack
+
 from allhands.api.calls import resolve_group, wait_or_return
 from allhands.api.default_world import AnyGroup
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
+from allhands.options import CallOptions
 
 
 def scan(
@@ -12,9 +15,7 @@ def scan(
     op: ReduceOp = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Work | None:
     """Overwrite `x` with the reduction of `x` of ranks 0 to this one.
 
@@ -23,9 +24,9 @@ def scan(
     Args:
         x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all ranks.
     """
-    if (found := resolve_group(group, True, "scan")) is None:
+    if (found := resolve_group(group, True, "scan", options)) is None:
         return None
-    return wait_or_return(found.scan(x, op, timeout=timeout, label=label), async_op)
+    return wait_or_return(found.scan(x, op, **options), async_op)
 
 
 def exscan(
@@ -33,9 +34,7 @@ def exscan(
     op: ReduceOp = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Work | None:
     """Overwrite `x` with the reduction of `x` of the ranks before this one.
 
@@ -45,6 +44,6 @@ def exscan(
     Args:
         x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all ranks.
     """
-    if (found := resolve_group(group, True, "exscan")) is None:
+    if (found := resolve_group(group, True, "exscan", options)) is None:
         return None
-    return wait_or_return(found.exscan(x, op, timeout=timeout, label=label), async_op)
+    return wait_or_return(found.exscan(x, op, **options), async_op)

@@ -6,7 +6,7 @@ fails leaves its arguments as they were.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic
+from typing import Any, Generic, Unpack
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from allhands.collectives.reduction import ReduceOp, check
 from allhands.collectives.signature import Shape
 from allhands.data.serializer import ObjectSerializer
 from allhands.data.sparse_array import SparseArray
+from allhands.options import CallOptions, check_options, read_options
 
 BROADCAST_BYTES = 256 << 20
 """Of a bucket of arrays that are broadcast together, if nobody says otherwise."""
@@ -51,48 +52,35 @@ class Composed(ABC, Generic[T_co]):
 
     # ------------------------------------------------------------ sizes that others do not know
 
-    def all_gather_v(
-        self, x: AnyArray, *, timeout: CallTimeout = None, label: str | None = None
-    ) -> T_co:
+    def all_gather_v(self, x: AnyArray, **options: Unpack[CallOptions]) -> T_co:
         """Give the arrays of all ranks, of any shapes and one dtype, as a list of new arrays."""
-        return self._start_composite(vector.all_gather(_check_source(x, "x")), timeout, label)
+        return self._begin_composite(vector.all_gather(_check_source(x, "x")), options)
 
-    def gather_v(
-        self, x: AnyArray, dst: int, *, timeout: CallTimeout = None, label: str | None = None
-    ) -> T_co:
+    def gather_v(self, x: AnyArray, dst: int, **options: Unpack[CallOptions]) -> T_co:
         """Give the arrays of all ranks, of any shapes and one dtype, to `dst`; None elsewhere."""
         root = self._check_root(dst, "dst")
-        return self._start_composite(vector.gather(_check_source(x, "x"), root), timeout, label)
+        return self._begin_composite(vector.gather(_check_source(x, "x"), root), options)
 
     def scatter_v(
-        self,
-        scatter_list: Sequence[AnyArray] | None,
-        src: int,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, scatter_list: Sequence[AnyArray] | None, src: int, **options: Unpack[CallOptions]
     ) -> T_co:
         """Give each rank its array of those on `src`, of any shapes and one dtype; others: None."""
         root = self._check_root(src, "src")
         arrays = self._check_root_list(root, scatter_list, "scatter_list")
         blocks = None if arrays is None else self._check_blocks_v(arrays, "scatter_list")
-        return self._start_composite(vector.scatter(blocks, root), timeout, label)
+        return self._begin_composite(vector.scatter(blocks, root), options)
 
-    def all_to_all_v(
-        self, inputs: Sequence[AnyArray], *, timeout: CallTimeout = None, label: str | None = None
-    ) -> T_co:
+    def all_to_all_v(self, inputs: Sequence[AnyArray], **options: Unpack[CallOptions]) -> T_co:
         """Give `inputs[j]` to rank j, and a list of what all ranks give; shapes may differ."""
-        return self._start_composite(
-            vector.all_to_all(self._check_blocks_v(inputs, "inputs")), timeout, label
+        return self._begin_composite(
+            vector.all_to_all(self._check_blocks_v(inputs, "inputs")), options
         )
 
     def reduce_scatter_v(
         self,
         inputs: Sequence[AnyArray],
         op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Give the combination of what all ranks have in `inputs[rank]`, in the order of ranks.
 
@@ -100,37 +88,23 @@ class Composed(ABC, Generic[T_co]):
         """
         blocks = self._check_blocks_v(inputs, "inputs")
         check(op, blocks[0].dtype)
-        return self._start_composite(vector.reduce_scatter(blocks, op), timeout, label)
+        return self._begin_composite(vector.reduce_scatter(blocks, op), options)
 
     # ------------------------------------------------------------ prefixes
 
     def scan(
-        self,
-        x: AnyArray,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
         """Overwrite `x` with the combination of ranks 0 to this one, in their order."""
         array = arguments.check_target(x, "x")
-        return self._start_composite(
-            scans.scan(array, op, exclusive=False, result=x), timeout, label
-        )
+        return self._begin_composite(scans.scan(array, op, exclusive=False, result=x), options)
 
     def exscan(
-        self,
-        x: AnyArray,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
         """Overwrite `x` with the combination of the ranks before this one; rank 0 keeps its own."""
         array = arguments.check_target(x, "x")
-        return self._start_composite(
-            scans.scan(array, op, exclusive=True, result=x), timeout, label
-        )
+        return self._begin_composite(scans.scan(array, op, exclusive=True, result=x), options)
 
     # ------------------------------------------------------------ many arrays at once
 
@@ -138,14 +112,12 @@ class Composed(ABC, Generic[T_co]):
         self,
         arrays: Sequence[AnyArray],
         op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite each of the arrays, of any dtypes, with the combination of all ranks'."""
         found = coalesced.check_targets(arrays, "arrays", in_place=True)
-        return self._start_composite(
-            coalesced.all_reduce(found, _get_shapes(arrays), op, arrays), timeout, label
+        return self._begin_composite(
+            coalesced.all_reduce(found, _get_shapes(arrays), op, arrays), options
         )
 
     def broadcast_coalesced(
@@ -153,9 +125,7 @@ class Composed(ABC, Generic[T_co]):
         arrays: Sequence[AnyArray],
         src: int,
         buffer_size: int = BROADCAST_BYTES,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite each of the arrays, of any dtypes, with that of rank `src`.
 
@@ -166,15 +136,13 @@ class Composed(ABC, Generic[T_co]):
             raise ValueError(f"buffer_size must be at least one byte, not {buffer_size}")
         found = coalesced.check_targets(arrays, "arrays", in_place=True)
         chain = coalesced.broadcast(found, _get_shapes(arrays), root, buffer_size, arrays)
-        return self._start_composite(chain, timeout, label)
+        return self._begin_composite(chain, options)
 
     def all_gather_coalesced(
         self,
         output_lists: Sequence[Sequence[AnyArray]],
         inputs: Sequence[AnyArray],
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Fill `output_lists[j]`, arrays like the inputs, with those that rank j gives."""
         places = [
@@ -193,15 +161,13 @@ class Composed(ABC, Generic[T_co]):
             arguments.check_alike([source, *blocks], names)
         name = "all_gather_coalesced"
         chain = coalesced.all_gather(outputs, sources, _get_shapes(inputs), name, output_lists)
-        return self._start_composite(chain, timeout, label)
+        return self._begin_composite(chain, options)
 
     def all_gather_into_tensor_coalesced(
         self,
         outputs: Sequence[AnyArray],
         inputs: Sequence[AnyArray],
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Fill each of `outputs`, `size` times as long as its input, with every rank's, by rank."""
         targets = coalesced.check_targets(outputs, "outputs")
@@ -212,16 +178,14 @@ class Composed(ABC, Generic[T_co]):
         blocks = [list(target.reshape(self.size, -1)) for target in targets]
         name = "all_gather_into_tensor_coalesced"
         chain = coalesced.all_gather(blocks, sources, _get_shapes(inputs), name, outputs)
-        return self._start_composite(chain, timeout, label)
+        return self._begin_composite(chain, options)
 
     def reduce_scatter_tensor_coalesced(
         self,
         outputs: Sequence[AnyArray],
         inputs: Sequence[AnyArray],
         op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite each of `outputs` with this rank's share of the combination of its input."""
         targets = coalesced.check_targets(outputs, "outputs")
@@ -232,73 +196,58 @@ class Composed(ABC, Generic[T_co]):
         blocks = [list(source.reshape(self.size, -1)) for source in sources]
         shapes = [get_block_shape(one, self.size) for one in inputs]
         chain = coalesced.reduce_scatter(targets, blocks, shapes, op, outputs)
-        return self._start_composite(chain, timeout, label)
+        return self._begin_composite(chain, options)
 
     # ------------------------------------------------------------ sparse arrays
 
     def all_reduce_sparse(
-        self,
-        x: SparseArray,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, x: SparseArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
         """Let `x` hold the combination of all ranks', as if they were dense; equal shapes.
 
         It has new `indices`, each once and in order, and new `values` then.
         """
-        return self._start_composite(sparse.all_reduce(x, op), timeout, label)
+        check_options("all_reduce_sparse", options)
+        return self._begin_composite(sparse.all_reduce(x, op), options)
 
     # ------------------------------------------------------------ objects
 
-    def all_gather_object(
-        self, value: object, *, timeout: CallTimeout = None, label: str | None = None
-    ) -> T_co:
+    def all_gather_object(self, value: object, **options: Unpack[CallOptions]) -> T_co:
         """Give a list of every rank's object; `objects` says which there may be."""
         data = self.objects.encode(value)
-        return self._start_composite(object_calls.all_gather(data, self.objects), timeout, label)
+        return self._begin_composite(object_calls.all_gather(data, self.objects), options)
 
-    def gather_object(
-        self, value: object, dst: int, *, timeout: CallTimeout = None, label: str | None = None
-    ) -> T_co:
+    def gather_object(self, value: object, dst: int, **options: Unpack[CallOptions]) -> T_co:
         """Give a list of every rank's object to rank `dst`; None elsewhere."""
         root = self._check_root(dst, "dst")
         data = self.objects.encode(value)
-        return self._start_composite(object_calls.gather(data, root, self.objects), timeout, label)
+        return self._begin_composite(object_calls.gather(data, root, self.objects), options)
 
     def scatter_object(
-        self,
-        values: Sequence[object] | None,
-        src: int,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, values: Sequence[object] | None, src: int, **options: Unpack[CallOptions]
     ) -> T_co:
         """Give each rank its object of the list on `src`; None elsewhere."""
         root = self._check_root(src, "src")
         given = self._check_root_list(root, values, "the list of objects")
         data = None if given is None else [self.objects.encode(one) for one in given]
-        return self._start_composite(object_calls.scatter(data, root, self.objects), timeout, label)
+        return self._begin_composite(object_calls.scatter(data, root, self.objects), options)
 
     def broadcast_object_list(
-        self,
-        values: list[Any],
-        src: int,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, values: list[Any], src: int, **options: Unpack[CallOptions]
     ) -> T_co:
         """Overwrite the items of the list with those that rank `src` has; equal lengths."""
         root = self._check_root(src, "src")
         if not isinstance(values, list) or not values:
             raise ValueError(f"the list of objects must be a list that is not empty: {values!r}")
         data = self.objects.encode(values) if self.rank == root else None
-        return self._start_composite(
-            object_calls.broadcast(data, root, values, self.objects), timeout, label
+        return self._begin_composite(
+            object_calls.broadcast(data, root, values, self.objects), options
         )
 
     # ------------------------------------------------------------ inside
+
+    def _begin_composite(self, composite: CompositeCall, options: CallOptions) -> T_co:
+        return self._start_composite(composite, *read_options(composite.call.operation, options))
 
     def _check_root_list(
         self, root: int, items: Sequence[Any] | None, name: str

@@ -15,7 +15,7 @@ are taken for the real numbers that they consist of, on all ranks.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, Unpack
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from allhands.collectives.reduction import OPS, ReduceOp, check
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result, Shape, join_shapes
 from allhands.errors import InvalidArgument
+from allhands.options import CallOptions, read_options
 
 T_co = TypeVar("T_co", covariant=True)
 CallTimeout = float | None
@@ -78,30 +79,22 @@ class Collectives(ABC, Generic[T_co]):
 
     # ------------------------------------------------------------ whole arrays
 
-    def broadcast(
-        self, x: AnyArray, src: int, *, timeout: CallTimeout = None, label: str | None = None
-    ) -> T_co:
+    def broadcast(self, x: AnyArray, src: int, **options: Unpack[CallOptions]) -> T_co:
         """Overwrite `x` with that of rank `src`; equal dtypes and sizes."""
         array = arguments.check_target(x, "x")
         root = self._check_root(src, "src")
         native = CollectiveRequest(
             "broadcast", array.dtype, array.size, targets=[array], root=root, shape=np.shape(x)
         )
-        return self._start(
+        return self._begin_call(
             native,
             lambda rank, size: plan.broadcast(rank, size, array, root, self._link_cost),
             x,
-            timeout,
-            label,
+            options,
         )
 
     def all_reduce(
-        self,
-        x: AnyArray,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
         """Overwrite `x` on every rank with the combination of all, the same bits everywhere."""
         array = arguments.check_target(x, "x")
@@ -110,22 +103,15 @@ class Collectives(ABC, Generic[T_co]):
             "all_reduce", array.dtype, array.size, targets=[array], op=op, shape=np.shape(x)
         )
         ordered = native.is_ordered(self.size, self.deterministic)
-        return self._reduce(
+        return self._begin_call(
             native,
             lambda rank, size: plan.all_reduce(rank, size, array, ordered, self._link_cost),
             x,
-            timeout,
-            label,
+            options,
         )
 
     def reduce(
-        self,
-        x: AnyArray,
-        dst: int,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, x: AnyArray, dst: int, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
         """Overwrite `x` on rank `dst` with the combination of all; elsewhere it is only read."""
         root = self._check_root(dst, "dst")
@@ -138,12 +124,11 @@ class Collectives(ABC, Generic[T_co]):
             "reduce", array.dtype, array.size, [array], targets, op, root, shape=np.shape(x)
         )
         ordered = native.is_ordered(self.size, self.deterministic)
-        return self._reduce(
+        return self._begin_call(
             native,
             lambda rank, size: plan.reduce(rank, size, array, target, root, ordered),
             x if is_root else None,
-            timeout,
-            label,
+            options,
         )
 
     # ------------------------------------------------------------ blocks
@@ -153,9 +138,7 @@ class Collectives(ABC, Generic[T_co]):
         x: AnyArray,
         gather_list: list[AnyArray] | None,
         dst: int,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
         root = self._check_root(dst, "dst")
@@ -167,12 +150,11 @@ class Collectives(ABC, Generic[T_co]):
         native = CollectiveRequest(
             "gather", source.dtype, source.size, [source], targets, root=root, shape=np.shape(x)
         )
-        return self._start(
+        return self._begin_call(
             native,
             lambda rank, size: plan.gather(rank, size, source, targets, root),
             gather_list,
-            timeout,
-            label,
+            options,
         )
 
     def scatter(
@@ -180,9 +162,7 @@ class Collectives(ABC, Generic[T_co]):
         x: AnyArray,
         scatter_list: list[AnyArray] | None,
         src: int,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite `x` with this rank's array of the `scatter_list` on `src`; None elsewhere."""
         root = self._check_root(src, "src")
@@ -198,21 +178,15 @@ class Collectives(ABC, Generic[T_co]):
         native = CollectiveRequest(
             "scatter", target.dtype, target.size, sources, [target], root=root, shape=np.shape(x)
         )
-        return self._start(
+        return self._begin_call(
             native,
             lambda rank, size: plan.scatter(rank, size, sources, target, root),
             x,
-            timeout,
-            label,
+            options,
         )
 
     def all_gather(
-        self,
-        outputs: list[AnyArray],
-        x: AnyArray,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, outputs: list[AnyArray], x: AnyArray, **options: Unpack[CallOptions]
     ) -> T_co:
         """Fill `outputs`, one array for each rank, with every rank's `x`."""
         targets = arguments.check_targets(outputs, "outputs", self.size)
@@ -224,21 +198,15 @@ class Collectives(ABC, Generic[T_co]):
         native = CollectiveRequest(
             "all_gather", source.dtype, source.size, [source], targets, shape=shape
         )
-        return self._start(
+        return self._begin_call(
             native,
             lambda rank, size: plan.all_gather(rank, size, source, targets, self._link_cost),
             outputs,
-            timeout,
-            label,
+            options,
         )
 
     def all_gather_into_tensor(
-        self,
-        output: AnyArray,
-        x: AnyArray,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, output: AnyArray, x: AnyArray, **options: Unpack[CallOptions]
     ) -> T_co:
         """Fill `output`, `size` times as long as `x`, with every rank's `x`, by rank.
 
@@ -255,12 +223,11 @@ class Collectives(ABC, Generic[T_co]):
             [target],
             shape=_get_shape(x, source),
         )
-        return self._start(
+        return self._begin_call(
             native,
             lambda rank, size: plan.all_gather(rank, size, source, [target], self._link_cost),
             output,
-            timeout,
-            label,
+            options,
         )
 
     def reduce_scatter(
@@ -268,9 +235,7 @@ class Collectives(ABC, Generic[T_co]):
         output: AnyArray,
         inputs: list[AnyArray],
         op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite `output` with the combination of what all ranks hold in `inputs[rank]`."""
         target = arguments.check_target(output, "output")
@@ -285,16 +250,14 @@ class Collectives(ABC, Generic[T_co]):
             op,
             shape=join_shapes([np.shape(one) for one in inputs]),
         )
-        return self._reduce_scatter(native, output, timeout, label)
+        return self._reduce_scatter(native, output, options)
 
     def reduce_scatter_tensor(
         self,
         output: AnyArray,
         x: AnyArray,
         op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite `output` with this rank's share of the combination of every rank's `x`."""
         target = arguments.check_target(output, "output")
@@ -310,15 +273,10 @@ class Collectives(ABC, Generic[T_co]):
             op,
             shape=get_block_shape(x, self.size),
         )
-        return self._reduce_scatter(native, output, timeout, label)
+        return self._reduce_scatter(native, output, options)
 
     def all_to_all(
-        self,
-        outputs: list[AnyArray],
-        inputs: list[AnyArray],
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, outputs: list[AnyArray], inputs: list[AnyArray], **options: Unpack[CallOptions]
     ) -> T_co:
         """Give `inputs[j]` to rank j and fill `outputs[j]` with what it gives; sizes may differ."""
         targets = arguments.check_targets(outputs, "outputs", self.size)
@@ -330,7 +288,7 @@ class Collectives(ABC, Generic[T_co]):
             arguments.check_same_dtype(targets[0], "outputs[0]", array, name)
         self._check_own_block(targets, sources)
         send, recv = [array.size for array in sources], [array.size for array in targets]
-        return self._all_to_all("all_to_all", outputs, sources, targets, send, recv, timeout, label)
+        return self._all_to_all("all_to_all", outputs, sources, targets, send, recv, options)
 
     def all_to_all_single(
         self,
@@ -338,9 +296,7 @@ class Collectives(ABC, Generic[T_co]):
         x: AnyArray,
         output_split_sizes: Sequence[int] | None = None,
         input_split_sizes: Sequence[int] | None = None,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Give rank j its rows of `x` and fill this rank's rows of `output` with its own.
 
@@ -360,41 +316,36 @@ class Collectives(ABC, Generic[T_co]):
                 f"this rank gives itself {send[self.rank]} elements and expects {recv[self.rank]}"
             )
         return self._all_to_all(
-            "all_to_all_single", output, [source], [target], send, recv, timeout, label
+            "all_to_all_single", output, [source], [target], send, recv, options
         )
 
-    def barrier(self, *, timeout: CallTimeout = None, label: str | None = None) -> T_co:
+    def barrier(self, **options: Unpack[CallOptions]) -> T_co:
         """End when every rank has called it; calls before it have ended by then."""
-        return self._start(CollectiveRequest("barrier"), plan.barrier, None, timeout, label)
+        return self._begin_call(CollectiveRequest("barrier"), plan.barrier, None, options)
 
     # ------------------------------------------------------------ inside
 
-    def _reduce(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
+    def _begin_call(
+        self, request: CollectiveRequest, build: BuildParts, result: Result, options: CallOptions
     ) -> T_co:
-        """Begin a checked reduction, whoever knows its operation."""
-        if request.op in OPS:
+        """Begin a checked call; reductions that the native core does not know on their own way."""
+        timeout, label = read_options(request.kind, options)
+        if request.op is None or request.op in OPS:
             return self._start(request, build, result, timeout, label)
         return self._start_custom_reduction(request, result, timeout, label)
 
     def _reduce_scatter(
-        self, request: CollectiveRequest, output: AnyArray, timeout: CallTimeout, label: str | None
+        self, request: CollectiveRequest, output: AnyArray, options: CallOptions
     ) -> T_co:
         (target,), sources = request.targets, request.sources
         assert request.op is not None
         check(request.op, target.dtype)
         ordered = request.is_ordered(self.size, self.deterministic)
-        return self._reduce(
+        return self._begin_call(
             request,
             lambda rank, size: plan.reduce_scatter(rank, size, sources, target, ordered),
             output,
-            timeout,
-            label,
+            options,
         )
 
     def _all_to_all(
@@ -405,8 +356,7 @@ class Collectives(ABC, Generic[T_co]):
         targets: Sequence[Array],
         send: Sequence[int],
         recv: Sequence[int],
-        timeout: CallTimeout,
-        label: str | None,
+        options: CallOptions,
     ) -> T_co:
         dtype = targets[0].dtype
         native = CollectiveRequest(operation, dtype, 0, sources, targets, send=send, recv=recv)
@@ -414,12 +364,11 @@ class Collectives(ABC, Generic[T_co]):
             here, there = send[1 - self.rank], recv[1 - self.rank]
             crossing = (here, there) if self.rank == 0 else (there, here)
             native = replace(native, crossing=crossing)
-        return self._start(
+        return self._begin_call(
             native,
             lambda rank, size: plan.all_to_all(rank, size, sources, targets, send, recv, dtype),
             output,
-            timeout,
-            label,
+            options,
         )
 
     def _check_root(self, rank: int, name: str) -> int:

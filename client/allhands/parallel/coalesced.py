@@ -4,12 +4,14 @@ Returned arrays of one dtype may be views of one array, which stays alive as lon
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Unpack
 
 import numpy as np
 
 from allhands.api import collectives
 from allhands.collectives.arguments import AnyArray, check_array
 from allhands.collectives.reduction import ReduceOp, check
+from allhands.options import CallOptions
 from allhands.parallel.dims import split_rows
 from allhands.parallel.expand import GroupLike, resolve
 from allhands.parallel.op_names import parse_op
@@ -20,18 +22,17 @@ def all_reduce_coalesced(
     op: ReduceOp | str = ReduceOp.SUM,
     group: GroupLike = None,
     tag: str = "",
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> list[AnyArray]:
     """Return the `all_reduce` of each array."""
-    given, reduce, found = _check_arrays(arrays), parse_op(op), resolve(group, tag)
+    given, reduce = _check_arrays(arrays), parse_op(op)
+    found = resolve(group, tag, "all_reduce_coalesced", options)
     for one in given:
         check(reduce, one.dtype)
     made: list[AnyArray] = list(given)
     for places in _group_by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
-        collectives.all_reduce(whole, reduce, found, timeout=timeout, label=label)
+        collectives.all_reduce(whole, reduce, found, **options)
         for at, start, stop in _iterate_spans([given[at].size for at in places], places):
             made[at] = whole[start:stop].reshape(given[at].shape)
     return made
@@ -41,17 +42,16 @@ def all_gather_into_tensor_coalesced(
     arrays: Sequence[AnyArray],
     group: GroupLike = None,
     tag: str = "",
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> list[AnyArray]:
     """Return for each array every rank's array, concatenated along dimension 0."""
-    given, found = [np.atleast_1d(one) for one in _check_arrays(arrays)], resolve(group, tag)
+    given = [np.atleast_1d(one) for one in _check_arrays(arrays)]
+    found = resolve(group, tag, "all_gather_into_tensor_coalesced", options)
     made = list(given)
     for places in _group_by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
         rows = np.empty((found.size, whole.size), whole.dtype)
-        collectives.all_gather_into_tensor(rows, whole, found, timeout=timeout, label=label)
+        collectives.all_gather_into_tensor(rows, whole, found, **options)
         for at, start, stop in _iterate_spans([given[at].size for at in places], places):
             length, *rest = given[at].shape
             made[at] = rows[:, start:stop].reshape(found.size * length, *rest)
@@ -64,16 +64,15 @@ def reduce_scatter_tensor_coalesced(
     scatter_dim: Sequence[int] | int = 0,
     group: GroupLike = None,
     tag: str = "",
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> list[AnyArray]:
     """Return the `reduce_scatter_tensor` of each array; `scatter_dim`: each, or all.
 
     Raises:
         ValueError: another number of dimensions, or one that the ranks cannot share equally.
     """
-    given, reduce, found = _check_arrays(arrays), parse_op(op), resolve(group, tag)
+    given, reduce = _check_arrays(arrays), parse_op(op)
+    found = resolve(group, tag, "reduce_scatter_tensor_coalesced", options)
     dims = [scatter_dim] * len(given) if isinstance(scatter_dim, int) else list(scatter_dim)
     if len(dims) != len(given):
         raise ValueError(f"scatter_dim has {len(dims)} dimensions for {len(given)} arrays")
@@ -88,7 +87,7 @@ def reduce_scatter_tensor_coalesced(
         rows = [shares[at].reshape(found.size, shares[at][0].size) for at in places]
         whole = np.concatenate(rows, axis=1)
         out = np.empty(whole.shape[1], whole.dtype)
-        collectives.reduce_scatter_tensor(out, whole, reduce, found, timeout=timeout, label=label)
+        collectives.reduce_scatter_tensor(out, whole, reduce, found, **options)
         for at, start, stop in _iterate_spans([one.shape[1] for one in rows], places):
             made[at] = out[start:stop].reshape(shares[at].shape[1:])
     return made

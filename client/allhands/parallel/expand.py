@@ -11,6 +11,7 @@ from allhands.api.group_queries import find_group, find_or_create_group, get_gro
 from allhands.errors import InvalidArgument
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
+from allhands.options import CallOptions, check_options
 from allhands.parallel.mesh import DeviceMesh, Dim, Ranks
 
 GroupLike: TypeAlias = (
@@ -86,8 +87,13 @@ def expand_group(group: GroupLike, tag: str = "") -> ExpandedGroup:
     raise TypeError(f"a group is a Group, ranks, a DeviceMesh or (mesh, dim), not {given!r}")
 
 
-def resolve(group: GroupLike, tag: str = "") -> Group:
-    """Return the group of an argument; given ranks, make the group if missing."""
+def resolve(group: GroupLike, tag: str, call: str, options: CallOptions) -> Group:
+    """Return the group of an argument of `call`; given ranks, make the group if missing.
+
+    Raises:
+        TypeError: one of the options is none of a call; no group has been made.
+    """
+    check_options(call, options)
     found = _find_or_create(group, tag)
     refuse_while_coalescing(found, "a functional call")
     return found
