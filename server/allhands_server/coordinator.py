@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from allhands_proto import process, stack_channel
 from allhands_server import tcp_acks
@@ -42,7 +42,7 @@ from allhands_server.machine.events import (
 from allhands_server.machine.formatting import escape_line
 from allhands_server.machine.member_messages import Join, MemberMessage
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.requests import AnyRequest, AwaitVerdict, MonitoredBarrier, R, Request
+from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier, R, Request
 
 logger = logging.getLogger(__name__)
 
@@ -167,17 +167,15 @@ class Coordinator:
         if self._is_closed:
             asker.on_refusal(ticket, _OVER)
             return
-        # Every subclass of Request that there is stands in AnyRequest.
-        asked = cast(AnyRequest, request)
         now = self._clock()
         due = None
         if time_remaining is not None:
             due = now + time_remaining
-            if not isinstance(asked, AwaitVerdict | MonitoredBarrier):
+            if not isinstance(request, AwaitVerdict | MonitoredBarrier):
                 part = time_remaining * _MARGIN_PART
                 due -= part if part < _MARGIN else _MARGIN
         self._pending[ticket] = asker
-        for effect in self._machine.handle(RequestReceived(ticket, asked, due), now):
+        for effect in self._machine.handle(RequestReceived(ticket, request, due), now):
             self._act(effect)
         self._set_timer()
 

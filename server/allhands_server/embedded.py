@@ -163,7 +163,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     notice_ = None
     try:
         await kv_listener.listen(config.host, _make_kv_tls(config))
-        service = CoordinatorService(
+        service = CoordinatorService(  # type: ignore[abstract]  # see its end
             coordinator,
             config.first_request_timeout,
             kv_listener.port,

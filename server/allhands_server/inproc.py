@@ -17,7 +17,9 @@ class InprocCoordinator:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._coordinator = Coordinator(clock)
-        self.service = CoordinatorService(self._coordinator, _FIRST_REQUEST_SECONDS, 0, b"")
+        self.service = CoordinatorService(  # type: ignore[abstract]  # see its end
+            self._coordinator, _FIRST_REQUEST_SECONDS, 0, b""
+        )
 
     async def listen(self) -> RunningCoordinator:
         """Listen on a port of loopback too; the caller stops the result before `close`.

@@ -30,7 +30,7 @@ from allhands_server.machine.events import (
 )
 from allhands_server.machine.member_messages import Join, MemberMessage
 from allhands_server.machine.refusals import Refusal
-from allhands_server.machine.requests import AnyRequest, R, Request
+from allhands_server.machine.requests import R, Request
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Transcript:
     def ask(self, request: Request[R], due: float | None = None) -> int:
         """Ask; return the ticket."""
         ticket = next(self._tickets)
-        self.handle(RequestReceived(ticket, cast(AnyRequest, request), due))
+        self.handle(RequestReceived(ticket, request, due))
         return ticket
 
     def ask_now(self, request: Request[R]) -> R:

@@ -20,12 +20,12 @@ import trustme
 from allhands import errors
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
-from allhands.coordinator.kv import calls
 from allhands.coordinator.kv.blocking import KvConnectionPool
 from allhands.coordinator.kv.calls import KvCallError, KvPort
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.poll import poll_until
+from allhands_proto import kv_verbs
 from allhands_proto.framing import HEADER, PREFACE, encode_frame
 from allhands_proto.kv_handshake import prove
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -253,7 +253,7 @@ def lines_at(*ports: int) -> KvConnectionPool:
 
 def count(lines: KvConnectionPool, seconds: float = 20.0) -> wire.CountReply | None:
     request = wire.CountRequest(job="j")
-    return lines.call(calls.COUNT, request, time.monotonic() + seconds)
+    return lines.call(kv_verbs.COUNT, request, time.monotonic() + seconds)
 
 
 def test_where_nobody_listens_there_is_no_line_and_one_line_in_the_log(

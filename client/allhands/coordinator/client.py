@@ -23,21 +23,17 @@ from allhands.coordinator.endpoint import (
     translate_status,
 )
 from allhands.coordinator.job_codec import read_job
-from allhands.coordinator.kv import calls
 from allhands.coordinator.kv.blocking import KvConnectionPool
-from allhands.coordinator.kv.calls import KvCall, KvCallError, KvPort, P, Q
+from allhands.coordinator.kv.calls import KvCallError, KvPort, describe_call, read_kv_port
 from allhands.coordinator.kv.values import encode
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
-from allhands_proto import forks
-from allhands_proto.codec import (
-    decode_compare_set,
-)
+from allhands_proto import forks, kv_verbs
+from allhands_proto.codec import decode_compare_set
+from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
-from allhands_proto.values import (
-    CompareSetResult,
-)
+from allhands_proto.values import CompareSetResult
 
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
@@ -152,7 +148,7 @@ class Control:
     def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Set the key, and return the new revision of the job's store."""
         request = wire.SetRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(calls.SET, request, timeout).revision
+        return self._call_kv(kv_verbs.SET, request, timeout).revision
 
     def get(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
         """Return the key's value; with `wait`, as soon as the key exists.
@@ -162,7 +158,7 @@ class Control:
             StoreTimeout: nobody set it in time.
         """
         request = wire.GetRequest(job=self._require_job(), key=key, wait=wait)
-        return self._call_kv(calls.GET, request, timeout).value
+        return self._call_kv(kv_verbs.GET, request, timeout).value
 
     def wait(self, keys: Sequence[str], *, timeout: Timeout | None = None) -> None:
         """Return when all the keys exist.
@@ -171,12 +167,12 @@ class Control:
             StoreTimeout: some were not set in time.
         """
         request = wire.WaitRequest(job=self._require_job(), keys=keys)
-        self._call_kv(calls.WAIT, request, timeout)
+        self._call_kv(kv_verbs.WAIT, request, timeout)
 
     def add(self, key: str, amount: int = 1, *, timeout: Timeout | None = None) -> int:
         """Add to the key's decimal number, 0 if absent; return the sum."""
         request = wire.AddRequest(job=self._require_job(), key=key, amount=amount)
-        return self._call_kv(calls.ADD, request, timeout).value
+        return self._call_kv(kv_verbs.ADD, request, timeout).value
 
     def cas(
         self,
@@ -190,13 +186,13 @@ class Control:
         request = wire.CompareSetRequest(
             job=self._require_job(), key=key, expected=encode(expected), desired=encode(desired)
         )
-        reply = self._call_kv(calls.COMPARE_SET, request, timeout)
+        reply = self._call_kv(kv_verbs.COMPARE_SET, request, timeout)
         return decode_compare_set(reply)
 
     def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to the key's value, empty if absent; return the new length in bytes."""
         request = wire.AppendRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(calls.APPEND, request, timeout).length
+        return self._call_kv(kv_verbs.APPEND, request, timeout).length
 
     def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
         """Set all keys at once, and return the new revision of the job's store."""
@@ -204,7 +200,7 @@ class Control:
             job=self._require_job(),
             pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
         )
-        return self._call_kv(calls.MULTI_SET, request, timeout).revision
+        return self._call_kv(kv_verbs.MULTI_SET, request, timeout).revision
 
     def multi_get(
         self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
@@ -216,27 +212,27 @@ class Control:
             StoreTimeout: some were not set in time.
         """
         request = wire.MultiGetRequest(job=self._require_job(), keys=keys, wait=wait)
-        return tuple(self._call_kv(calls.MULTI_GET, request, timeout).values)
+        return tuple(self._call_kv(kv_verbs.MULTI_GET, request, timeout).values)
 
     def delete(self, key: str, *, timeout: Timeout | None = None) -> bool:
         """Delete the key; return whether the key existed."""
         request = wire.DeleteRequest(job=self._require_job(), key=key)
-        return self._call_kv(calls.DELETE, request, timeout).deleted
+        return self._call_kv(kv_verbs.DELETE, request, timeout).deleted
 
     def list(self, prefix: str = "", *, timeout: Timeout | None = None) -> tuple[str, ...]:
         """Return the keys with a `prefix`, sorted."""
         request = wire.ListRequest(job=self._require_job(), prefix=prefix)
-        return tuple(self._call_kv(calls.LIST, request, timeout).keys)
+        return tuple(self._call_kv(kv_verbs.LIST, request, timeout).keys)
 
     def count(self, *, timeout: Timeout | None = None) -> int:
         """Return how many keys the job has."""
         request = wire.CountRequest(job=self._require_job())
-        return self._call_kv(calls.COUNT, request, timeout).count
+        return self._call_kv(kv_verbs.COUNT, request, timeout).count
 
     def queue_push(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to the queue, and return its length; 0: handed to a waiting caller."""
         request = wire.QueuePushRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(calls.QUEUE_PUSH, request, timeout).length
+        return self._call_kv(kv_verbs.QUEUE_PUSH, request, timeout).length
 
     def queue_pop(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
         """Remove and return the queue's first value; with `wait`, once the queue has a value.
@@ -248,12 +244,12 @@ class Control:
             StoreTimeout: nobody pushed in time.
         """
         request = wire.QueuePopRequest(job=self._require_job(), key=key, wait=wait)
-        return self._call_kv(calls.QUEUE_POP, request, timeout).value
+        return self._call_kv(kv_verbs.QUEUE_POP, request, timeout).value
 
     def queue_length(self, key: str, *, timeout: Timeout | None = None) -> int:
         """Return how many values the queue holds."""
         request = wire.QueueLengthRequest(job=self._require_job(), key=key)
-        return self._call_kv(calls.QUEUE_LENGTH, request, timeout).length
+        return self._call_kv(kv_verbs.QUEUE_LENGTH, request, timeout).length
 
     def barrier(
         self,
@@ -449,7 +445,7 @@ class Control:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return None  # an older one
             raise
-        return calls.read_kv_port(found)
+        return read_kv_port(found)
 
     def _require_job(self) -> str:
         if not self._job:
@@ -458,24 +454,24 @@ class Control:
             )
         return self._job
 
-    def _call_kv(self, call: KvCall[Q, P], request: Q, timeout: Timeout | None) -> P:
+    def _call_kv(self, verb: KvVerb[Q, P], request: Q, timeout: Timeout | None) -> P:
         limit = self._timeout if timeout is None else to_seconds(timeout)
-        limit = clip_or_raise(lambda: self._append_job(call.describe(request)), limit)
+        limit = clip_or_raise(lambda: self._append_job(describe_call(verb, request)), limit)
         deadline = time.monotonic() + limit
         try:
-            reply = self._kv_pool.call(call, request, deadline)
+            reply = self._kv_pool.call(verb, request, deadline)
             if reply is None:
-                method = getattr(self._calls, call.method)
+                method = getattr(self._calls, verb.method)
                 remaining = deadline - time.monotonic()
                 reply = method(request, timeout=remaining, metadata=self._channel_config.metadata)
             return reply
         except KvCallError as error:
-            doing = self._append_job(call.describe(request))
+            doing = self._append_job(describe_call(verb, request))
             raise translate_status(
                 error.code, error.details, doing, target=self._channel_config.target
             ) from error
         except grpc.RpcError as error:
-            doing = self._append_job(call.describe(request))
+            doing = self._append_job(describe_call(verb, request))
             raise self._translate(error, doing) from error
 
     def _append_job(self, action: str) -> str:

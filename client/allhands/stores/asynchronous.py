@@ -19,14 +19,19 @@ from allhands.coordinator.endpoint import (
     translate_error,
     translate_status,
 )
-from allhands.coordinator.kv import calls
 from allhands.coordinator.kv.asynchronous import AsyncKvConnection
 from allhands.coordinator.kv.blocking import CONNECT_SECONDS
-from allhands.coordinator.kv.calls import KvCall, KvCallError, P, Q, make_deadline_error
+from allhands.coordinator.kv.calls import (
+    KvCallError,
+    describe_call,
+    make_deadline_error,
+    read_kv_port,
+)
 from allhands.coordinator.kv.values import encode, pair_up
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
-from allhands_proto import forks
+from allhands_proto import forks, kv_verbs
 from allhands_proto.framing import MalformedFrame
+from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -89,53 +94,53 @@ class AsyncCoordinatorStore:
 
     async def set(self, key: str, value: bytes | str) -> None:
         request = wire.SetRequest(job=self._job, key=key, value=encode(value))
-        await self._call(calls.SET, request)
+        await self._call(kv_verbs.SET, request)
 
     async def get(self, key: str) -> bytes:
         request = wire.GetRequest(job=self._job, key=key, wait=True)
-        return (await self._call(calls.GET, request)).value
+        return (await self._call(kv_verbs.GET, request)).value
 
     async def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         limit = self._timeout if timeout is None else to_seconds(timeout)
         if keys:
-            await self._call(calls.WAIT, wire.WaitRequest(job=self._job, keys=keys), limit)
+            await self._call(kv_verbs.WAIT, wire.WaitRequest(job=self._job, keys=keys), limit)
 
     async def add(self, key: str, amount: int) -> int:
         request = wire.AddRequest(job=self._job, key=key, amount=amount)
-        return (await self._call(calls.ADD, request)).value
+        return (await self._call(kv_verbs.ADD, request)).value
 
     async def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
         request = wire.CompareSetRequest(
             job=self._job, key=key, expected=encode(expected), desired=encode(desired)
         )
-        found = await self._call(calls.COMPARE_SET, request)
+        found = await self._call(kv_verbs.COMPARE_SET, request)
         return found.value if found.exists else encode(expected)
 
     async def append(self, key: str, value: bytes | str) -> None:
         request = wire.AppendRequest(job=self._job, key=key, value=encode(value))
-        await self._call(calls.APPEND, request)
+        await self._call(kv_verbs.APPEND, request)
 
     async def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         if not keys:
             return []
         request = wire.MultiGetRequest(job=self._job, keys=keys, wait=True)
-        return [*(await self._call(calls.MULTI_GET, request)).values]
+        return [*(await self._call(kv_verbs.MULTI_GET, request)).values]
 
     async def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
         if pairs := pair_up(keys, values):
             put = [wire.KeyValue(key=key, value=value) for key, value in pairs.items()]
-            await self._call(calls.MULTI_SET, wire.MultiSetRequest(job=self._job, pairs=put))
+            await self._call(kv_verbs.MULTI_SET, wire.MultiSetRequest(job=self._job, pairs=put))
 
     async def delete_key(self, key: str) -> bool:
         request = wire.DeleteRequest(job=self._job, key=key)
-        return (await self._call(calls.DELETE, request)).deleted
+        return (await self._call(kv_verbs.DELETE, request)).deleted
 
     async def num_keys(self) -> int:
-        return (await self._call(calls.COUNT, wire.CountRequest(job=self._job))).count
+        return (await self._call(kv_verbs.COUNT, wire.CountRequest(job=self._job))).count
 
     async def list_keys(self, prefix: str = "") -> list[str]:
         request = wire.ListRequest(job=self._job, prefix=prefix)
-        return [*(await self._call(calls.LIST, request)).keys]
+        return [*(await self._call(kv_verbs.LIST, request)).keys]
 
     async def check(self, keys: Sequence[str]) -> bool:
         # As `CoordinatorStore.check`.
@@ -146,19 +151,19 @@ class AsyncCoordinatorStore:
 
     async def queue_push(self, key: str, value: bytes | str) -> None:
         request = wire.QueuePushRequest(job=self._job, key=key, value=encode(value))
-        await self._call(calls.QUEUE_PUSH, request)
+        await self._call(kv_verbs.QUEUE_PUSH, request)
 
     async def queue_pop(self, key: str, block: bool = True) -> bytes:
         request = wire.QueuePopRequest(job=self._job, key=key, wait=block)
-        return (await self._call(calls.QUEUE_POP, request)).value
+        return (await self._call(kv_verbs.QUEUE_POP, request)).value
 
     async def queue_len(self, key: str) -> int:
         request = wire.QueueLengthRequest(job=self._job, key=key)
-        return (await self._call(calls.QUEUE_LENGTH, request)).length
+        return (await self._call(kv_verbs.QUEUE_LENGTH, request)).length
 
-    async def _call(self, call: KvCall[Q, P], request: Q, timeout: float | None = None) -> P:
+    async def _call(self, verb: KvVerb[Q, P], request: Q, timeout: float | None = None) -> P:
         limit = self._timeout if timeout is None else timeout
-        limit = clip_or_raise(lambda: call.describe(request), limit)
+        limit = clip_or_raise(lambda: describe_call(verb, request), limit)
         line = self._connection
         try:
             if line is None or line.failure is not None:
@@ -166,18 +171,18 @@ class AsyncCoordinatorStore:
                 line = await self._get_connection(limit)
                 limit = deadline - time.monotonic()
             if line is not None:
-                return await line.call(call, request, limit)
-            method = getattr(self._stub, call.method)
+                return await line.call(verb, request, limit)
+            method = getattr(self._stub, verb.method)
             return cast(
                 P, await method(request, timeout=limit, metadata=self._channel_config.metadata)
             )
         except KvCallError as error:
-            doing = f"{call.describe(request)} of job {self._job!r}"
+            doing = f"{describe_call(verb, request)} of job {self._job!r}"
             raise translate_status(
                 error.code, error.details, doing, target=self._channel_config.target
             ) from error
         except grpc.RpcError as error:
-            doing = f"{call.describe(request)} of job {self._job!r}"
+            doing = f"{describe_call(verb, request)} of job {self._job!r}"
             reason = await asyncio.to_thread(explain_unavailable, error, self._endpoint)
             raise translate_error(
                 error, doing, target=self._channel_config.target, reason=reason
@@ -206,7 +211,7 @@ class AsyncCoordinatorStore:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
             found = wire.CoordinatorDescription()  # an older one
-        if (port := calls.read_kv_port(found)) is None:
+        if (port := read_kv_port(found)) is None:
             self._is_kv_unavailable = True
             return None
         try:

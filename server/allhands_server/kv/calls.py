@@ -1,73 +1,95 @@
-"""Key-value calls: conversion from and to messages, for the gRPC and key-value ports.
+"""Conversion of key-value verbs for the gRPC and key-value ports: messages to requests and back.
 
-Both doors use this, so that they cannot differ: the gRPC port and the lines.
+Derived from the table of verbs: a request of the machine is named after the verb's method, and has
+the fields of its message; an answer is the reply's only field. Replies with several fields have a
+function of their own here.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, TypeAlias, get_args
 
+from google.protobuf.message import Message
+
+from allhands_proto import kv_verbs
+from allhands_proto.kv_verbs import KV_VERBS, KvVerb
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.values import CompareSetResult
-from allhands_server.machine import requests, values
 from allhands_server.machine.requests import Request
+from allhands_server.machine.store.keys import KeyRequest
+from allhands_server.machine.store.queues import QueueRequest
+from allhands_server.machine.values import Entry
 
-Q = TypeVar("Q")
-A = TypeVar("A")
-P = TypeVar("P")
+AnyVerb: TypeAlias = KvVerb[Any, Any]
+Parse: TypeAlias = Callable[[Any], Request[Any]]
+Fill: TypeAlias = Callable[[Any, Any], int]
+
+_SMALL = 16
+_REQUESTS: dict[str, Any] = {
+    kind.__name__: kind for kind in get_args(KeyRequest) + get_args(QueueRequest)
+}
 
 
 @dataclass(frozen=True, slots=True)
-class KvCall(Generic[Q, A, P]):
-    """A kind of call: request message Q, answer A of the machine, reply message P."""
+class KvCall:
+    """A verb with its conversions."""
 
-    reply: type[P]
-    parse: Callable[[Q], Request[A]]
-    fill: Callable[[P, A], int]
+    verb: AnyVerb
+    parse: Parse
+    """Return the request of a message."""
+    fill: Fill
     """Write the answer into the empty reply; return about how many bytes it takes."""
 
 
-_SMALL = 16
+def _derive_parse(verb: AnyVerb) -> Parse:
+    request = _REQUESTS[verb.method]
+    names = [field.name for field in fields(request)]
+    if len(names) > 1 and not any(_is_repeated(verb.request, name) for name in names):
+        read_all = attrgetter(*names)  # in one step: the coordinator's time is many such calls
+        return lambda message: request(*read_all(message))
+    readers = [_derive_reader(verb.request, name) for name in names]
+    return lambda message: request(*[read(message) for read in readers])
 
 
-def _parse_set(message: wire.SetRequest) -> requests.Set:
-    return requests.Set(message.job, message.key, message.value)
+def _derive_reader(message: type[Message], name: str) -> Callable[[Message], Any]:
+    read = attrgetter(name)
+    if not _is_repeated(message, name):
+        return read
+    if (inner := message.DESCRIPTOR.fields_by_name[name].message_type) is None:
+        return lambda message: tuple(read(message))
+    read_each = attrgetter(*(field.name for field in inner.fields))
+    return lambda message: tuple(map(read_each, read(message)))
 
 
-def _fill_set(reply: wire.SetReply, revision: int) -> int:
-    reply.revision = revision
-    return _SMALL
+def _derive_fill(verb: AnyVerb) -> Fill:
+    if not verb.reply.DESCRIPTOR.fields:
+        return lambda reply, answer: _SMALL
+    (field,) = verb.reply.DESCRIPTOR.fields
+    name = field.name
+    empty = getattr(verb.reply(), name)
+
+    def fill_number(reply: Message, answer: int) -> int:
+        setattr(reply, name, answer)
+        return _SMALL
+
+    def fill_bytes(reply: Message, answer: bytes) -> int:
+        setattr(reply, name, answer)
+        return _SMALL + len(answer)
+
+    def fill_list(reply: Message, answer: tuple[bytes, ...] | tuple[str, ...]) -> int:
+        getattr(reply, name).extend(answer)
+        return sum(_SMALL + len(value) for value in answer)
+
+    if hasattr(empty, "extend"):
+        return fill_list
+    return fill_bytes if isinstance(empty, bytes) else fill_number
 
 
-def _parse_get(message: wire.GetRequest) -> requests.Get:
-    return requests.Get(message.job, message.key, message.wait)
-
-
-def _fill_get(reply: wire.GetReply, found: values.Entry) -> int:
+def _fill_get(reply: wire.GetReply, found: Entry) -> int:
     reply.value = found.value
     reply.revision = found.revision
     return _SMALL + len(found.value)
-
-
-def _parse_wait(message: wire.WaitRequest) -> requests.Wait:
-    return requests.Wait(message.job, tuple(message.keys))
-
-
-def _fill_wait(reply: wire.WaitReply, _: None) -> int:
-    return _SMALL
-
-
-def _parse_add(message: wire.AddRequest) -> requests.Add:
-    return requests.Add(message.job, message.key, message.amount)
-
-
-def _fill_add(reply: wire.AddReply, total: int) -> int:
-    reply.value = total
-    return _SMALL
-
-
-def _parse_compare_set(message: wire.CompareSetRequest) -> requests.CompareSet:
-    return requests.CompareSet(message.job, message.key, message.expected, message.desired)
 
 
 def _fill_compare_set(reply: wire.CompareSetReply, found: CompareSetResult) -> int:
@@ -79,116 +101,18 @@ def _fill_compare_set(reply: wire.CompareSetReply, found: CompareSetResult) -> i
     return _SMALL + len(found.value)
 
 
-def _parse_append(message: wire.AppendRequest) -> requests.Append:
-    return requests.Append(message.job, message.key, message.value)
+def _is_repeated(message: type[Message], name: str) -> bool:
+    return hasattr(getattr(message(), name), "extend")
 
 
-def _fill_append(reply: wire.AppendReply, length: int) -> int:
-    reply.length = length
-    return _SMALL
-
-
-def _parse_multi_set(message: wire.MultiSetRequest) -> requests.MultiSet:
-    return requests.MultiSet(message.job, tuple((pair.key, pair.value) for pair in message.pairs))
-
-
-def _fill_multi_set(reply: wire.MultiSetReply, revision: int) -> int:
-    reply.revision = revision
-    return _SMALL
-
-
-def _parse_multi_get(message: wire.MultiGetRequest) -> requests.MultiGet:
-    return requests.MultiGet(message.job, tuple(message.keys), message.wait)
-
-
-def _fill_multi_get(reply: wire.MultiGetReply, found: tuple[bytes, ...]) -> int:
-    reply.values.extend(found)
-    return sum(_SMALL + len(value) for value in found)
-
-
-def _parse_delete(message: wire.DeleteRequest) -> requests.Delete:
-    return requests.Delete(message.job, message.key)
-
-
-def _fill_delete(reply: wire.DeleteReply, deleted: bool) -> int:
-    reply.deleted = deleted
-    return _SMALL
-
-
-def _parse_list(message: wire.ListRequest) -> requests.ListKeys:
-    return requests.ListKeys(message.job, message.prefix)
-
-
-def _fill_list(reply: wire.ListReply, keys: tuple[str, ...]) -> int:
-    reply.keys.extend(keys)
-    return sum(_SMALL + len(key) for key in keys)
-
-
-def _parse_count(message: wire.CountRequest) -> requests.Count:
-    return requests.Count(message.job)
-
-
-def _fill_count(reply: wire.CountReply, count: int) -> int:
-    reply.count = count
-    return _SMALL
-
-
-def _parse_queue_push(message: wire.QueuePushRequest) -> requests.QueuePush:
-    return requests.QueuePush(message.job, message.key, message.value)
-
-
-def _fill_queue_push(reply: wire.QueuePushReply, length: int) -> int:
-    reply.length = length
-    return _SMALL
-
-
-def _parse_queue_pop(message: wire.QueuePopRequest) -> requests.QueuePop:
-    return requests.QueuePop(message.job, message.key, message.wait)
-
-
-def _fill_queue_pop(reply: wire.QueuePopReply, value: bytes) -> int:
-    reply.value = value
-    return _SMALL + len(value)
-
-
-def _parse_queue_length(message: wire.QueueLengthRequest) -> requests.QueueLength:
-    return requests.QueueLength(message.job, message.key)
-
-
-def _fill_queue_length(reply: wire.QueueLengthReply, length: int) -> int:
-    reply.length = length
-    return _SMALL
-
-
-SET = KvCall(wire.SetReply, _parse_set, _fill_set)
-GET = KvCall(wire.GetReply, _parse_get, _fill_get)
-WAIT = KvCall(wire.WaitReply, _parse_wait, _fill_wait)
-ADD = KvCall(wire.AddReply, _parse_add, _fill_add)
-COMPARE_SET = KvCall(wire.CompareSetReply, _parse_compare_set, _fill_compare_set)
-APPEND = KvCall(wire.AppendReply, _parse_append, _fill_append)
-MULTI_SET = KvCall(wire.MultiSetReply, _parse_multi_set, _fill_multi_set)
-MULTI_GET = KvCall(wire.MultiGetReply, _parse_multi_get, _fill_multi_get)
-DELETE = KvCall(wire.DeleteReply, _parse_delete, _fill_delete)
-LIST = KvCall(wire.ListReply, _parse_list, _fill_list)
-COUNT = KvCall(wire.CountReply, _parse_count, _fill_count)
-QUEUE_PUSH = KvCall(wire.QueuePushReply, _parse_queue_push, _fill_queue_push)
-QUEUE_POP = KvCall(wire.QueuePopReply, _parse_queue_pop, _fill_queue_pop)
-QUEUE_LENGTH = KvCall(wire.QueueLengthReply, _parse_queue_length, _fill_queue_length)
-
-KEY_CALLS: dict[str, KvCall[Any, Any, Any]] = {
-    "set": SET,
-    "get": GET,
-    "wait": WAIT,
-    "add": ADD,
-    "compare_set": COMPARE_SET,
-    "append": APPEND,
-    "multi_set": MULTI_SET,
-    "multi_get": MULTI_GET,
-    "delete": DELETE,
-    "list": LIST,
-    "count": COUNT,
-    "queue_push": QUEUE_PUSH,
-    "queue_pop": QUEUE_POP,
-    "queue_length": QUEUE_LENGTH,
+_FILLS: dict[str, Fill] = {
+    kv_verbs.GET.name: _fill_get,
+    kv_verbs.COMPARE_SET.name: _fill_compare_set,
 }
-"""By the name that kv.proto has for the call in a Call, and for its reply in a Reply."""
+"""Of replies with several fields."""
+
+KV_CALLS = {
+    name: KvCall(verb, _derive_parse(verb), _FILLS.get(name) or _derive_fill(verb))
+    for name, verb in KV_VERBS.items()
+}
+"""By the name that kv.proto has for the verb in a Call, and for its reply in a Reply."""

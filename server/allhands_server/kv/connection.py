@@ -18,7 +18,7 @@ from allhands_proto.kv_handshake import CoordinatorHandshake, HandshakeRefused
 from allhands_proto.v1 import kv_pb2 as wire
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
-from allhands_server.kv.calls import KEY_CALLS
+from allhands_server.kv.calls import KV_CALLS
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.refusal_status import CODES, bound_text
 
@@ -262,7 +262,7 @@ class KvConnection(asyncio.Protocol):
         if kind is None or not timeout >= 0 or id in self._waiting:
             self._ready.append((id, "refused", _NONSENSE))
             return
-        request = KEY_CALLS[kind].parse(getattr(call, kind))
+        request = KV_CALLS[kind].parse(getattr(call, kind))
         remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
         ticket = self._coordinator.new_ticket()
         self._requests[ticket] = id, kind
@@ -297,4 +297,4 @@ def _fill_refused(message: wire.Refused, refusal: Refusal) -> int:
     return len(message.text)
 
 
-_FILL = {"refused": _fill_refused, **{kind: call.fill for kind, call in KEY_CALLS.items()}}
+_FILL = {"refused": _fill_refused, **{kind: call.fill for kind, call in KV_CALLS.items()}}

@@ -1,10 +1,10 @@
 """Events, the input of the machine; times are seconds on the shell's monotonic clock."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.member_messages import Join, MemberMessage
-from allhands_server.machine.requests import AnyRequest
+from allhands_server.machine.requests import Request
 
 
 @fast_dataclass
@@ -15,7 +15,7 @@ class RequestReceived:
     """
 
     ticket: int
-    request: AnyRequest
+    request: Request[Any]
     due: float | None = None
 
 

@@ -60,19 +60,19 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.refused_callers import RefusedCallers
 from allhands_server.machine.requests import (
     AbortJob,
-    AnyRequest,
     AwaitVerdict,
     Barrier,
     ChangeGroup,
     CollectReports,
     DeleteJob,
     DescribeJob,
-    KeyRequest,
     ListJobs,
     MonitoredBarrier,
-    QueueRequest,
     ReportExit,
+    Request,
 )
+from allhands_server.machine.store.keys import KeyRequest
+from allhands_server.machine.store.queues import QueueRequest
 from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.world import admission, report_collection
 from allhands_server.machine.world.member import Member
@@ -181,7 +181,7 @@ class Machine:
     # ------------------------------------------------------------ requests
 
     def _handle_request(
-        self, ticket: int, request: AnyRequest, due: float | None, now: float
+        self, ticket: int, request: Request[Any], due: float | None, now: float
     ) -> list[Effect]:
         return _HANDLERS[type(request)](self, ticket, request, due, now)
 

@@ -1,139 +1,18 @@
-"""Requests to the machine; the type parameter of each is the type of its answer."""
+"""Requests to the machine about jobs, calls and groups; those of a store are in `store`."""
 
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
-from allhands_proto.values import CallCancellation, CompareSetResult, Verdict
+from allhands_proto.values import CallCancellation, Verdict
 from allhands_server.machine.fast_dataclass import fast_dataclass
-from allhands_server.machine.values import Entry, GroupChange, JobView, MemberReport
+from allhands_server.machine.values import GroupChange, JobView, MemberReport
 
 R = TypeVar("R")
 
 
 class Request(Generic[R]):
-    """A request with a single answer R, or a refusal."""
+    """A request with a single answer R, the type parameter, or a refusal."""
 
     __slots__ = ()
-
-
-# ---------------------------------------------------------------- key-value
-
-
-@fast_dataclass
-class Set(Request[int]):
-    """Answered with the revision."""
-
-    job: str
-    key: str
-    value: bytes
-
-
-@fast_dataclass
-class Get(Request[Entry]):
-    job: str
-    key: str
-    wait: bool = False
-
-
-@fast_dataclass
-class Wait(Request[None]):
-    """Answered once all keys exist at the same time."""
-
-    job: str
-    keys: tuple[str, ...]
-
-
-@fast_dataclass
-class Add(Request[int]):
-    """Answered with the sum."""
-
-    job: str
-    key: str
-    amount: int
-
-
-@fast_dataclass
-class CompareSet(Request[CompareSetResult]):
-    job: str
-    key: str
-    expected: bytes
-    desired: bytes
-
-
-@fast_dataclass
-class Append(Request[int]):
-    """Answered with the new length in bytes."""
-
-    job: str
-    key: str
-    value: bytes
-
-
-@fast_dataclass
-class MultiSet(Request[int]):
-    """Answered with the revision; for duplicate keys the last pair counts."""
-
-    job: str
-    pairs: tuple[tuple[str, bytes], ...]
-
-
-@fast_dataclass
-class MultiGet(Request[tuple[bytes, ...]]):
-    job: str
-    keys: tuple[str, ...]
-    wait: bool = False
-
-
-@fast_dataclass
-class Delete(Request[bool]):
-    """Answered with whether the key existed."""
-
-    job: str
-    key: str
-
-
-@fast_dataclass
-class ListKeys(Request[tuple[str, ...]]):
-    job: str
-    prefix: str = ""
-
-
-@fast_dataclass
-class Count(Request[int]):
-    job: str
-
-
-KeyRequest: TypeAlias = (
-    Set | Get | Wait | Add | CompareSet | Append | MultiSet | MultiGet | Delete | ListKeys | Count
-)
-
-# ---------------------------------------------------------------- queues
-
-
-@fast_dataclass
-class QueuePush(Request[int]):
-    """Answered with the queue's length; 0: a waiting pop took the value."""
-
-    job: str
-    key: str
-    value: bytes
-
-
-@fast_dataclass
-class QueuePop(Request[bytes]):
-    job: str
-    key: str
-    wait: bool = False
-
-
-@fast_dataclass
-class QueueLength(Request[int]):
-    job: str
-    key: str
-
-
-QueueRequest: TypeAlias = QueuePush | QueuePop | QueueLength
-
-# ---------------------------------------------------------------- jobs, calls, groups
 
 
 @fast_dataclass
@@ -236,19 +115,3 @@ class CollectReports(Request[tuple[MemberReport, ...]]):
 
     job: str
     operations: int
-
-
-AnyRequest: TypeAlias = (
-    KeyRequest
-    | QueueRequest
-    | Barrier
-    | AwaitVerdict
-    | MonitoredBarrier
-    | ChangeGroup
-    | AbortJob
-    | DeleteJob
-    | ReportExit
-    | ListJobs
-    | DescribeJob
-    | CollectReports
-)

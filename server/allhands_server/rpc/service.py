@@ -2,12 +2,13 @@
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from allhands_proto.codec import encode_cancellation, encode_verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -16,8 +17,7 @@ from allhands_proto.values import AbsentRank, CallCancellation, Verdict
 from allhands_server.addresses import format_worker_address
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
-from allhands_server.kv import calls
-from allhands_server.kv.calls import A, KvCall, P, Q
+from allhands_server.kv.calls import KV_CALLS, KvCall
 from allhands_server.machine import requests
 from allhands_server.machine.effects import (
     Aborted,
@@ -153,60 +153,6 @@ class CoordinatorService(CoordinatorServicer):
         except Refused as refused:
             await _abort(context, refused.refusal)
 
-    async def _serve_key_call(self, call: KvCall[Q, A, P], request: Q, context: Context) -> P:
-        answer = await self._ask(call.parse(request), context)
-        reply = call.reply()
-        call.fill(reply, answer)
-        return reply
-
-    async def Set(self, request: wire.SetRequest, context: Context) -> wire.SetReply:
-        return await self._serve_key_call(calls.SET, request, context)
-
-    async def Get(self, request: wire.GetRequest, context: Context) -> wire.GetReply:
-        return await self._serve_key_call(calls.GET, request, context)
-
-    async def Wait(self, request: wire.WaitRequest, context: Context) -> wire.WaitReply:
-        return await self._serve_key_call(calls.WAIT, request, context)
-
-    async def Add(self, request: wire.AddRequest, context: Context) -> wire.AddReply:
-        return await self._serve_key_call(calls.ADD, request, context)
-
-    async def CompareSet(
-        self, request: wire.CompareSetRequest, context: Context
-    ) -> wire.CompareSetReply:
-        return await self._serve_key_call(calls.COMPARE_SET, request, context)
-
-    async def Append(self, request: wire.AppendRequest, context: Context) -> wire.AppendReply:
-        return await self._serve_key_call(calls.APPEND, request, context)
-
-    async def MultiSet(self, request: wire.MultiSetRequest, context: Context) -> wire.MultiSetReply:
-        return await self._serve_key_call(calls.MULTI_SET, request, context)
-
-    async def MultiGet(self, request: wire.MultiGetRequest, context: Context) -> wire.MultiGetReply:
-        return await self._serve_key_call(calls.MULTI_GET, request, context)
-
-    async def Delete(self, request: wire.DeleteRequest, context: Context) -> wire.DeleteReply:
-        return await self._serve_key_call(calls.DELETE, request, context)
-
-    async def List(self, request: wire.ListRequest, context: Context) -> wire.ListReply:
-        return await self._serve_key_call(calls.LIST, request, context)
-
-    async def Count(self, request: wire.CountRequest, context: Context) -> wire.CountReply:
-        return await self._serve_key_call(calls.COUNT, request, context)
-
-    async def QueuePush(
-        self, request: wire.QueuePushRequest, context: Context
-    ) -> wire.QueuePushReply:
-        return await self._serve_key_call(calls.QUEUE_PUSH, request, context)
-
-    async def QueuePop(self, request: wire.QueuePopRequest, context: Context) -> wire.QueuePopReply:
-        return await self._serve_key_call(calls.QUEUE_POP, request, context)
-
-    async def QueueLength(
-        self, request: wire.QueueLengthRequest, context: Context
-    ) -> wire.QueueLengthReply:
-        return await self._serve_key_call(calls.QUEUE_LENGTH, request, context)
-
     async def Barrier(self, request: wire.BarrierRequest, context: Context) -> wire.BarrierReply:
         asked = requests.Barrier(
             request.job, request.name, request.participant, tuple(request.participants)
@@ -299,6 +245,23 @@ class CoordinatorService(CoordinatorServicer):
             return await self._coordinator.ask(request, due)
         except Refused as refused:
             await _abort(context, refused.refusal)
+
+
+def _make_method(call: KvCall) -> Callable[[CoordinatorService, Message, Context], Any]:
+    """Make the gRPC method of a key-value verb."""
+
+    async def serve(self: CoordinatorService, request: Message, context: Context) -> Message:
+        answer = await self._ask(call.parse(request), context)
+        reply: Message = call.verb.reply()
+        call.fill(reply, answer)
+        return reply
+
+    return serve
+
+
+# A type checker misses these methods where it sees the class used.
+for _call in KV_CALLS.values():
+    setattr(CoordinatorService, _call.verb.method, _make_method(_call))
 
 
 def _get_worker_address(join: wire.Join, context: Context) -> str:

@@ -15,9 +15,16 @@ from google.protobuf.message import DecodeError
 
 from allhands.coordinator.endpoint import Endpoint
 from allhands.coordinator.kv.blocking import SOCKET_OPTIONS
-from allhands.coordinator.kv.calls import KvCall, KvCallError, KvPort, P, Q, make_deadline_error
+from allhands.coordinator.kv.calls import (
+    KvCallError,
+    KvPort,
+    decode_reply,
+    encode_call,
+    make_deadline_error,
+)
 from allhands_proto import framing
 from allhands_proto.kv_handshake import CallerHandshake
+from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import kv_pb2 as wire
 
 _MAX_FRAME_BYTES = 256 * 1024
@@ -80,7 +87,7 @@ class AsyncKvConnection(asyncio.Protocol):
             raise come
         return come
 
-    async def call(self, call: KvCall[Q, P], request: Q, timeout: float) -> P:
+    async def call(self, verb: KvVerb[Q, P], request: Q, timeout: float) -> P:
         """Make a call; it is under way before this first waits. Cancelled, it is withdrawn.
 
         Raises:
@@ -91,14 +98,14 @@ class AsyncKvConnection(asyncio.Protocol):
         if timeout <= 0:
             raise make_deadline_error()
         id = next(self._ids)
-        self._send(call.encode(id, request, timeout))
+        self._send(encode_call(verb, id, request, timeout))
         reply: asyncio.Future[wire.Reply] = self._loop.create_future()
-        due = self._loop.time() + timeout + call.grace_seconds
+        due = self._loop.time() + timeout + verb.grace_seconds
         self._pending[id] = reply, due
         if due < self._timer_due:
             self._set_timer(due)
         try:
-            return call.decode(await reply)
+            return decode_reply(verb, await reply)
         except asyncio.CancelledError:
             if self._pending.pop(id, None) is not None and self.failure is None:
                 withdrawn = wire.Call(id=id, cancel=wire.Cancel())

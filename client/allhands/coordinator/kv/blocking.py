@@ -19,9 +19,16 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from allhands.coordinator.endpoint import Endpoint, tls_context
-from allhands.coordinator.kv.calls import KvCall, KvCallError, KvPort, P, Q, make_deadline_error
+from allhands.coordinator.kv.calls import (
+    KvCallError,
+    KvPort,
+    decode_reply,
+    encode_call,
+    make_deadline_error,
+)
 from allhands_proto import forks, framing
 from allhands_proto.kv_handshake import CallerHandshake
+from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import kv_pb2 as wire
 
 logger = logging.getLogger(__name__)
@@ -74,14 +81,14 @@ class KvConnection:
         if (refused := handshake.finish(welcome)) is not None:
             raise KvCallError.from_refusal(refused)
 
-    def call(self, call: KvCall[Q, P], request: Q, deadline: float) -> wire.Reply:
+    def call(self, verb: KvVerb[Q, P], request: Q, deadline: float) -> wire.Reply:
         """Make a call, and return the reply, which may be a refusal.
 
         Raises:
             TimeoutError: there was none at the deadline.
         """
-        frame = framing.encode_frame(call.encode(1, request, _remaining(deadline)))
-        body = self._round_trip(frame, deadline + call.grace_seconds)
+        frame = framing.encode_frame(encode_call(verb, 1, request, _remaining(deadline)))
+        body = self._round_trip(frame, deadline + verb.grace_seconds)
         return wire.Replies.FromString(body).replies[0]
 
     def shut_down(self) -> None:
@@ -143,7 +150,7 @@ class KvConnectionPool:
         forks.hold(self)
         weakref.finalize(self, _close_all, self._connections).atexit = False
 
-    def call(self, call: KvCall[Q, P], request: Q, deadline: float) -> P | None:
+    def call(self, verb: KvVerb[Q, P], request: Q, deadline: float) -> P | None:
         """Make a call; None: it has not been made, for there is no line to be had.
 
         Raises:
@@ -153,7 +160,7 @@ class KvConnectionPool:
         if (line := self._take_idle() or self._open_new(deadline)) is None:
             return None
         try:
-            reply = line.call(call, request, deadline)
+            reply = line.call(verb, request, deadline)
         except TimeoutError as error:
             self._drop(line)
             raise make_deadline_error() from error
@@ -166,7 +173,7 @@ class KvConnectionPool:
         self._idle.append(line)
         if self._closed.is_set():
             self.close()  # the one under way may not have seen it
-        return call.decode(reply)
+        return decode_reply(verb, reply)
 
     def close(self) -> None:
         """End all lines; who waits has CallFailed. Idempotent."""

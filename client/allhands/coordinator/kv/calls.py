@@ -1,53 +1,52 @@
-"""Table of the key-value calls: names on the wire and in errors."""
+"""Calls of key-value verbs: messages to bytes and back, and their description in errors."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, cast
+from typing import Any, cast
 
 import grpc
 
 from allhands.coordinator.kv.values import format_keys
+from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import kv_pb2
-
-Q = TypeVar("Q")
-P = TypeVar("P")
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-@dataclass(frozen=True, slots=True)
-class KvCall(Generic[Q, P]):
-    """A kind of call: message Q asks, message P answers."""
+def encode_call(verb: KvVerb[Q, P], id: int, request: Q, timeout: float) -> bytes:
+    """Return Calls with this one; the bytes of several, one after another, are also Calls."""
+    calls = kv_pb2.Calls()
+    call = calls.calls.add()
+    call.id = id
+    call.timeout = timeout
+    getattr(call, verb.name).MergeFrom(request)
+    return calls.SerializeToString()
 
-    method: str
-    """Of the gRPC service."""
-    field_name: str
-    """In kv.proto, of Call and of Reply."""
-    describe: Callable[[Q], str]
-    """Say what the caller wants, for an error's text."""
-    grace_seconds: float = 0.0
-    """Seconds after its time is over in which the coordinator may still say so itself: a call that
-    takes something may have taken it."""
 
-    def encode(self, id: int, request: Q, timeout: float) -> bytes:
-        """Return Calls of this one; the bytes of several, one after another, are also Calls."""
-        calls = kv_pb2.Calls()
-        call = calls.calls.add()
-        call.id = id
-        call.timeout = timeout
-        getattr(call, self.field_name).MergeFrom(request)
-        return calls.SerializeToString()
+def decode_reply(verb: KvVerb[Q, P], reply: kv_pb2.Reply) -> P:
+    """Return the message of the verb in the reply.
 
-    def decode(self, reply: kv_pb2.Reply) -> P:
-        """Return what the reply holds.
+    Raises:
+        KvCallError: a refusal.
+    """
+    if reply.HasField("refused"):
+        raise KvCallError.from_refusal(reply.refused)
+    return cast(P, getattr(reply, verb.name))
 
-        Raises:
-            CallFailed: a refusal.
-        """
-        if reply.HasField("refused"):
-            raise KvCallError.from_refusal(reply.refused)
-        return cast(P, getattr(reply, self.field_name))
+
+def describe_call(verb: KvVerb[Q, P], request: Q) -> str:
+    """Name the action of the verb and its keys, for an error's text."""
+    message: Any = request
+    named = request.DESCRIPTOR.fields_by_name
+    if "key" in named:
+        return f"{verb.action} {message.key!r}"
+    if "keys" in named:
+        return f"{verb.action} {format_keys(message.keys)}"
+    if "pairs" in named:
+        return f"{verb.action} {format_keys(pair.key for pair in message.pairs)}"
+    if "prefix" in named:
+        return f"{verb.action} {message.prefix!r}*"
+    return verb.action
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,45 +78,3 @@ class KvCallError(Exception):
 def make_deadline_error() -> KvCallError:
     """Say that the caller's time was over before there was an answer."""
     return KvCallError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
-
-
-def _describe_by_key(verb: str) -> Callable[[Q], str]:
-    return lambda request: f"{verb} {request.key!r}"  # type: ignore[attr-defined]
-
-
-SET: KvCall[wire.SetRequest, wire.SetReply] = KvCall("Set", "set", _describe_by_key("set key"))
-GET: KvCall[wire.GetRequest, wire.GetReply] = KvCall("Get", "get", _describe_by_key("get key"))
-WAIT: KvCall[wire.WaitRequest, wire.WaitReply] = KvCall(
-    "Wait", "wait", lambda request: f"wait for {format_keys(request.keys)}"
-)
-ADD: KvCall[wire.AddRequest, wire.AddReply] = KvCall("Add", "add", _describe_by_key("add to key"))
-COMPARE_SET: KvCall[wire.CompareSetRequest, wire.CompareSetReply] = KvCall(
-    "CompareSet", "compare_set", _describe_by_key("compare and set")
-)
-APPEND: KvCall[wire.AppendRequest, wire.AppendReply] = KvCall(
-    "Append", "append", _describe_by_key("append to key")
-)
-MULTI_SET: KvCall[wire.MultiSetRequest, wire.MultiSetReply] = KvCall(
-    "MultiSet",
-    "multi_set",
-    lambda request: f"set {format_keys(pair.key for pair in request.pairs)}",
-)
-MULTI_GET: KvCall[wire.MultiGetRequest, wire.MultiGetReply] = KvCall(
-    "MultiGet", "multi_get", lambda request: f"get {format_keys(request.keys)}"
-)
-DELETE: KvCall[wire.DeleteRequest, wire.DeleteReply] = KvCall(
-    "Delete", "delete", _describe_by_key("delete key")
-)
-LIST: KvCall[wire.ListRequest, wire.ListReply] = KvCall(
-    "List", "list", lambda request: f"list keys {request.prefix!r}*"
-)
-COUNT: KvCall[wire.CountRequest, wire.CountReply] = KvCall("Count", "count", lambda _: "count keys")
-QUEUE_PUSH: KvCall[wire.QueuePushRequest, wire.QueuePushReply] = KvCall(
-    "QueuePush", "queue_push", _describe_by_key("push to queue")
-)
-QUEUE_POP: KvCall[wire.QueuePopRequest, wire.QueuePopReply] = KvCall(
-    "QueuePop", "queue_pop", _describe_by_key("pop from queue"), grace_seconds=2.0
-)
-QUEUE_LENGTH: KvCall[wire.QueueLengthRequest, wire.QueueLengthReply] = KvCall(
-    "QueueLength", "queue_length", _describe_by_key("measure queue")
-)

@@ -1,33 +1,110 @@
-"""Key-value store of a job, with the requests waiting for its keys."""
+"""Key-value store of a job: the requests about keys, and those that wait for some."""
 
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from allhands_proto.values import CompareSetResult
 from allhands_server.machine.effects import Answer, Effect, Refuse
+from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_key, check_reply, check_value
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.requests import (
-    Add,
-    Append,
-    CompareSet,
-    Count,
-    Delete,
-    Get,
-    KeyRequest,
-    ListKeys,
-    MultiGet,
-    MultiSet,
-    Set,
-    Wait,
-)
+from allhands_server.machine.requests import Request
 from allhands_server.machine.values import Entry
 
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}", re.ASCII)
 _LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+@fast_dataclass
+class Set(Request[int]):
+    """Answered with the revision."""
+
+    job: str
+    key: str
+    value: bytes
+
+
+@fast_dataclass
+class Get(Request[Entry]):
+    job: str
+    key: str
+    wait: bool = False
+
+
+@fast_dataclass
+class Wait(Request[None]):
+    """Answered once all keys exist at the same time."""
+
+    job: str
+    keys: tuple[str, ...]
+
+
+@fast_dataclass
+class Add(Request[int]):
+    """Answered with the sum."""
+
+    job: str
+    key: str
+    amount: int
+
+
+@fast_dataclass
+class CompareSet(Request[CompareSetResult]):
+    job: str
+    key: str
+    expected: bytes
+    desired: bytes
+
+
+@fast_dataclass
+class Append(Request[int]):
+    """Answered with the new length in bytes."""
+
+    job: str
+    key: str
+    value: bytes
+
+
+@fast_dataclass
+class MultiSet(Request[int]):
+    """Answered with the revision; for duplicate keys the last pair counts."""
+
+    job: str
+    pairs: tuple[tuple[str, bytes], ...]
+
+
+@fast_dataclass
+class MultiGet(Request[tuple[bytes, ...]]):
+    job: str
+    keys: tuple[str, ...]
+    wait: bool = False
+
+
+@fast_dataclass
+class Delete(Request[bool]):
+    """Answered with whether the key existed."""
+
+    job: str
+    key: str
+
+
+@fast_dataclass
+class List(Request[tuple[str, ...]]):
+    job: str
+    prefix: str = ""
+
+
+@fast_dataclass
+class Count(Request[int]):
+    job: str
+
+
+KeyRequest: TypeAlias = (
+    Set | Get | Wait | Add | CompareSet | Append | MultiSet | MultiGet | Delete | List | Count
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +247,7 @@ class Keys:
 
     # ------------------------------------------------------------ looking
 
-    def _handle_list(self, ticket: int, request: ListKeys) -> list[Effect]:
+    def _handle_list(self, ticket: int, request: List) -> list[Effect]:
         found = tuple(sorted(key for key in self._entries if key.startswith(request.prefix)))
         check_reply(sum(len(key.encode()) + 4 for key in found))
         return [Answer(ticket, found)]
@@ -245,6 +322,6 @@ _HANDLERS: dict[type, Callable[[Keys, int, Any], list[Effect]]] = {
     MultiSet: Keys._handle_multi_set,
     MultiGet: Keys._handle_multi,
     Delete: Keys._handle_delete,
-    ListKeys: Keys._handle_list,
+    List: Keys._handle_list,
     Count: Keys._handle_count,
 }

@@ -1,12 +1,39 @@
-"""Queues of a job: every pushed value is popped once."""
+"""Queues of a job, with their requests: every pushed value is popped once."""
 
 from collections import deque
+from typing import TypeAlias
 
 from allhands_server.machine.effects import Answer, Effect, Refuse
+from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.limits import check_key, check_value
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.requests import QueueLength, QueuePop, QueuePush, QueueRequest
+from allhands_server.machine.requests import Request
+
+
+@fast_dataclass
+class QueuePush(Request[int]):
+    """Answered with the queue's length; 0: a waiting pop took the value."""
+
+    job: str
+    key: str
+    value: bytes
+
+
+@fast_dataclass
+class QueuePop(Request[bytes]):
+    job: str
+    key: str
+    wait: bool = False
+
+
+@fast_dataclass
+class QueueLength(Request[int]):
+    job: str
+    key: str
+
+
+QueueRequest: TypeAlias = QueuePush | QueuePop | QueueLength
 
 
 class Queues:

@@ -1,7 +1,8 @@
 """Named barriers: who counts, who is refused, what the late are told."""
 
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.requests import Barrier, Set
+from allhands_server.machine.requests import Barrier
+from allhands_server.machine.store.keys import Set
 from allhands_server.testing import Transcript
 
 

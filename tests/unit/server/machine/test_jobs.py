@@ -8,20 +8,9 @@ from allhands_server.machine.effects import Draining, Joined, WorldFormed
 from allhands_server.machine.events import Drain
 from allhands_server.machine.member_messages import CloseGroup, Heartbeat, Leave, OpenGroup
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.requests import (
-    Barrier,
-    ChangeGroup,
-    Count,
-    Delete,
-    DeleteJob,
-    DescribeJob,
-    Get,
-    ListJobs,
-    QueueLength,
-    QueuePop,
-    QueuePush,
-    Set,
-)
+from allhands_server.machine.requests import Barrier, ChangeGroup, DeleteJob, DescribeJob, ListJobs
+from allhands_server.machine.store.keys import Count, Delete, Get, Set
+from allhands_server.machine.store.queues import QueueLength, QueuePop, QueuePush
 from allhands_server.machine.values import Entry, Progress
 from allhands_server.testing import Transcript
 

@@ -5,14 +5,14 @@ import pytest
 from allhands_proto.values import CompareSetResult
 from allhands_server.machine import limits
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.requests import (
+from allhands_server.machine.store.keys import (
     Add,
     Append,
     CompareSet,
     Count,
     Delete,
     Get,
-    ListKeys,
+    List,
     MultiGet,
     MultiSet,
     Set,
@@ -162,8 +162,8 @@ def test_delete_tells_whether_there_was_something() -> None:
 def test_list_is_sorted_and_by_prefix() -> None:
     t = Transcript()
     t.ask_now(MultiSet("j", (("b/2", b""), ("a", b""), ("b/10", b""))))
-    assert t.ask_now(ListKeys("j", "b/")) == ("b/10", "b/2")
-    assert t.ask_now(ListKeys("j")) == ("a", "b/10", "b/2")
+    assert t.ask_now(List("j", "b/")) == ("b/10", "b/2")
+    assert t.ask_now(List("j")) == ("a", "b/10", "b/2")
     assert t.ask_now(Count("j")) == 3
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from allhands_proto.values import CompareSetResult
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.requests import (
+from allhands_server.machine.store.keys import (
     Add,
     Append,
     CompareSet,
@@ -13,7 +13,7 @@ from allhands_server.machine.requests import (
     Delete,
     Get,
     KeyRequest,
-    ListKeys,
+    List,
     MultiGet,
     MultiSet,
     Set,
@@ -42,7 +42,7 @@ LOOKS = st.one_of(
     st.builds(Get, st.just("j"), KEYS, st.booleans()),
     st.builds(MultiGet, st.just("j"), SEVERAL, st.booleans()),
     st.builds(Wait, st.just("j"), SEVERAL),
-    st.builds(ListKeys, st.just("j"), st.sampled_from(["", "a", "z"])),
+    st.builds(List, st.just("j"), st.sampled_from(["", "a", "z"])),
     st.just(Count("j")),
 )
 STEPS = st.lists(
@@ -98,7 +98,7 @@ class Model:
             case Wait(_, keys):
                 _ = [self.held[key] for key in keys]
                 return None
-            case ListKeys(_, prefix):
+            case List(_, prefix):
                 return tuple(sorted(key for key in self.held if key.startswith(prefix)))
         return len(self.held)
 
@@ -160,7 +160,7 @@ def test_every_history_is_that_of_a_dictionary(steps: list[object]) -> None:
                 assert seen(outcome) == expected
                 del waiting[ticket]
 
-    assert t.ask_now(ListKeys("j")) == tuple(sorted(model.held))
+    assert t.ask_now(List("j")) == tuple(sorted(model.held))
 
 
 @settings(max_examples=50, deadline=None)
@@ -172,4 +172,4 @@ def test_a_change_has_a_revision_that_no_earlier_one_had(changes: list[KeyReques
         revision = t.ask_now(Set("j", "mark", b""))
         assert revision > highest
         highest = revision
-        assert all(t.ask_now(Get("j", key)).revision <= highest for key in t.ask_now(ListKeys("j")))
+        assert all(t.ask_now(Get("j", key)).revision <= highest for key in t.ask_now(List("j")))

@@ -4,7 +4,7 @@ import pytest
 
 from allhands_server.machine import limits
 from allhands_server.machine.refusals import Status
-from allhands_server.machine.requests import QueueLength, QueuePop, QueuePush
+from allhands_server.machine.store.queues import QueueLength, QueuePop, QueuePush
 from allhands_server.testing import Transcript
 
 
