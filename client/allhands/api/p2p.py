@@ -6,9 +6,8 @@ Arguments are as for the collectives; messages between two ranks pair by their o
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from allhands.api import default_world
 from allhands.api.calls import resolve_dst, resolve_group, resolve_src, wait_or_return
-from allhands.api.default_world import AnyGroup, default_group
+from allhands.api.default_world import AnyGroup, default, default_group
 from allhands.collectives.arguments import AnyArray
 from allhands.engine.work.work import Work
 from allhands.group.non_member import NonMember
@@ -77,7 +76,7 @@ def send(
         CollectiveMismatch: both ends differ in size or dtype.
         CollectiveTimeout, PeerFailed, GroupAborted: the message failed.
     """
-    p2p = (group or default_world.current_group).order.p2p
+    p2p = (group or default.group).order.p2p
     if p2p is not None and group_dst is None and p2p.send(x, dst, tag, timeout, label):
         return
     if (found := resolve_group(group, True, "send")) is not None:
@@ -108,7 +107,7 @@ def recv(
         CollectiveMismatch: both ends differ in size or dtype.
         CollectiveTimeout, PeerFailed, GroupAborted: the message failed.
     """
-    p2p = (group or default_world.current_group).order.p2p
+    p2p = (group or default.group).order.p2p
     if (
         p2p is not None
         and group_src is None
