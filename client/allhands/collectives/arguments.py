@@ -1,7 +1,7 @@
-"""What makes an array fit for a collective; checked before anything else happens.
+"""Requirements on arrays of a collective, checked before any other step.
 
-Outputs are never copied in secret: what is written is the caller's memory or nothing. Inputs that
-are not contiguous, or that share memory with an output, are copied: they are only read.
+Outputs are never copied in secret: the result is written to the caller's memory or nowhere. Inputs
+that are not contiguous, or that share memory with an output, are copied: they are only read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def check_array(array: object, name: str) -> AnyArray:
     """Return the array if its elements can be moved as bytes.
 
     Raises:
-        TypeError: no array, or one whose elements are Python objects or that has a mask.
+        TypeError: not an array, or an array of Python objects or with a mask.
         InvalidType: an array of another library, in the memory of another device.
     """
     if not isinstance(array, np.ndarray):
@@ -58,7 +58,7 @@ def check_array(array: object, name: str) -> AnyArray:
 
 
 def _find_device(array: object) -> str | None:
-    """Return the kind of device that has an array of another library; None: the host has it."""
+    """Return the device kind of another library's array; None: host memory."""
     if hasattr(array, "__cuda_array_interface__"):
         return "cuda"
     tell = getattr(array, "__dlpack_device__", None)
@@ -77,8 +77,9 @@ def check_target(array: object, name: str) -> Array:
     """Return a 1-D view of an array that a collective writes.
 
     Raises:
-        TypeError: as `checked`.
-        ValueError: it is not C-contiguous, or read-only: a copy would take the result.
+        TypeError: as `check_array`.
+        ValueError: the array is not C-contiguous, so that a copy would take the result; or
+            read-only.
     """
     found = check_array(array, name)
     if not found.flags.c_contiguous:
@@ -115,12 +116,12 @@ def check_targets(arrays: object, name: str, size: int, *, in_place: bool = Fals
 
 
 def check_source(array: object, name: str, written: Sequence[Array] = ()) -> Array:
-    """Return 1-D contiguous data of an array that is only read.
+    """Return 1-D contiguous data of an array that a collective only reads.
 
-    It is a copy where the array is not contiguous or shares memory with what is `written`.
+    It is a copy if the array is not contiguous or shares memory with an array of `written`.
 
     Raises:
-        TypeError: as `checked`.
+        TypeError: as `check_array`.
     """
     found = check_array(array, name)
     flat: Array = np.ascontiguousarray(found).reshape(-1)
@@ -160,7 +161,7 @@ def check_alike(arrays: Sequence[Array], names: Sequence[str]) -> None:
     """Check that 1-D arrays agree in dtype and length.
 
     Raises:
-        ValueError: it names the first two that differ.
+        ValueError: two arrays differ; the text names the first two.
     """
     for array, name in zip(arrays, names, strict=True):
         check_same_dtype(arrays[0], names[0], array, name)

@@ -1,4 +1,4 @@
-"""Arrays as a schedule sees them: one run of elements, whatever it is made of."""
+"""Buffer: arrays end to end, addressed by schedules as one run of elements."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ Array = NDArray[np.generic]
 
 
 class Buffer:
-    """One or more 1-D contiguous arrays of one dtype, end to end; it owns none of them."""
+    """1-D contiguous arrays of one dtype, end to end; the arrays belong to the caller."""
 
     __slots__ = ("arrays", "dtype")
 
@@ -37,7 +37,7 @@ class Buffer:
         return found
 
     def view_whole(self, start: int, stop: int) -> Array:
-        """Return one view of [start, stop), which must lie in one array."""
+        """Return a view of [start, stop), which must lie within a single array."""
         pieces = self.view_pieces(start, stop)
         if not pieces:
             return np.empty(0, self.dtype)
@@ -50,5 +50,5 @@ class Buffer:
 
 
 def view_as_bytes(array: Array) -> memoryview:
-    """View a 1-D contiguous array as bytes, whatever its dtype."""
+    """View a 1-D contiguous array of any dtype as bytes."""
     return array.view(np.uint8).data

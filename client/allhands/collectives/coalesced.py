@@ -1,7 +1,7 @@
-"""Many small arrays as few large ones: they are put together, go as one, and are taken apart.
+"""Coalesced collectives: many small arrays packed into few large buckets.
 
-Arrays of one dtype share a bucket, in their order, until it is full. A rank writes to the arrays it
-was given when all buckets have arrived.
+Arrays of one dtype share a bucket, in their order, until the bucket is full. A rank's own arrays
+are written after all buckets have arrived.
 """
 
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ def check_list(arrays: object, name: str) -> list[object]:
 
     Raises:
         TypeError: neither a list nor a tuple.
-        ValueError: nothing in it.
+        ValueError: the list is empty.
     """
     if not isinstance(arrays, list | tuple):
         raise TypeError(f"{name} must be a list of arrays, not {type(arrays).__name__}")

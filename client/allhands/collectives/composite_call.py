@@ -1,18 +1,17 @@
-"""Calls made of several movements, of which later ones depend on what earlier ones brought.
+"""Composite calls: several collectives, with later steps that depend on earlier results.
 
-The steps of a chain are a generator: it yields one collective after the other, on arrays of its
-own, computes between them what it likes, and returns what the call gives; it runs on a thread
-beside the loop. All steps are one call of the group and have its number. The first is made as if it
-was the whole call, so that ranks which called something else are found; from then on all ranks are
-in the same chain.
+The steps are a generator: it yields one collective after another, on arrays of its own, computes
+between them, and returns the result of the call; it runs on a thread beside the loop. All steps are
+one call of the group and have its number. The first is made as if it was the whole call, so that
+ranks in another call are detected; from then on all ranks are in the same composite call.
 
-What callers gave is written when all steps have ended, and at no other time: a chain that fails
-leaves its outputs as they were.
+The caller's arrays are written after all steps have ended, and at no other time: a failed
+composite call leaves its outputs as they were.
 
-A reduction with an operation that the native core does not know is such a call: every rank takes a
-block of all ranks' arrays, folds it in the order of ranks, and gives it to those who want it: as
-much as any all_reduce carries. A PREMUL_SUM of numbers that are not widened on the way is a SUM of
-what was multiplied.
+A reduction with an operation unknown to the native core is such a call: every rank receives a block
+of all ranks' arrays, folds it in the order of ranks, and sends the result to the ranks that need
+it: as much traffic as any all_reduce. A PREMUL_SUM of numbers that are not widened on the way is a
+SUM of the products.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -32,7 +31,7 @@ from allhands.collectives.signature import CallSignature, Result
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One collective that a chain waits for."""
+    """A collective that is one step of a composite call."""
 
     request: CollectiveRequest
     build: BuildParts
@@ -46,7 +45,7 @@ SubstepGenerator: TypeAlias = Generator[Step, None, None]
 
 
 class StepBuilder(Collectives[Step]):
-    """What a chain has for steps: the collectives of its group, which it yields."""
+    """Builder of a composite call's steps: the collectives of its group, to be yielded."""
 
     def __init__(
         self, name: str, rank: int, size: int, deterministic: bool, link_cost: LinkCost | None
@@ -91,7 +90,7 @@ class StepBuilder(Collectives[Step]):
 
 @dataclass(frozen=True, slots=True)
 class CompositeCall:
-    """A call, and how its steps are made."""
+    """A call and its generator of steps."""
 
     call: CallSignature
     """What the others are told of it."""
@@ -102,7 +101,7 @@ class CompositeCall:
 
 
 class CompositeState:
-    """The steps of one call under way."""
+    """The steps of a composite call under way."""
 
     def __init__(self, composite: CompositeCall, builder: StepBuilder) -> None:
         self._steps = composite.generate_steps(builder)
@@ -113,7 +112,7 @@ class CompositeState:
         """Whether it has come to its end, and written what the caller gave."""
 
     def advance(self) -> Step | None:
-        """Return the next step, when the one before has ended; None: there is no other."""
+        """Return the next step after the end of the previous step; None after the last."""
         while True:
             if self._substeps is not None:
                 if (step := next(self._substeps, None)) is not None:
@@ -130,7 +129,7 @@ class CompositeState:
 
 
 def make_custom_reduction(request: CollectiveRequest, result: Result) -> CompositeCall:
-    """Return a reduction that the native core does not know as a call of its own."""
+    """Return the composite call of a reduction unknown to the native core."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         yield from _foreign_steps(builder, request)
@@ -144,7 +143,7 @@ def _build_no_parts(rank: int, size: int) -> list[Part]:
 
 
 def _foreign_steps(moves: StepBuilder, native: CollectiveRequest) -> SubstepGenerator:
-    """Carry out a reduction that was checked."""
+    """Yield the steps of a checked reduction unknown to the native core."""
     assert native.op is not None
     match native.kind:
         case "all_reduce":
@@ -201,7 +200,7 @@ def _reduce_scatter(
 
 
 def _get_factor(op: ReduceOp, dtype: "np.dtype[np.generic]") -> int | float | None:
-    """Return by what contributions may be multiplied before they are added up by others."""
+    """Return the factor of contributions to multiply before the sum; None: widened on the way."""
     return op.value.factor if isinstance(op.value, PremulSum) and not is_narrow(dtype) else None
 
 

@@ -22,7 +22,7 @@ def all_gather(data: UInt8Array, objects: ObjectSerializer) -> CompositeCall:
 
 
 def gather(data: UInt8Array, root: int, objects: ObjectSerializer) -> CompositeCall:
-    """Give the objects of all ranks to one; None to the others."""
+    """Send the objects of all ranks to the root, whose result is their list; None elsewhere."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         found: Any = yield from vector.gather(data, root).generate_steps(builder)
@@ -34,7 +34,7 @@ def gather(data: UInt8Array, root: int, objects: ObjectSerializer) -> CompositeC
 def scatter(
     data: Sequence[UInt8Array] | None, root: int, objects: ObjectSerializer
 ) -> CompositeCall:
-    """Give each rank its object of those that the root has."""
+    """Send each rank its object of the root's list."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         found: Any = yield from vector.scatter(data, root).generate_steps(builder)

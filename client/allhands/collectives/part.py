@@ -1,4 +1,4 @@
-"""Parts of a call over links: schedules, and the buffers that their spans name."""
+"""Parts of a call over links: schedules with their buffers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from allhands.collectives.schedule import Schedule
 
 @dataclass(slots=True)
 class Part:
-    """A slice of a call: a schedule and the buffers that its spans name."""
+    """A slice of a call: a schedule and the buffers of its spans."""
 
     schedule: Schedule
     input: Buffer
@@ -20,7 +20,7 @@ class Part:
 
 @dataclass(slots=True)
 class Assembly:
-    """What hears from all ranks that they are in the call; before its end no output is touched."""
+    """The exchange of arrivals of a call; no output is touched before its end."""
 
     part: Part
     conclude: Callable[[], int | None] | None = None

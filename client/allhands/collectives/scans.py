@@ -1,8 +1,8 @@
-"""Scan and exscan: what the ranks up to this one bring, combined in their order.
+"""Scan and exscan: prefix reductions in the order of ranks.
 
-Small arrays go to all ranks, each of which combines what it needs. Of large ones every rank takes a
-block of all ranks' arrays, combines it once for all of them, and gives it back: as much as an
-all_reduce carries, twice.
+Small arrays go to all ranks, each of which combines its prefix. Of large arrays every rank receives
+a block from all ranks, combines all prefixes of the block, and returns each rank its own: twice the
+traffic of an all_reduce.
 """
 
 from collections.abc import Sequence

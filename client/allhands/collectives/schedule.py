@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 class Area(enum.Enum):
-    """A buffer that a schedule names; each is addressed in elements, from 0."""
+    """A buffer named by a schedule; addressed in elements, from 0."""
 
     INPUT = "input"
     """What the caller gave; never written."""
@@ -42,7 +42,7 @@ class Span:
         return self.stop - self.start
 
     def overlaps(self, other: "Span") -> bool:
-        """Say whether a write to one could be seen in the other."""
+        """Return whether a write to one span changes the other."""
         return (
             self.area is other.area
             and self.start < other.stop
@@ -81,10 +81,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """Take into `span` what `peer` sends in the same round to this rank.
+    """Receive into `span` the message of the same round from `peer`.
 
-    Where `reduce` is set it is combined with what the span holds, the contribution of the lower
-    rank as the left operand: so two ranks that exchange partial results get the same bits.
+    With `reduce` it is combined with the contents of the span, the contribution of the lower rank
+    as the left operand: so two ranks that exchange partial results get the same bits.
     """
 
     peer: int
@@ -94,7 +94,7 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Transfers that run at once; see the law above.
+    """Simultaneous transfers; see the law above.
 
     The k-th send from one rank to another within a round is the k-th receive there. Rounds match
     by their index: a rank with nothing to do in a round still lists it, empty.
@@ -108,7 +108,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What one rank does in one collective.
+    """The rounds of one rank in one collective.
 
     `scratch` is in elements.
     """

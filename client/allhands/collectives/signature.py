@@ -1,4 +1,4 @@
-"""What a rank asked for, in a form that can be compared with what others asked for."""
+"""Call signatures: the facts of a call that all ranks must agree on, in comparable form."""
 
 import hashlib
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class CallSignature:
     """What the caller named the call; "": nothing."""
 
     def __str__(self) -> str:
-        """Describe the call without its label, which is told beside it."""
+        """Describe the call without its label."""
         counted = "any" if self.count is None else str(self.count)
         shown = counted if self.shape is None else format_shape(self.shape)
         parts = [
@@ -49,10 +49,10 @@ class CallSignature:
         return f"{self.operation}({', '.join(part for part in parts if part)})"
 
     def with_label(self, label: str | None) -> "CallSignature":
-        """Return the call under the label that its caller gave it.
+        """Return the call under its caller's label.
 
         Raises:
-            TypeError: the label is no text.
+            TypeError: the label is no str.
         """
         if label is not None and not isinstance(label, str):
             raise TypeError(f"label must be a str, not {type(label).__name__}")
@@ -60,12 +60,12 @@ class CallSignature:
 
     @property
     def signature(self) -> int:
-        """64 bits that travel with every message of the call."""
+        """64-bit hash that travels with every message of the call."""
         return _hash_signature(self)
 
 
 def join_shapes(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that some arrays have in common; where they differ, the shapes of all."""
+    """Return the common shape of several arrays, else all their shapes."""
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
     joined = list(shapes[0])
@@ -75,7 +75,7 @@ def join_shapes(shapes: Sequence[Shape]) -> Shape:
 
 
 def format_shape(shape: Shape) -> str:
-    """Return a shape as people read it: "10,100"; of several arrays "10,100;1000"."""
+    """Format a shape for people: "10,100"; of several arrays "10,100;1000"."""
     shown = ",".join(";" if dim == SHAPE_SEPARATOR else str(dim) for dim in shape)
     return shown.replace(",;", ";").replace(";,", ";")
 

@@ -1,4 +1,4 @@
-"""The all_reduce of sparse arrays: every rank is given what all store, and combines it."""
+"""The all_reduce of sparse arrays: an all_gather of stored elements, combined on every rank."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -18,7 +18,7 @@ OPS = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN, ReduceOp.MAX)
 
 
 def combine_stored(op: ReduceOp, stored: Sequence[StoredEntries], divisor: int) -> StoredEntries:
-    """Return the combination of what is stored, where it is stored at all: zero where it is not.
+    """Return the combination of stored elements at the indices that any rank stores.
 
     AVG is divided by `divisor`.
     """

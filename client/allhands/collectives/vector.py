@@ -1,7 +1,6 @@
-"""Collectives on arrays of which each rank has another size: what is not known travels first.
+"""Vector collectives (v-variants): arrays of different sizes, with the shapes sent ahead.
 
-Shapes go ahead, 8 bytes for each dimension; arrays follow in one exchange. What is given back are
-new arrays.
+Shapes take 8 bytes for each dimension; arrays follow in one exchange. Results are new arrays.
 """
 
 from collections.abc import Generator, Sequence
@@ -40,7 +39,7 @@ def all_gather(x: AnyArray) -> CompositeCall:
 
 
 def gather(x: AnyArray, root: int) -> CompositeCall:
-    """Give the arrays of all ranks to one; None to the others; equal dtypes."""
+    """Gather the arrays of all ranks, of one dtype, in a list on the root; None elsewhere."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         shapes = yield from _exchange_shapes(builder, x)
@@ -55,7 +54,7 @@ def gather(x: AnyArray, root: int) -> CompositeCall:
 
 
 def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
-    """Give each rank its array of those that the root has; others need not know the dtype."""
+    """Send each rank its array of the root's list; other ranks need not know the dtype."""
     rows = None if arrays is None else [_encode_array(array) for array in arrays]
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
@@ -75,7 +74,7 @@ def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
 
 
 def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
-    """Give `arrays[j]` to rank j, return what each rank gives to this one; equal dtypes."""
+    """Send `arrays[j]` to rank j; return the arrays received, by rank; one dtype."""
     dtype = arrays[0].dtype
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:

@@ -1,7 +1,7 @@
-"""Diagnosis of a coordinator that cannot be reached, and repeated attempts to reach it.
+"""Diagnosis of an unreachable coordinator, and repeated attempts to connect.
 
 gRPC has one status for a dead server, a missing or wrong certificate authority, and plaintext where
-TLS is spoken. To tell which, a connection is made anew, on which nothing of the user's is sent.
+TLS is required. To distinguish them a new connection is made, on which no user data is sent.
 """
 
 import contextlib
@@ -46,9 +46,9 @@ class ConnectProblem:
 
 
 def probe_coordinator(endpoint: Endpoint, seconds: float = _PROBE_SECONDS) -> ConnectProblem | None:
-    """Connect to a coordinator, and return what is wrong on the way there; None: nothing is.
+    """Connect to a coordinator, and return the problem on the way; None: none found.
 
-    Blocks, for `seconds` at most but for looking up a name.
+    Blocks for `seconds` at most, plus the time to resolve a name.
     """
     address = endpoint.address
     at = f"the coordinator at {address.target} cannot be reached"
@@ -83,7 +83,7 @@ def explain_unavailable(error: grpc.RpcError, endpoint: Endpoint) -> str:
 
 
 def _probe_without_ca(prefix: str, sock: socket.socket) -> ConnectProblem | None:
-    """Find out whether a coordinator that is called in plaintext speaks TLS."""
+    """Find out whether a coordinator called in plaintext requires TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent, and nothing believed
@@ -144,10 +144,10 @@ def _read_certificate_names(endpoint: Endpoint) -> list[str]:
 
 
 class ConnectAttempts:
-    """Repeated attempts to reach a coordinator that may only be late; for one caller.
+    """Repeated attempts to reach a coordinator that may still be starting; for one caller.
 
-    They go on until `deadline`, by the monotonic clock, unless something has to be changed. A
-    warning says so once, when they have failed for `quiet` seconds.
+    They go on until `deadline` (monotonic clock, s), unless the problem needs a change by the user.
+    A warning is logged once, after `quiet` seconds of failure.
     """
 
     def __init__(self, deadline: float, quiet: float = QUIET_SECONDS) -> None:
@@ -193,10 +193,10 @@ class ConnectAttempts:
 def call_until_available(
     call: Callable[[], T], endpoint: Endpoint, deadline: float, quiet: float = QUIET_SECONDS
 ) -> T:
-    """Make a call of a coordinator that may only be late, until it answers or the deadline passes.
+    """Repeat a call of a coordinator until it answers or the deadline passes.
 
     Raises:
-        CoordinatorUnavailable: it did not; says what is wrong on the way there.
+        CoordinatorUnavailable: the deadline passed; the text says what is wrong on the way.
     """
     attempts = ConnectAttempts(deadline, quiet)
     while True:

@@ -46,7 +46,7 @@ DIAGNOSED_OPERATIONS = 32
 class JobReports:
     """Reports of the ranks of a job, and the reasons for missing ones.
 
-    Of ranks that are lost or have left it is what they said at a failure, or when they left.
+    A lost or departed rank's report is the last one, made at its failure or departure.
     """
 
     job: JobStatus
@@ -63,11 +63,15 @@ def connect(
     timeout: float = 30.0,
     insecure: bool = False,
 ) -> "Control":
-    """Return a client of the coordinator at `ah://host:port/job`; it connects with its first call.
+    """Return a client of the coordinator at `ah://host:port/job`, connected on first use.
 
-    Without `url` it is ALLHANDS_URL, else this user's coordinator on this host. `job` goes before
-    the one that the URL names. `timeout` is the deadline of calls that are given none. Beyond
-    loopback it needs TLS (ALLHANDS_TLS_CA), or `insecure` (ALLHANDS_INSECURE=1) to go without.
+    Args:
+        url: None: ALLHANDS_URL, else this user's coordinator on this host.
+        job: job of the keys and barriers; None: the URL's.
+        token: None: ALLHANDS_TOKEN, else the token in this user's notice of the coordinator.
+        timeout: deadline in seconds of calls without a timeout of their own.
+        insecure: allow plaintext beyond loopback, like ALLHANDS_INSECURE=1; else TLS is required
+            there (ALLHANDS_TLS_CA).
 
     Raises:
         ValueError: the URL is malformed, several coordinators could be meant, or others could read
@@ -80,15 +84,22 @@ def connect(
 
 
 class Control:
-    """A connection to the coordinator; safe from any thread.
+    """A client of the coordinator; safe from any thread.
 
-    Calls about keys take a line, see `lines`, where the coordinator has a port for them that can be
-    reached; without `use_lines`, and for all else, they are gRPC. They mean the same.
+    Key-value calls go over a pool of TCP connections to the coordinator's key-value port; if there
+    is no reachable port, or `use_lines` is false, they go over gRPC, as all other calls do. Both
+    mean the same.
 
-    Keys and barriers belong to `job`. Every call has a deadline: its `timeout`, else the one of
-    this client. All methods raise CoordinatorUnavailable, Unauthenticated, PermissionDenied, and
-    ValueError for what the coordinator says makes no sense, or where a job is needed and none
-    was named.
+    Keys and barriers belong to `job`. Every call has a deadline in seconds: its `timeout`, else
+    this client's. Values are bytes; a str is encoded as UTF-8.
+
+    Every method may raise:
+        ValueError: the coordinator rejects an argument as invalid, or the call needs a job and none
+            was named; nothing was changed.
+        CoordinatorUnavailable: no connection, or the connection broke; a change may or may not have
+            happened.
+        Unauthenticated, PermissionDenied: the token is missing or not accepted; nothing was
+            changed.
     """
 
     def __init__(
@@ -125,14 +136,14 @@ class Control:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection; calls that wait raise CoordinatorUnavailable. Idempotent."""
+        """Close the connection; waiting calls raise CoordinatorUnavailable. Idempotent."""
         self._is_closed = True
         self._kv_pool.close()
         if not forks.is_inherited(self._generation):
             self._channel.close()
 
     def forked(self) -> None:
-        """Leave the connection to the parent: a forked child makes its own with its next call."""
+        """Leave the connection to the parent; a forked child connects with its next call."""
         self._parent_connections += (
             self._channel_config,
             self._channel,
@@ -142,11 +153,11 @@ class Control:
 
     @property
     def job_name(self) -> str | None:
-        """The job whose keys and barriers this client uses, if it was made for one."""
+        """Job of this client's keys and barriers, if named."""
         return self._job
 
     def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
-        """Set the key, and return the new revision of the job's store."""
+        """Set the key to the value; return the new revision of the job's store."""
         request = wire.SetRequest(job=self._require_job(), key=key, value=encode(value))
         return self._call_kv(kv_verbs.SET, request, timeout).revision
 
@@ -154,23 +165,28 @@ class Control:
         """Return the key's value; with `wait`, as soon as the key exists.
 
         Raises:
-            NotFound: there is no such key, without `wait`.
-            StoreTimeout: nobody set it in time.
+            NotFound: the key is absent, without `wait`.
+            StoreTimeout: the key was still absent at the deadline, with `wait`.
         """
         request = wire.GetRequest(job=self._require_job(), key=key, wait=wait)
         return self._call_kv(kv_verbs.GET, request, timeout).value
 
     def wait(self, keys: Sequence[str], *, timeout: Timeout | None = None) -> None:
-        """Return when all the keys exist.
+        """Wait until all keys exist at the same time.
 
         Raises:
-            StoreTimeout: some were not set in time.
+            StoreTimeout: a key was absent at the deadline.
         """
         request = wire.WaitRequest(job=self._require_job(), keys=keys)
         self._call_kv(kv_verbs.WAIT, request, timeout)
 
     def add(self, key: str, amount: int = 1, *, timeout: Timeout | None = None) -> int:
-        """Add to the key's decimal number, 0 if absent; return the sum."""
+        """Add to the key's decimal number, 0 if absent, and return the sum.
+
+        Raises:
+            Refused: the value is no decimal number, or the sum leaves the range of 64 bits; the
+                value is unchanged.
+        """
         request = wire.AddRequest(job=self._require_job(), key=key, amount=amount)
         return self._call_kv(kv_verbs.ADD, request, timeout).value
 
@@ -182,7 +198,10 @@ class Control:
         *,
         timeout: Timeout | None = None,
     ) -> CompareSetResult:
-        """Set the key if equal to `expected`, or absent with `expected` empty."""
+        """Set the key if equal to `expected`, or absent with `expected` empty.
+
+        Returns whether it was set, with the key's value afterwards.
+        """
         request = wire.CompareSetRequest(
             job=self._require_job(), key=key, expected=encode(expected), desired=encode(desired)
         )
@@ -195,7 +214,7 @@ class Control:
         return self._call_kv(kv_verbs.APPEND, request, timeout).length
 
     def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
-        """Set all keys at once, and return the new revision of the job's store."""
+        """Set all keys in one step; return the new revision of the job's store."""
         request = wire.MultiSetRequest(
             job=self._require_job(),
             pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
@@ -205,11 +224,11 @@ class Control:
     def multi_get(
         self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
     ) -> tuple[bytes, ...]:
-        """Return the keys' values at one moment, in order; with `wait`, once all exist.
+        """Return the keys' values in one snapshot, in order; with `wait`, once all exist.
 
         Raises:
-            NotFound: some do not exist, without `wait`.
-            StoreTimeout: some were not set in time.
+            NotFound: a key is absent, without `wait`.
+            StoreTimeout: a key was absent at the deadline, with `wait`.
         """
         request = wire.MultiGetRequest(job=self._require_job(), keys=keys, wait=wait)
         return tuple(self._call_kv(kv_verbs.MULTI_GET, request, timeout).values)
@@ -225,7 +244,7 @@ class Control:
         return tuple(self._call_kv(kv_verbs.LIST, request, timeout).keys)
 
     def count(self, *, timeout: Timeout | None = None) -> int:
-        """Return how many keys the job has."""
+        """Return the number of the job's keys."""
         request = wire.CountRequest(job=self._require_job())
         return self._call_kv(kv_verbs.COUNT, request, timeout).count
 
@@ -237,17 +256,17 @@ class Control:
     def queue_pop(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
         """Remove and return the queue's first value; with `wait`, once the queue has a value.
 
-        A caller that is killed in the middle of this may take a value along.
+        The value is lost if the caller is killed before it receives the reply.
 
         Raises:
-            NotFound: it is empty, without `wait`.
-            StoreTimeout: nobody pushed in time.
+            NotFound: the queue is empty, without `wait`.
+            StoreTimeout: no value was pushed in time, with `wait`.
         """
         request = wire.QueuePopRequest(job=self._require_job(), key=key, wait=wait)
         return self._call_kv(kv_verbs.QUEUE_POP, request, timeout).value
 
     def queue_length(self, key: str, *, timeout: Timeout | None = None) -> int:
-        """Return how many values the queue holds."""
+        """Return the number of values in the queue."""
         request = wire.QueueLengthRequest(job=self._require_job(), key=key)
         return self._call_kv(kv_verbs.QUEUE_LENGTH, request, timeout).length
 
@@ -259,14 +278,14 @@ class Control:
         *,
         timeout: Timeout | None = None,
     ) -> int:
-        """Wait until every participant has arrived; return how often this name has opened.
+        """Wait until every participant has arrived; return the count of this name's openings.
 
-        Who gives up (deadline, Ctrl-C) has not arrived. The count begins again with the next world
-        of the job, and once that was deleted.
+        A participant that gives up (deadline, Ctrl-C) no longer counts as arrived. The count starts
+        again with the next world of the job, and after the job's deletion.
 
         Raises:
-            StoreTimeout: some did not arrive in time; the text names them.
-            Refused: the others wait for other participants under this name.
+            StoreTimeout: participants were missing at the deadline; the text names them.
+            Refused: the barrier of this name waits for other participants.
         """
         request = wire.BarrierRequest(
             job=self._require_job(), name=name, participant=participant, participants=participants
@@ -280,7 +299,7 @@ class Control:
         return tuple(sorted(map(read_job, reply.jobs), key=lambda job: job.job))
 
     def job(self, name: str | None = None, *, timeout: Timeout | None = None) -> JobStatus:
-        """Return one job, this client's own unless another is named.
+        """Return the status of a job, by default this client's own.
 
         Raises:
             NotFound: the coordinator knows no such job.
@@ -306,8 +325,8 @@ class Control:
     ) -> JobReports:
         """Return the reports of a job's ranks, with `operations` of each group.
 
-        Ranks that do not answer within 2 s are told apart. Each may say 1 MiB, or less where there
-        are very many.
+        Ranks that do not answer within 2 s are in `missing`. A report is at most 1 MiB, less in
+        jobs of very many ranks.
 
         Raises:
             NotFound: the coordinator knows no such job.
@@ -338,7 +357,7 @@ class Control:
     def diagnose(self, name: str | None = None, *, timeout: Timeout | None = None) -> Diagnosis:
         """Collect the ranks' positions, and return a diagnosis of waiting and late ranks.
 
-        Of a job that has ended: what failed first, and where each rank was then.
+        Of a job that has ended: the first failure, and the position of each rank then.
 
         Raises:
             NotFound: the coordinator knows no such job.
@@ -351,11 +370,11 @@ class Control:
     ) -> int:
         """Abort a job on all members, as `ah.abort` does; return the number notified.
 
-        `by` says who asks, for people.
+        `by` names the caller, for people.
 
         Raises:
             NotFound: the coordinator knows no such job.
-            Refused: nobody is in it.
+            Refused: the job has no members.
         """
         request = wire.AbortJobRequest(job=job or self._require_job(), by=by, reason=reason)
         doing = f"abort job {request.job!r}"
@@ -371,12 +390,12 @@ class Control:
     ) -> int:
         """Delete a job: keys, queues, and the record of its worlds.
 
-        Only with `force` also one that has members: they are expelled, and their calls raise
-        MembershipChanged. Returns how many these were. `by` says who asks, for people.
+        A job with members is deleted only with `force`: the members are expelled, and their calls
+        raise MembershipChanged. Returns the number expelled. `by` names the caller, for people.
 
         Raises:
             NotFound: the coordinator knows no such job.
-            Refused: members are in it.
+            Refused: the job has members, without `force`; nothing was deleted.
         """
         request = wire.DeleteJobRequest(
             job=name or self._require_job(), by=by or f"process {os.getpid()}", force=force
@@ -401,7 +420,7 @@ class Control:
         return self._call(self._calls.ReportExit, request, doing, timeout).known
 
     def _connect(self) -> None:
-        """Make the channel of this process, which connects with its first call."""
+        """Make this process's channel, which connects with its first call."""
         self._generation = forks.generation
         self._channel_config: ChannelConfig = configure_channel(self.endpoint)
         self._channel = self._channel_config.open()

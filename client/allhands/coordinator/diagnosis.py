@@ -26,7 +26,7 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class PendingOperation:
-    """An operation that a rank is in."""
+    """An operation under way on a rank."""
 
     group: str
     sequence: int
@@ -44,7 +44,7 @@ class PendingOperation:
 
 @dataclass(frozen=True, slots=True)
 class RankDiagnosis:
-    """One rank of the world."""
+    """The diagnosis of a rank of the world."""
 
     rank: int
     host: str
@@ -88,7 +88,7 @@ class GroupDiagnosis:
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """Ranks that have not begun the call that others are in; none of a job that has ended."""
+        """Ranks that have not begun the current call of other ranks; none in an ended job."""
         if not self.positions or self.is_over:
             return ()
         first = self.positions[0].sequence
@@ -194,7 +194,7 @@ def _diagnose_rank(member: MemberStatus, report: RankReport | None, absence: str
 
 
 def _compute_staleness(member: MemberStatus, report: RankReport | None) -> float:
-    """Return how old what a lost rank had told was when it was lost."""
+    """Return the age in seconds of a lost rank's last heartbeat at its loss."""
     if member.state != "lost" or member.gone is None or report is not None:
         return 0.0
     return max(member.last_heartbeat - member.gone, 0.0)
@@ -203,7 +203,7 @@ def _compute_staleness(member: MemberStatus, report: RankReport | None) -> float
 def _find_waits(
     progress: Iterable[OperationStatus], report: RankReport | None
 ) -> tuple[PendingOperation, ...]:
-    """Return what a rank is in: as it has recorded, else as it has told the coordinator."""
+    """Return a rank's operations under way: from its report, else from its heartbeats."""
     found = []
     recorded = set()
     inside = {(now.group, now.sequence): now.elapsed for now in progress if now.operation}

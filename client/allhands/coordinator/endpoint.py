@@ -41,7 +41,7 @@ class Address:
 
     @property
     def target(self) -> str:
-        """`host:port`, an IPv6 address in brackets, as gRPC wants it."""
+        """`host:port` for gRPC, an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -150,10 +150,10 @@ def find_coordinator(
 
 
 def apply_notice(endpoint: Endpoint) -> Endpoint:
-    """Add what the notice of a coordinator says, if no token was given: that, and how it does TLS.
+    """Add token and TLS mode from a coordinator's notice, unless a token was given.
 
     A notice counts only on loopback: the same port on another host belongs to somebody else, who
-    must not be sent this user's token. Whoever has a token already needs no notice.
+    must not be sent this user's token.
     """
     if endpoint.token is not None or not endpoint.address.is_loopback:
         return endpoint
@@ -190,7 +190,7 @@ def _choose_notice(notices: list[notice.Notice]) -> notice.Notice:
 
 
 def _to_dialable(host: str) -> str:
-    """Turn the address that means "all of this host" into one that can be dialled."""
+    """Replace the wildcard address by an address that can be dialled."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
 
 
@@ -209,7 +209,7 @@ class ChannelConfig:
     metadata: tuple[tuple[str, str], ...]
 
     def open(self) -> grpc.Channel:
-        """Make a synchronous channel; it connects with its first call, and needs closing."""
+        """Open a synchronous channel, which connects with its first call; the caller closes it."""
         forks.use_grpc()
         if self.credentials is None:
             return grpc.insecure_channel(self.target, options=self.options)
@@ -239,13 +239,13 @@ _CHANNEL_OPTIONS = (
 
 
 def check_privacy(endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint to connect to, where nobody else can read what is sent there.
+    """Return the endpoint if its connection is private or the user allowed plaintext.
 
-    Or where the user has said that they may. A name that stands for loopback is given as that
-    address: resolved again, it could be another. Without TLS the name is resolved, which may block.
+    A name that stands for loopback is replaced by its address: resolved again, it could be another.
+    Without TLS the name is resolved, which may block.
 
     Raises:
-        ValueError: it is a plaintext connection to another host, and nobody allowed it.
+        ValueError: a plaintext connection to another host, not allowed by the user.
     """
     address = endpoint.address
     if endpoint.tls_ca is not None or endpoint.insecure:
@@ -265,11 +265,11 @@ def check_privacy(endpoint: Endpoint) -> Endpoint:
 
 
 def configure_channel(endpoint: Endpoint) -> ChannelConfig:
-    """Prepare a channel to the coordinator; it sends nothing there.
+    """Prepare a channel to the coordinator, without any I/O to it.
 
     Raises:
-        OSError: the bundle cannot be read.
-        ValueError: the token cannot be one; or as `check_privacy`, which may block.
+        OSError: the certificate bundle cannot be read.
+        ValueError: the token is malformed; or as `check_privacy`, which may block.
     """
     endpoint = check_privacy(endpoint)
     credentials = None

@@ -17,7 +17,7 @@ _MEMBER_STATES = {
 
 
 def read_job(job: wire.Job) -> JobStatus:
-    """Convert a job from its wire form."""
+    """Convert a job from its protobuf form."""
     return JobStatus(
         job=job.job,
         state=job.state,

@@ -42,7 +42,7 @@ class WorldRendezvous:
     """The endpoint is from what rank 0 left on this host, perhaps from an earlier world of it."""
 
     async def aclose(self) -> None:
-        """Where this rank hosts the coordinator, wait until the others have left, then end it."""
+        """Stop a coordinator hosted by this rank, after all other ranks have left."""
         if self.rendezvous_file is not None:
             self.rendezvous_file.unlink(missing_ok=True)
         if self.embedded is not None:
@@ -50,13 +50,13 @@ class WorldRendezvous:
 
 
 async def find_or_host_coordinator(config: WorldConfig) -> WorldRendezvous:
-    """Find the coordinator of a world; rank 0 starts it where it has none.
+    """Find the coordinator of a world; rank 0 starts one if there is none.
 
     Raises:
-        CoordinatorUnavailable: rank 0 left no note within the timeout.
-        OSError: rank 0 cannot listen where it should.
-        ValueError: the coordinator would be reached from other hosts without a token and TLS, or
-            others could read this rank's token on its way there.
+        CoordinatorUnavailable: rank 0 announced no address within the timeout.
+        OSError: rank 0 cannot listen on the requested address.
+        ValueError: the coordinator would be reachable from other hosts without a token and TLS, or
+            others could read this rank's token on its way.
     """
     match config.rendezvous:
         case Daemon(url):
@@ -126,7 +126,7 @@ async def _host_or_connect(config: WorldConfig, place: HostedByRank0) -> WorldRe
 async def _host_and_announce(
     config: WorldConfig, place: HostedByRank0, announce: Callable[[str, str], None]
 ) -> WorldRendezvous:
-    """Host the coordinator in rank 0, and tell the others where it listens, or why it does not."""
+    """Host the coordinator in rank 0, and announce its address or the failure."""
     try:
         meeting = await _start_coordinator(config, await resolve_host(place.host), place.port)
     except (OSError, ValueError) as error:
@@ -142,13 +142,13 @@ async def _host_and_announce(
 
 
 def _is_secured(config: WorldConfig) -> bool:
-    """Say whether this rank has what a coordinator takes that other hosts reach."""
+    """Return whether this rank has the token and TLS files of a reachable coordinator."""
     has_tls = config.tls_cert and config.tls_key if config.rank == 0 else config.tls_ca
     return config.token is not None and bool(has_tls or config.insecure)
 
 
 async def _is_reachable_remotely(place: HostedByRank0) -> bool:
-    """Say whether other hosts reach what rank 0 is to host, as far as this rank can know."""
+    """Return whether other hosts could reach rank 0's coordinator, as far as known here."""
     if place.spans_hosts:
         return True
     try:
@@ -158,7 +158,7 @@ async def _is_reachable_remotely(place: HostedByRank0) -> bool:
 
 
 def _explain_requirements(config: WorldConfig, place: HostedByRank0) -> str:
-    """Say what every rank needs; the same on all ranks that were given the same."""
+    """Explain the settings that every rank needs; equal on ranks with equal settings."""
     has_tls = config.tls_ca or config.tls_cert
     absent = [] if config.token else ["no token (ALLHANDS_TOKEN)"]
     if not has_tls and not config.insecure:
@@ -182,10 +182,10 @@ def _explain_requirements(config: WorldConfig, place: HostedByRank0) -> str:
 
 
 def _choose_listen_address(config: WorldConfig, name: str, resolved: str) -> str:
-    """Return the address that rank 0 listens on for a name.
+    """Return rank 0's listening address for a host name.
 
-    Many a host resolves its own name to loopback, where no other host reaches it: then it is all
-    addresses, where the ranks have what that takes.
+    Many hosts resolve their own name to loopback, which no other host reaches: then all addresses
+    are used, if the ranks have a token and TLS files.
     """
     is_own_name = name != "localhost" and name != resolved
     if not (is_own_name and Address(resolved, 0).is_loopback and _is_secured(config)):
@@ -196,7 +196,7 @@ def _choose_listen_address(config: WorldConfig, name: str, resolved: str) -> str
 async def _start_coordinator(
     config: WorldConfig, host: str, port: int, name: str | None = None
 ) -> WorldRendezvous:
-    """Start the embedded coordinator, on this loop; `name` is what its certificate is for."""
+    """Start the embedded coordinator on this loop; `name` is for its certificate."""
     guarded = name is not None and config.tls_cert is not None
     running = await start_coordinator(
         host,

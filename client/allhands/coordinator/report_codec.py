@@ -60,7 +60,7 @@ def split_report(number: int, report: bytes) -> list[wire.ReportPart]:
 
 
 def decode(data: bytes, max_per_group: int | None = None) -> RankReport | None:
-    """Return what `encode` was given, `most` operations of each group; None: it was no report."""
+    """Decode a report, with `max_per_group` operations of each group; None: malformed."""
     try:
         report = wire.FlightReport.FromString(data)
     except DecodeError:

@@ -71,7 +71,7 @@ class Session(SessionRequests):
         timeout: float,
         channel: grpc.aio.Channel | None = None,
     ) -> "Session":
-        """Join the job and wait until its world is complete, over a new channel or a given one.
+        """Join the job and wait until its world is complete, over a new or given channel.
 
         Raises:
             JoinRefused: the job would not have this worker.
@@ -120,7 +120,7 @@ class Session(SessionRequests):
     def send_last_report(
         self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
     ) -> None:
-        """Have the coordinator keep where this worker is, and what `report` makes of a size."""
+        """Send this worker's last position and report; `report` takes a size limit in bytes."""
         beat = wire.Heartbeat(progress=progress, sent_at=time.monotonic())
 
         async def send_both() -> None:
@@ -132,7 +132,7 @@ class Session(SessionRequests):
         self._start_task(send_both())
 
     async def leave(self, leave: wire.Leave) -> None:
-        """End the membership in order: others may still finish what this rank completed."""
+        """End the membership in order: peers can finish the calls that this rank completed."""
         self._is_leaving = True
         if self._stream is not None and not self._stream.done():
             await self._send_and_wait(wire.SessionRequest(leave=leave))
@@ -194,7 +194,7 @@ class Session(SessionRequests):
             await stream.write(wire.SessionRequest(heartbeat=beat))
 
     def _warn_of_refused(self, caller: wire.CallerRefused) -> None:
-        """Warn of a caller that may be one of those who are waited for."""
+        """Warn of a refused caller that may be one of the awaited ranks."""
         if self._refused_callers.get(caller.address) != caller.reason:
             while len(self._refused_callers) >= _MAX_REFUSED_CALLERS:
                 del self._refused_callers[next(iter(self._refused_callers))]
@@ -225,7 +225,7 @@ class Session(SessionRequests):
         )
 
     async def _explain_not_formed(self, request: wire.Join, timeout: float) -> AllhandsError:
-        """Return a CollectiveTimeout that names the missing ranks."""
+        """Return the CollectiveTimeout that names the missing ranks."""
         missing: tuple[int, ...] = ()
         text = f"the world of job {self.job!r} was not complete within {timeout:g} s"
         try:
@@ -398,7 +398,7 @@ class Session(SessionRequests):
         return task
 
     async def _write(self, request: wire.SessionRequest) -> None:
-        """Write to the stream; where it is over, `_listen` says so."""
+        """Write to the stream; errors of a broken stream are left to `_listen`."""
         assert self._stream is not None
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             async with self._write_lock:

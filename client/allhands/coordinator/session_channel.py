@@ -13,10 +13,10 @@ from allhands_proto.v1 import coordinator_pb2_grpc
 
 
 async def listens_beyond_loopback(channel_config: ChannelConfig, timeout: float) -> bool:
-    """Ask a coordinator whether other hosts reach it; one that does not know says no.
+    """Ask a coordinator whether other hosts reach it; false from versions without an answer.
 
     Raises:
-        CoordinatorUnavailable, Unauthenticated: it cannot be asked.
+        CoordinatorUnavailable, Unauthenticated: the coordinator cannot be asked.
     """
     async with open_channel(channel_config) as channel:
         stub = coordinator_pb2_grpc.CoordinatorStub(channel)

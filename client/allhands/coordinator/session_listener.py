@@ -33,10 +33,10 @@ class SessionListener(Protocol):
     def on_links_silent(
         self, found: Verdict, pairs: Sequence[tuple[int, int]], is_over: bool
     ) -> None:
-        """Ranks that are alive do not answer one another, or do again; it may pass by itself."""
+        """Handle living ranks that stopped answering each other, or resumed; may be temporary."""
 
     def on_aborted(self, group: str, by: str, reason: str) -> None:
-        """Somebody ended a group, or the world where that is empty."""
+        """Handle the abort of a group, or of the world if `group` is empty."""
 
     def vouch(self, rank: int) -> None:
         """Find out whether a rank is heard over a link, and say so if it is."""

@@ -27,7 +27,7 @@ INQUIRY_SECONDS = 1.0
 
 
 class SessionRequests:
-    """Unary requests that a member of a job makes beside its stream."""
+    """Unary requests of a job's member beside its stream."""
 
     def __init__(self, channel_config: ChannelConfig, channel: grpc.aio.Channel, job: str) -> None:
         self._channel_config = channel_config
@@ -104,13 +104,13 @@ class SessionRequests:
     async def request_group_change(
         self, request: wire.GroupChangeRequest, timeout: float
     ) -> wire.GroupChange:
-        """Decide with the other present members of a group; see coordinator.proto.
+        """Decide on a group change with the present members of a group; see coordinator.proto.
 
         Raises:
-            CollectiveTimeout: not all of them asked for the same within `timeout` seconds.
+            CollectiveTimeout: not all of them made the same request within `timeout` seconds.
             MembershipChanged: this worker is no member any more.
-            Refused: they asked for something else; the text names them.
-            CoordinatorUnavailable: nobody answers.
+            Refused: members made another request; the text names them.
+            CoordinatorUnavailable: the coordinator does not answer.
         """
         request.job, request.member_id = self.job, self.joined.member_id
         what = f"{request.kind} of group {request.group!r}"

@@ -30,7 +30,7 @@ def render_plain(renderable: RenderableType) -> str:
 
 
 def draw_jobs(jobs: Sequence[JobStatus]) -> RenderableType:
-    """Draw every job, one below the other; or say that there is none."""
+    """Draw every job, one below the other, or the text for none."""
     if not jobs:
         return Text("no jobs")
     first, *others = (draw_job(job) for job in jobs)
@@ -38,7 +38,7 @@ def draw_jobs(jobs: Sequence[JobStatus]) -> RenderableType:
 
 
 def draw_job(job: JobStatus) -> RenderableType:
-    """Draw the job's line, a row for each operation of each member, then who is gone and why."""
+    """Draw a job: its line, a row per operation of each member, then lost and departed ranks."""
     lines: list[RenderableType] = [_format_headline(job), *_format_failures(job.failures)]
     if job.groups:
         named = ", ".join(f"{one.group} ({_format_ranks(one.ranks)})" for one in job.groups)
@@ -49,7 +49,7 @@ def draw_job(job: JobStatus) -> RenderableType:
 
 
 def draw_group(job: JobStatus, group: GroupStatus) -> RenderableType:
-    """Draw each rank of the group with its progress there; ranks that never joined too."""
+    """Draw each rank of the group with its progress, including ranks that never joined."""
     table = _make_table(
         ("RANK", "right"),
         ("WORLD RANK", "right"),
@@ -195,7 +195,7 @@ def _format_positions(group: GroupDiagnosis) -> str:
 
 
 def _name_ranks(ranks: Sequence[int]) -> str:
-    """Name ranks, and where they are many how many."""
+    """Name ranks, or count them if there are many."""
     listed = f"rank{'' if len(ranks) == 1 else 's'} {_format_ranks(ranks)}"
     return f"{len(ranks)} ranks ({_format_ranks(ranks)})" if len(ranks) > _MAX_LISTED else listed
 
@@ -280,12 +280,12 @@ def _draw_members(members: Iterable[MemberStatus]) -> Table:
 
 
 def _get_state(member: MemberStatus) -> str:
-    """Return the state of a member, or what it is while it is silent."""
+    """Return a member's state, or its condition while silent."""
     return member.condition if member.state == "joined" and member.condition else member.state
 
 
 def _choose_operations(member: MemberStatus) -> Sequence[OperationStatus | None]:
-    """Choose the operations that a member is in; else where it was last; else nothing."""
+    """Return a member's operations under way, else its last operation, else None."""
     if member.state == "joined":
         busy = [one for one in member.operations if one.operation]
         if busy:
@@ -320,7 +320,7 @@ def _add_row(table: Table, *cells: str) -> None:
 
 
 def _make_cell(text: str) -> Text:
-    """Show a text as it is: much of it came from the network, and a terminal obeys what it reads.
+    """Make a cell of literal text, without terminal escapes from the network.
 
     `Text` keeps rich from taking brackets for markup.
     """
@@ -350,7 +350,7 @@ def _format_duration(elapsed: float) -> str:
 
 
 def _format_short(elapsed: float) -> str:
-    """Write a short time as people read it: 12 us, 3.4 ms, 1.2 s."""
+    """Format a short time for people: 12 us, 3.4 ms, 1.2 s."""
     if elapsed < 0.0009995:
         return f"{elapsed * 1e6:.0f} us"
     if elapsed < 0.9995:

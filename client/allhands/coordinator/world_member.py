@@ -1,4 +1,4 @@
-"""Members of a world as the coordinator introduces them."""
+"""Members of a world, as announced by the coordinator."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 
 @dataclass(frozen=True, slots=True)
 class WorldMember:
-    """A rank of the world as the coordinator introduced it."""
+    """A rank of the world, as announced by the coordinator."""
 
     rank: int
     host: str
@@ -28,7 +28,7 @@ class WorldMember:
 
 
 def read_member(member: wire.Member) -> WorldMember:
-    """Convert a member from its wire form."""
+    """Convert a member from its protobuf form."""
     return WorldMember(
         member.rank,
         member.host,

@@ -78,7 +78,7 @@ class _CoalescedCall:
 
     @property
     def merge_key(self) -> tuple[object, ...]:
-        """What calls that travel together have in common; of one that does not, itself."""
+        """Key of calls that are merged into one; unique for a call that is not merged."""
         native = self.request
         if native.kind not in _MERGEABLE:
             return (id(self),)

@@ -59,12 +59,12 @@ class GroupRegistry:
             self._keys[group] = key
 
     def remove(self, group: Group) -> None:
-        """Forget a group, its tag too; a no-op for one that is not known."""
+        """Remove a group and its tag; a no-op for an unknown group."""
         with self._lock:
             self._keys.pop(group, None)
 
     def find_by_key(self, key: GroupKey) -> Group | None:
-        """Return the group that has this tag, parent and ranks."""
+        """Return the group with this tag, parent and ranks."""
         with self._lock:
             return next((one for one, its in self._keys.items() if its == key), None)
 
@@ -77,7 +77,7 @@ class GroupRegistry:
             return next((one for one in self._keys if one.name == name), None)
 
     def get_tag(self, group: Group) -> str:
-        """Return a group's tag; "": it has none."""
+        """Return a group's tag; "" for an untagged group."""
         with self._lock:
             found = self._keys.get(group)
         return "" if found is None else found.tag
@@ -100,7 +100,7 @@ def check_tag(tag: object) -> str:
 
 
 def _format_ranks(ranks: Sequence[int]) -> str:
-    """Return a name for ranks in their order, runs as `3-7`."""
+    """Format ranks in their order, runs as `3-7`."""
     runs: list[tuple[int, int]] = []
     for rank in ranks:
         if runs and runs[-1][1] == rank - 1:

@@ -284,7 +284,7 @@ class ResilientGroup(Group):
             self._roll_back(call)
 
     async def _attempt(self, call: _QueuedCall) -> AllhandsError | None:
-        """Make the call once, on the group as it is now; return what went wrong."""
+        """Make the call once, on the current group; return its error."""
         group = self._current
         try:
             call.current_work = self._begin(call, group)
@@ -393,14 +393,14 @@ class ResilientGroup(Group):
         return self._is_done(decided)
 
     async def _decide_group_change(self, kind: str, wanted: int, timeout: float) -> GroupChange:
-        """Decide with the ranks that are left, also on the calls that they are in."""
+        """Decide on a group change with the remaining ranks, and on their calls under way."""
         proposal = GroupChangeRequest(
             kind, wanted=wanted, returned=self._returned_calls, computed=self._computed_calls
         )
         return await self._changer.decide_group_change(self._current.name, proposal, timeout)
 
     def _is_done(self, change: GroupChange) -> bool:
-        """Say whether the call that this rank is in counts as done."""
+        """Return whether this rank's call under way counts as completed."""
         return self._returned_calls < self._computed_calls <= change.committed
 
     async def _change_group(self, kind: str, wanted: int, timeout: float) -> bool:
@@ -433,7 +433,7 @@ class ResilientGroup(Group):
 
 
 def _set_call_site(work: Work, call: _QueuedCall) -> None:
-    """Let what is recorded of a call say where the program made it."""
+    """Record the program's call site for the work of a call."""
     if work.entry is not None:
         work.entry.set_source(call.source)
 

@@ -7,13 +7,13 @@ from allhands.errors import AllhandsError, PeerFailed
 def retry(error: AllhandsError, timeout: float | None = None) -> object:
     """Repeat the failed call on the remaining ranks, and return its output.
 
-    For calls of groups with `retryable=True`, whose arrays are as they were. The group shrinks: all
-    ranks that are left must retry. `timeout` is in seconds, from when it has shrunk.
+    For calls of groups with `retryable=True`, whose arrays a failure leaves unchanged. The group
+    shrinks: all remaining ranks must retry. `timeout` is in seconds, from the end of the shrinking.
 
     Raises:
-        ValueError: the call cannot be made again, because it was not made on such a group, or
-            because no rank was lost; make it anew.
-        AllhandsError: it failed again.
+        ValueError: the call cannot be repeated, because its group was not retryable or no rank was
+            lost; make a new call.
+        AllhandsError: the call failed again.
     """
     again = error.again if isinstance(error, PeerFailed) else None
     if again is None:

@@ -33,7 +33,7 @@ _ACK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class StoreRendezvous:
-    """What `config.settle` takes of it."""
+    """Result of a rendezvous through a store, for `config.resolve_config`."""
 
     place: RendezvousMethod
     job: str | None = None
@@ -70,10 +70,10 @@ class StoreRendezvousHints:
 
 
 class RendezvousStore(Protocol):
-    """What it takes of a `Store` to meet through it; `underlying_store` and `host` if it has any.
+    """The part of a `Store` that a rendezvous uses; `underlying_store` and `host` are optional.
 
-    A host is the one that has the store: an address of rank 0 on the way to it is taken to be one
-    at which the others reach rank 0.
+    `host` is the host that has the store: rank 0's address on the way to it is assumed to be
+    reachable by the other ranks.
     """
 
     def set(self, key: str, value: bytes | str) -> None: ...
@@ -153,7 +153,7 @@ def _choose_coordinator(
     hints: StoreRendezvousHints,
     answer: Callable[..., None],
 ) -> tuple[StoreRendezvous, str]:
-    """Return where to meet, as rank 0 does and as the others are told; "": hosting tells them."""
+    """Return the rendezvous of rank 0 and the URL for other ranks, "" if hosting decides it."""
     job = f"world-{rendezvous_id}"
     if (endpoint := _find_coordinator(store)) is not None:
         url = f"ah://{endpoint.address.target}/{job}"
@@ -311,7 +311,7 @@ def _find_coordinator(store: object) -> Endpoint | None:
 
 
 def _identify_locality() -> str:
-    """Name the processes that can read this one's files and reach its loopback."""
+    """Return a key equal for processes that share files and loopback with this process."""
     network = process.get_net_namespace() or socket.gethostname()
     try:
         folder = notice.directory().stat()

@@ -127,7 +127,7 @@ class WorkerGroups(MemberDirectory):
         )
 
     async def close_group(self, name: str, failure: ErrorFactory | None = None) -> None:
-        """Forget a group once its calls have ended; those to come say `why`, whatever befell it."""
+        """Close a group after its calls have ended; later calls raise `failure`."""
         engine = self._engines.get(name)
         if engine is not None:
             await engine.wait_idle()

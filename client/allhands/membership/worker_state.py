@@ -115,7 +115,7 @@ class WorkerState:
         ]
 
     def get_records(self, last: int | None = None) -> list[OperationRecord]:
-        """Return what this rank has recorded, `last` operations of each group; any thread."""
+        """Return this rank's records, the `last` operations of each group; any thread."""
         engines = list(self._engines.values())
         return sort_by_time(one for engine in engines for one in engine.recorder.list_records(last))
 

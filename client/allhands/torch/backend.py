@@ -43,7 +43,7 @@ def require_ml_dtypes() -> None:
     """Check that ml_dtypes is installed, before this process joins any world.
 
     Raises:
-        ImportError: it is not; PyTorch's bfloat16 and float8 could not be told to NumPy.
+        ImportError: ml_dtypes is missing, so that NumPy has no bfloat16 and float8.
     """
     if importlib.util.find_spec("ml_dtypes") is None:
         raise ImportError(

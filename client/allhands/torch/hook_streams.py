@@ -1,12 +1,12 @@
 """Hook streams: the calls of one hook, in an order independent of other calls.
 
-A hook that calls on when its first call has ended does so on some thread, while the hooks of other
-buckets do the same: the ranks then make these calls in different orders. So each bucket has groups
-of its own, with the same ranks, on which its hook and all that follows from it call. Who calls in
-no strand calls on the group itself.
+A hook's later calls are made on whichever thread completed its first call, while the hooks of other
+buckets do the same: on one group the ranks would make these calls in different orders. So each
+bucket has its own groups, of the same ranks, for all calls of its hook. Calls outside of a hook
+stream go to the group itself.
 
-What follows from the calls of a hook has its turn, bucket by bucket: hooks share what they keep
-between buckets without a lock, since NCCL's futures run what follows in the hook's own thread.
+Continuations of hooks run one at a time, bucket by bucket: hooks share state between buckets
+without a lock, since NCCL's futures run continuations on the hook's own thread.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ _current_slot: ContextVar["HookSlot | None"] = ContextVar("allhands_turn", defau
 
 
 class HookSlot:
-    """One invocation of a hook, in a stream, with all calls that follow; thread-safe."""
+    """An invocation of a hook in a stream, with all calls that follow; thread-safe."""
 
     def __init__(
         self, stream: HookStream, start: Future[None], callbacks: Callbacks | None

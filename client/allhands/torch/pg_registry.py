@@ -48,7 +48,7 @@ def get_ranks(group: Any) -> Mapping[int, int]:
 def register_group(
     group: ProcessGroup, template: Any, ranks: Mapping[int, int], description: str
 ) -> None:
-    """Make a group known as one that is of the same backend as another; `ranks` as `ranks_of`."""
+    """Register a group with PyTorch as one of the same backend as `template`."""
     backend, _ = distributed_c10d._world.pg_map[template]
     config = distributed_c10d._world.pg_backend_config[template]
     group.setGroupDesc(description)
@@ -85,8 +85,8 @@ def forget_group(group: Any) -> None:
 
 
 def get_lasting_store(default: ProcessGroup) -> Any:
-    """Return the store of a default group, or else one of its job, at the coordinator.
+    """Return the default group's own store, else a store of its job at the coordinator.
 
-    The one that PyTorch has met by may be gone with the rank that hosted it.
+    The store of PyTorch's rendezvous may be gone with the rank that hosted it.
     """
     return default.owned_store or WorldStore(default.world, default.group.timeout)

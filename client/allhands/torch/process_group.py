@@ -37,7 +37,7 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
     def __init__(
         self, group: Group, world: World, name: str, store: Any, *, is_world: bool
     ) -> None:
-        """Stand for a group; with `is_world` its end is that of the world that it is."""
+        """Wrap a group; with `is_world`, its destruction leaves the world."""
         dist.ProcessGroup.__init__(self, group.rank, group.size)
         self._native = c10d.ProcessGroup(group)
         self.group = group

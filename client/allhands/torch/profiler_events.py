@@ -77,7 +77,7 @@ class _ProfilerEvent:
             threading.Thread(target=self.end, name="end of an event").start()
 
     def await_end(self) -> None:
-        """Return when the event is there for whoever ends the profiler next."""
+        """Wait until the event is recorded, so that a profiler that stops next has it."""
         self._ended.wait(_END_SECONDS)
 
 

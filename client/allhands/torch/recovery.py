@@ -79,9 +79,9 @@ def shrink_group(
 ) -> ProcessGroup:
     """Exclude ranks from a group; return the smaller group that replaces it.
 
-    It is `torch.distributed.shrink_group` for this backend, which calls it: the others must call it
-    with the same ranks, the excluded must not. Where it is the default group, the new one is the
-    default group, and all other groups end; else the group alone ends.
+    The implementation of `torch.distributed.shrink_group` for this backend: all remaining ranks
+    must call it with the same ranks, the excluded must not. A shrunk default group is replaced by
+    the new group, and all other groups end; otherwise only the group itself ends.
 
     Args:
         ranks_to_exclude: ranks of the group.
@@ -121,7 +121,7 @@ def shrink_group(
 def _replace_default(
     old: ProcessGroup, group: Group, others: Sequence[Any], call: str
 ) -> ProcessGroup:
-    """Put a group in the place of the default one; nothing here depends on other ranks."""
+    """Replace the default group; nothing here depends on other ranks."""
     held = pg_registry.get_lasting_store(old)
     store = dist.PrefixStore(f"{group.name}/", held)
     new = ProcessGroup(group, old.world, group.name, store, is_world=True)
@@ -163,7 +163,7 @@ def _find_lost(old: ProcessGroup, new: ProcessGroup) -> list[int]:
 
 
 def _abort_group(group: Any, reason: str) -> None:
-    """End a group on all its ranks."""
+    """Abort a group on all its ranks."""
     if isinstance(group, ProcessGroup):
         group.abort(reason)
         return

@@ -11,11 +11,11 @@ from allhands.torch.process_group import ProcessGroup
 
 
 def round_robin(groups: Sequence[Any]) -> Any:
-    """Return groups that `torch.distributed.new_group` has made as one; see `ah.round_robin`.
+    """Return a group that deals calls in turn to groups from `torch.distributed.new_group`.
 
-    It has the methods of a process group, and is one to `torch.distributed`'s functions; ranks
-    that are in none of the groups get what `new_group` gives them. Its `shutdown` ends it alone:
-    each of the groups is destroyed as any other.
+    See `ah.round_robin`. The result has the methods of a process group, and is one to
+    `torch.distributed`'s functions; ranks outside of the groups get `new_group`'s value for
+    non-members. Its `shutdown` ends only itself: each of the groups is destroyed separately.
 
     Raises:
         ValueError: no groups, one twice, or ranks that differ.

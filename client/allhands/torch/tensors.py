@@ -100,7 +100,7 @@ class TensorViews:
         return arrays
 
     def view_output_lists(self, lists: Any) -> Any:
-        """Return the same for several lists of tensors; what is no list is left to be refused."""
+        """Return array views of several lists of tensors; other items stay, to be refused later."""
         if not _is_list(lists):
             return lists
         arrays = [self.view_inouts(one) for one in lists]
@@ -226,7 +226,7 @@ def _load_dtype(kind: Any) -> "np.dtype[Any]":
 
 
 def _to_sparse_tensor(like: Any, array: SparseArray) -> Any:
-    """Return a tensor of what an array holds, each element once, in the order of the indices."""
+    """Return a sparse tensor of an array's elements, each once, in the order of indices."""
     return torch.sparse_coo_tensor(
         torch.from_numpy(array.indices),
         _to_tensor(array.values),

@@ -151,7 +151,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
 
 class StagedWorks:
-    """Works whose tensors were copied, as long as somebody has them; safe from any thread."""
+    """Works with copied tensors, as long as referenced; safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

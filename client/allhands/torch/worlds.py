@@ -24,7 +24,7 @@ from allhands.torch.rendezvous.store_adapter import TorchStoreAdapter
 
 
 def open_group(opts: Any) -> ProcessGroup:
-    """Make the process group that `opts` describe, on each rank of it."""
+    """Make the process group described by `opts`, on each rank of the group."""
     ranks = list(opts.global_ranks_in_group)
     timeout = opts.timeout.total_seconds()
     if ranks and (home := _find_parent_world(opts.store)) is not None:
@@ -40,7 +40,7 @@ def open_group(opts: Any) -> ProcessGroup:
 
 
 def _find_parent_world(store: Any) -> tuple[World, Group] | None:
-    """Return the world of the default group, and its ranks there; None: each group has its own."""
+    """Return the world and group of new groups; None: each group has its own world."""
     if (default := get_default_group()) is not None:
         return default.world, default.group
     met = find_world(store)

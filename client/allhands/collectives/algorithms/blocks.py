@@ -1,4 +1,4 @@
-"""How a buffer is cut into the blocks that algorithms move."""
+"""Division of a buffer into the blocks that algorithms move."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -13,17 +13,17 @@ def lay_blocks(area: Area, counts: Sequence[int]) -> tuple[Span, ...]:
 
 
 def split_evenly(length: int, parts: int) -> list[int]:
-    """Share `length` elements among parts that differ by one at most; the first are larger."""
+    """Return the lengths of `parts` near-equal parts of `length` elements, larger ones first."""
     each, rest = divmod(length, parts)
     return [each + 1] * rest + [each] * (parts - rest)
 
 
 def join_spans(run: Sequence[Span]) -> Span:
-    """Return the one span that a run of adjacent blocks covers; the run is not empty."""
+    """Return the span that covers a nonempty run of adjacent blocks."""
     return Span(run[0].area, run[0].start, run[-1].stop)
 
 
 def prepend_copy(own: Copy, rounds: Sequence[Round]) -> tuple[Round, ...]:
-    """Return the rounds with a copy as the first thing in them; one of its own where none is."""
+    """Return the rounds with a copy first, in an added round if there are none."""
     first, *others = rounds or (Round(),)
     return Round((own, *first.copies), first.sends, first.recvs, first.folds), *others

@@ -1,4 +1,4 @@
-"""What algorithms cost on a wire of known latency and bandwidth. Pure.
+"""Cost model of algorithms over links of known latency and bandwidth. Pure.
 
 The model of Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
 MPICH", Int. J. High Perform. Comput. Appl. 19 (2005): every round costs the latency, every byte
@@ -13,7 +13,7 @@ COMBINED_PER_SECOND = 12e9
 
 @dataclass(frozen=True, slots=True)
 class LinkCost:
-    """What messages between the ranks of a world cost: the same numbers on all of them."""
+    """Cost of messages between the ranks of a world; equal on all ranks."""
 
     latency: float
     """Seconds that a short message takes."""
@@ -24,7 +24,7 @@ class LinkCost:
         return f"{self.latency * 1e6:.0f} us and streams run at {self.bandwidth / 1e6:.0f} MB/s"
 
     def estimate_seconds(self, rounds: float, sent: float, combined: float = 0.0) -> float:
-        """Return what so many rounds take in which a rank sends and combines so many bytes."""
+        """Return the seconds of `rounds` rounds; `sent` and `combined` are bytes per rank."""
         return rounds * self.latency + sent / self.bandwidth + combined / COMBINED_PER_SECOND
 
 

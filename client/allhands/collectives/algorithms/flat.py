@@ -1,7 +1,7 @@
-"""One round in which the root speaks with everybody at once.
+"""Flat algorithms: a single round between the root and every rank.
 
-Nobody passes on what is not theirs: the root's link is the limit either way, and a tree would make
-others hold blocks that they did not ask for.
+No rank forwards blocks of another: the root's link is the limit either way, and a tree would make
+ranks hold blocks that are not theirs.
 """
 
 from collections.abc import Sequence

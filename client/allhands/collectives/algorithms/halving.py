@@ -6,7 +6,7 @@ from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Spa
 
 
 def all_reduce(rank: int, size: int, length: int) -> Schedule:
-    """Reduce ever smaller halves, then gather them again, in place on OUTPUT.
+    """Reduce ever smaller halves, then gather the halves, in place on OUTPUT.
 
     2*log2(size) rounds in which each rank sends 2*length*(size-1)/size elements; where `size` is
     no power of two, two rounds more with the whole array. Every part is combined along one tree
@@ -18,7 +18,7 @@ def all_reduce(rank: int, size: int, length: int) -> Schedule:
         parts = lay_blocks(Area.OUTPUT, split_evenly(length, power))
 
         def find_half(of: int, distance: int) -> Span:
-            """The run of `distance` parts around part `of`: what that rank keeps, or has."""
+            """Return the run of `distance` parts around part `of`: kept, or held, by that rank."""
             first = of - of % distance
             return join_spans(parts[first : first + distance])
 

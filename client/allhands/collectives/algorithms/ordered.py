@@ -1,8 +1,8 @@
-"""Reductions whose bits do not depend on how they are carried out.
+"""Deterministic reductions: bits of the result do not depend on the route.
 
-Every element is folded at once from all contributions, from the left in the order of ranks: the
-definition that all other deterministic ways (shared memory, any slicing) share. That moves as much
-data as a ring, in two rounds, and wants room for every rank's contribution to a block.
+Every element is folded in one go from all contributions, from the left in the order of ranks: the
+definition shared by all deterministic routes (shared memory, any slicing). That moves as much data
+as a ring, in two rounds, and needs room for every rank's contribution to a block.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def reduce_scatter(rank: int, size: int, counts: Sequence[int]) -> Schedule:
 def _collect(
     rank: int, size: int, places: Sequence[Span], own: Span
 ) -> tuple[Round, tuple[Span, ...]]:
-    """Give every rank its block; return where the contributions to the own one then are."""
+    """Send every rank its block; return the spans of the contributions to this rank's block."""
     length = len(own)
     contributions = tuple(
         own if peer == rank else Span(Area.SCRATCH, peer * length, (peer + 1) * length)
@@ -79,5 +79,5 @@ def _collect(
 
 
 def _list_others(rank: int, size: int) -> list[int]:
-    """Return the other ranks, each rank beginning with another one."""
+    """Return the other ranks in cyclic order, starting after this rank."""
     return [(rank + step) % size for step in range(1, size)]

@@ -44,7 +44,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[P]):
-    """An algorithm and the name under which people see it."""
+    """An algorithm and its name for people."""
 
     name: str
     build: Callable[P, Schedule]

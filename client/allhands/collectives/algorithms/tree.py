@@ -58,10 +58,10 @@ def list_distances(size: int) -> tuple[int, ...]:
 
 
 def is_parent(relative_rank: int, distance: int, size: int) -> bool:
-    """Say whether a place has a child at that distance."""
+    """Return whether a place in the tree has a child at that distance."""
     return relative_rank % (2 * distance) == 0 and relative_rank + distance < size
 
 
 def is_child(relative_rank: int, distance: int) -> bool:
-    """Say whether a place has its parent at that distance."""
+    """Return whether a place in the tree has its parent at that distance."""
     return relative_rank % (2 * distance) == distance

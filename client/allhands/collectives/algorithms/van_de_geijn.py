@@ -1,4 +1,4 @@
-"""Broadcast for large arrays: cut them up first, and let everybody pass the parts on."""
+"""Broadcast of large arrays: a scatter, then an all_gather."""
 
 from allhands.collectives.algorithms.blocks import join_spans, lay_blocks, split_evenly
 from allhands.collectives.algorithms.ring import circulate
@@ -18,7 +18,7 @@ def broadcast(rank: int, size: int, length: int, root: int) -> Schedule:
     parts = lay_blocks(Area.OUTPUT, split_evenly(length, size))
 
     def join_subtree(top: int, distance: int) -> Span:
-        """The parts of a child at that distance and of those below it."""
+        """Return the parts of the child at that distance and of its subtree."""
         return join_spans(parts[top : top + distance])
 
     scatter = []

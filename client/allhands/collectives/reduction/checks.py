@@ -14,7 +14,7 @@ _INTEGRAL_OPS: Final = frozenset(
 
 
 def check(op: ReduceOp, dtype: npt.DTypeLike) -> None:
-    """Refuse what cannot be reduced; the text says what to do.
+    """Check that a reduction is defined for a dtype; the error text says what to do.
 
     Raises:
         TypeError: `op` is no ReduceOp, or not defined for `dtype`; or nothing is defined for it.

@@ -1,4 +1,4 @@
-"""What a dtype is to reductions."""
+"""Traits of dtypes in reductions."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +26,7 @@ _NARROW: Final = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """One of `TYPES`."""
+    """Traits of a dtype of `TYPES`."""
 
     name: str
     kind: Kind
@@ -37,7 +37,7 @@ class Traits:
 
 @lru_cache(maxsize=256)
 def get_traits(dtype: Dtype) -> Traits | None:
-    """Return what is known of a dtype; None: it is not of `TYPES`, or of another byte order."""
+    """Return a dtype's traits; None: not in `TYPES`, or of another byte order."""
     # Dtypes may be equal and not the same, as with metadata. Those that were added NumPy counts
     # among no kind, or among floats: by version.
     name = _BUILT_IN.get(dtype)
@@ -55,7 +55,7 @@ def get_dtype_name(dtype: Dtype) -> str | None:
 
 
 def is_narrow(dtype: Dtype) -> bool:
-    """Say whether it is a float that is combined in float32."""
+    """Return whether a dtype is a float that is combined in float32."""
     found = get_traits(dtype)
     return found is not None and found.is_narrow
 
@@ -69,7 +69,7 @@ def _get_kind(name: str) -> Kind:
 
 
 def is_pair(dtype: np.dtype[Any]) -> bool:
-    """Say whether it has two fields: a real number, and an integer that says where it was."""
+    """Return whether a dtype has two fields: a real number and its integer index."""
     if dtype.names is None or len(dtype.names) != 2:
         return False
     value, index = (get_traits(dtype[name]) for name in dtype.names)

@@ -1,4 +1,4 @@
-"""What is done to operands: two of them as they come, or those of all ranks at once."""
+"""Folds of operands: pairwise on arrival, or of all ranks at once."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -70,7 +70,7 @@ def combine(op: ReduceOp, left: Array, right: Array, out: Array) -> None:
 
 
 def fold(op: ReduceOp, operands: Sequence[Array], out: Array, divisor: int) -> None:
-    """Write the combination of all operands, from the left, to `out`, which may be one of them.
+    """Write the left fold of all operands to `out`, which may be an operand.
 
     Floats narrower than float32 are combined in that and rounded once; AVG is divided by `divisor`,
     before that, and of integers towards zero. All are 1-D, of one dtype, which has passed `check`,
@@ -91,7 +91,7 @@ def fold(op: ReduceOp, operands: Sequence[Array], out: Array, divisor: int) -> N
 
 
 def finish(op: ReduceOp, array: Array, world_size: int) -> None:
-    """Turn what `combine` made of everybody's contribution into the result, in place.
+    """Turn the pairwise combination of all contributions into the result, in place.
 
     A sum that overflowed on the way to an AVG stays infinite. In a group of one `combine` has not
     been called.
@@ -177,7 +177,7 @@ def _describe(made: object) -> str:
 
 
 def _fold_extreme(op: ReduceOp, operands: Sequence[Array]) -> Array:
-    """Return the pairs that `ReduceOp.MINLOC` and `MAXLOC` mean."""
+    """Return the pairs chosen by `ReduceOp.MINLOC` or `MAXLOC`."""
     made: Any = operands[0].copy()
     value, index = made.dtype.names
     for operand in operands[1:]:

@@ -1,4 +1,4 @@
-"""ReduceOp: what becomes of two contributions."""
+"""ReduceOp: the operation that combines two contributions."""
 
 import enum
 import math
@@ -15,14 +15,14 @@ Function = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class PremulSum:
-    """SUM of contributions that are multiplied by a factor first."""
+    """SUM of contributions, each multiplied by a factor before."""
 
     factor: int | float
 
 
 @dataclass(frozen=True, slots=True)
 class UserFunction:
-    """What a function of the user makes of two contributions."""
+    """A user's function as the combination of two contributions."""
 
     function: Function
     name: str
@@ -63,17 +63,17 @@ class ReduceOp(enum.Enum):
 
     @classmethod
     def premul_sum(cls, factor: object) -> "ReduceOp":
-        """Return the SUM of contributions that are multiplied by `factor` first.
+        """Return the SUM of contributions, each multiplied by `factor` before.
 
         Args:
-            factor: a finite real number, or an array that holds just one, the same on every rank.
-                Integers take whole numbers alone.
+            factor: a finite real number, or an array of a single one, the same on every rank.
+                Integer arrays take whole numbers only.
 
-        Each product is rounded as the dtype is, but for floats narrower than float32: their
+        Each product is rounded to the array's dtype, except for floats narrower than float32: their
         products and sums are float32, and rounded once.
 
         Raises:
-            TypeError: no real number.
+            TypeError: `factor` is no real number.
             ValueError: an infinity or NaN, or an array of more or fewer than one element.
         """
         return cls(PremulSum(_check_factor(factor)))

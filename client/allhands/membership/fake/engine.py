@@ -61,7 +61,7 @@ class FakeEngine(GroupEngine):
         return False  # nothing is gained: every call runs on its caller's thread
 
     def run_message(self, request: P2PRequest) -> None:
-        """Carry out a message: what is sent goes nowhere, what is received is what is there."""
+        """Complete a message: sends are dropped, receives leave the array unchanged."""
         work = request.work
         what = name_message(work.operation, self.ranks, request.peer, request.tag)
         others = [rank for rank in self.ranks if rank != self.ranks[self.rank]]
@@ -156,7 +156,7 @@ def _repeat(op: ReduceOp, array: Array, times: int, target: Array) -> None:
 
 
 def _split_blocks(arrays: Sequence[Array], counts: Sequence[int]) -> Sequence[Array]:
-    """Return one array for each rank, of those or of the one that holds all."""
+    """Return an array for each rank, from as many arrays or from one that holds all."""
     if len(arrays) == len(counts):
         return arrays
     (whole,) = arrays

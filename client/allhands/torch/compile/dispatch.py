@@ -76,9 +76,9 @@ Group = TypeVar("Group")
 
 
 def add_dispatch(cls: type[Group]) -> type[Group]:
-    """Decorate a class of process groups so that its calls go by the dispatcher where that matters.
+    """Decorate a class of process groups so that calls go through the dispatcher if necessary.
 
-    `direct` of each of its methods is the call itself.
+    `direct` of each method is the call without the dispatcher.
     """
     installed = _KernelInstaller(cls)
     for operation, method in METHODS.items():
@@ -182,7 +182,7 @@ def _is_tensor_type(kind: Hashable) -> bool:
 
 
 class _KernelInstaller:
-    """What hands to groups of a class the calls that are theirs; others get what was there."""
+    """Installer of kernels for groups of a class; other groups keep the previous kernels."""
 
     def __init__(self, cls: type) -> None:
         self._cls = cls
@@ -190,7 +190,7 @@ class _KernelInstaller:
         self._library: Any = None
 
     def install(self) -> None:
-        """Idempotent; safe from any thread. Until then PyTorch is as it was."""
+        """Install the kernels, once; until then PyTorch is unchanged. Safe from any thread."""
         with self._lock:
             if self._library is not None:
                 return

@@ -38,7 +38,7 @@ def _make_kernel(operator: Any, function: KernelFunction, cls: type) -> Callable
 
 
 def _resolve_group(handle: Any) -> Any:
-    """Return the group that an operator was given, by its name or boxed."""
+    """Return the group of an operator's argument, a name or a boxed group."""
     if isinstance(handle, str):
         return _resolve_process_group(handle)
     return dist.ProcessGroup.unbox(handle)

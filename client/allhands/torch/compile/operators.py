@@ -1,4 +1,4 @@
-"""Kernels of functional operators that PyTorch implements only for own groups."""
+"""Kernels of functional operators that PyTorch implements only for its own groups."""
 
 import functools
 import threading

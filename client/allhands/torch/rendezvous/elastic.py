@@ -1,8 +1,8 @@
 """Rendezvous of torchrun's agents and their workers at a coordinator.
 
-Agents agree by PyTorch's own dynamic rendezvous, whose state is a key of a job of the run; so there
-are restarts and elastic sizes. Workers find the coordinator in ALLHANDS_URL, and each world that
-they make is a job of its own, `torchrun-ID-world-...`, which outlives none of its ranks.
+Agents agree by PyTorch's own dynamic rendezvous, whose state is a key of the run's job; so restarts
+and elastic sizes work. Workers find the coordinator in ALLHANDS_URL, and each of their worlds is a
+separate job, `torchrun-ID-world-...`, which ends with its last rank.
 """
 
 import logging
@@ -111,7 +111,7 @@ class CoordinatorHost:
 
 
 class ElasticRendezvousHandler(RendezvousHandler):  # type: ignore[misc]
-    """PyTorch's dynamic rendezvous over a coordinator, which it may host."""
+    """PyTorch's dynamic rendezvous over a coordinator, hosted here if necessary."""
 
     def __init__(self, inner: Any, control: Control, host: CoordinatorHost | None) -> None:
         self._inner = inner

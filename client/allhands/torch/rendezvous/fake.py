@@ -40,7 +40,7 @@ def open_fake_rendezvous(url: str) -> Iterator[tuple[Any, int, int]]:
 
 
 def join_fake_world(store: Any, rank: int, size: int, timeout: float) -> FakeWorld | None:
-    """Return a fake world where the store belongs to one; None: others may be there."""
+    """Return a fake world if the store is a fake store; None for real stores."""
     store = unwrap_prefix(store)
     is_marked = isinstance(store, dist.HashStore) and store.check([_MARK])
     if not (is_marked or _is_fake(store)):
@@ -50,6 +50,6 @@ def join_fake_world(store: Any, rank: int, size: int, timeout: float) -> FakeWor
 
 
 def _is_fake(store: Any) -> bool:
-    """Say whether it is one of PyTorch's, whose module nobody else has to load for that."""
+    """Return whether a store is PyTorch's fake store, without loading its module."""
     module = sys.modules.get(_FAKE_STORES)
     return module is not None and isinstance(store, module.FakeStore)

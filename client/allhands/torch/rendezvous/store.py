@@ -133,7 +133,7 @@ class Store(dist.Store):  # type: ignore[misc]
         return True
 
     def clone(self) -> "Store":
-        """Return a store of the same keys whose timeout is its own; it lives as long as this."""
+        """Return a store of the same keys with a separate timeout, valid as long as this store."""
         clone = Store(self._native, self.timeout)
         self._clones.append(clone)
         return clone
@@ -143,7 +143,7 @@ class Store(dist.Store):  # type: ignore[misc]
 
     @property
     def _timed_store(self) -> stores.Store:
-        """The store, for waits that take its timeout."""
+        """The store for waits under its timeout."""
         # PyTorch's C++ sets its own, of which Python is not told.
         if (limit := _to_seconds(self.timeout)) != self._native.timeout:
             self._native.set_timeout(limit)
