@@ -13,13 +13,14 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, Unpack
 from urllib.parse import urlsplit
 
+from allhands.options import WORLD_DEFAULTS, WorldOptions, get_group_policy
 from allhands.runtime import slurm
 
-DEFAULT_TIMEOUT = 30.0
 DEFAULT_JOB = "default"
 RECORDER_SIZE = 2048
 MAX_RECORDER_SIZE = 1 << 20
@@ -110,7 +111,7 @@ RendezvousMethod: TypeAlias = Daemon | HostedByRank0 | FileRendezvous | SinglePr
 
 @dataclass(frozen=True, slots=True)
 class WorldConfig:
-    """Configuration of one process in a world."""
+    """Configuration of one process in a world; `WorldOptions` describes the options among it."""
 
     rendezvous: RendezvousMethod
     job: str
@@ -138,24 +139,17 @@ class WorldConfig:
     label: str = ""
     heartbeat_window: float = 0.0
     """Seconds; 0: the coordinator's default."""
-    backend: str = "auto"
+    backend: str = WORLD_DEFAULTS["backend"]
     """One of BACKENDS."""
-    abort_on_exception: bool = True
-    """Whether an exception that ends this rank aborts the groups that it is in."""
-    deterministic: bool = False
-    """Whether reductions give the same bits whatever they are carried out with."""
-    on_failure: str = "raise"
+    deterministic: bool = WORLD_DEFAULTS["deterministic"]
+    on_failure: str = WORLD_DEFAULTS["on_failure"]
     """One of ON_FAILURE."""
-    retryable: bool = False
-    """Whether a call that fails leaves its arrays as they were, on all ranks or none."""
-    min_size: int = 1
-    """With fewer ranks left a world does not go on."""
-    max_size: int = 0
-    """Ranks to which it may grow; 0: no limit."""
-    verify: bool = False
-    """Whether groups check data on its way, and compare results."""
-    allow_pickle: bool = False
-    """Whether objects of types unknown to the codec are pickled; unpickling runs peers' code."""
+    retryable: bool = WORLD_DEFAULTS["retryable"]
+    min_size: int = WORLD_DEFAULTS["min_size"]
+    max_size: int = WORLD_DEFAULTS["max_size"]
+    abort_on_exception: bool = WORLD_DEFAULTS["abort_on_exception"]
+    verify: bool = WORLD_DEFAULTS["verify"]
+    allow_pickle: bool = WORLD_DEFAULTS["allow_pickle"]
     limits: Limits = field(default_factory=Limits)
     """Of shared memory."""
     recorder_size: int = RECORDER_SIZE
@@ -214,45 +208,24 @@ def resolve_config(
     environ: Mapping[str, str],
     *,
     init_method: str | None = None,
-    rank: int = -1,
-    world_size: int = -1,
-    timeout: float = DEFAULT_TIMEOUT,
-    job: str | None = None,
-    token: str | None = None,
-    tls_ca: str | None = None,
     tls_name: str | None = None,
-    insecure: bool = False,
-    label: str | None = None,
-    heartbeat_window: float = 0.0,
-    backend: str = "auto",
-    deterministic: bool = False,
-    on_failure: str = "raise",
-    retryable: bool = False,
-    min_size: int = 1,
-    max_size: int = 0,
-    abort_on_exception: bool = True,
-    verify: bool = False,
-    allow_pickle: bool = False,
     parent: str = "",
     attempt: int = 0,
     rendezvous: RendezvousMethod | None = None,
+    **options: Unpack[WorldOptions],
 ) -> WorldConfig:
-    """Resolve arguments, then environment, into a `WorldConfig`.
+    """Resolve options, then environment, into a `WorldConfig`.
 
-    `place` is where to meet, if that is settled already; then `init_method` counts for nothing.
+    `rendezvous` is where to meet, if that is known already; then `init_method` counts for nothing.
     `parent` names the process that started this one, so that the ranks of one launch find each
     other; `attempt` counts the worlds that this process has joined.
 
     Raises:
         ValueError: something is malformed, missing or contradictory; the text says what to give.
     """
-    launcher = next((pair for pair in _RANK_SOURCES if pair[0] in environ), ("", "WORLD_SIZE"))
-    if rank == -1 and launcher[0]:
-        rank = _read_number(environ, launcher[0])
-    if world_size == -1 and launcher[1] in environ:
-        world_size = _read_number(environ, launcher[1])
-    if world_size == 0 or world_size < -1:
-        raise ValueError(f"world_size must be positive, not {world_size}")
+    settings: WorldOptions = {**WORLD_DEFAULTS, **options}
+    launcher, rank, world_size = _resolve_rank(environ, settings)
+    timeout, backend = settings["timeout"], settings["backend"]
     backend = backend if backend != "auto" else environ.get("ALLHANDS_BACKEND") or "auto"
     if backend == "fake":
         if rank == -1 or world_size == -1:
@@ -260,10 +233,52 @@ def resolve_config(
         rendezvous = SingleProcess()
     elif rendezvous is None:
         rendezvous = _resolve_rendezvous(
-            environ, init_method, launcher[0], rank, world_size, parent, attempt
+            environ, init_method, launcher, rank, world_size, parent, attempt
         )
         if isinstance(rendezvous, SingleProcess):
             rank, world_size = 0, 1
+    _check_rank_is_known(rendezvous, rank, world_size)
+    return WorldConfig(
+        rendezvous=rendezvous,
+        job=_resolve_job(environ, settings["job"], rendezvous, attempt),
+        rank=rank,
+        world_size=max(world_size, 0),
+        timeout=timeout.total_seconds() if isinstance(timeout, timedelta) else timeout,
+        token=settings["token"] or environ.get("ALLHANDS_TOKEN") or None,
+        tls_ca=settings["tls"] or environ.get("ALLHANDS_TLS_CA") or None,
+        tls_name=tls_name or environ.get("ALLHANDS_TLS_NAME") or None,
+        tls_cert=environ.get("ALLHANDS_TLS_CERT") or None,
+        tls_key=environ.get("ALLHANDS_TLS_KEY") or None,
+        advertise=read_host(environ.get("ALLHANDS_ADVERTISE", ""), "ALLHANDS_ADVERTISE"),
+        interface=environ.get("ALLHANDS_INTERFACE", ""),
+        ports=read_port_range(environ.get("ALLHANDS_PORT_RANGE", ""), "ALLHANDS_PORT_RANGE"),
+        insecure=settings["insecure"] or environ.get("ALLHANDS_INSECURE", "") == "1",
+        label=settings["label"] or "",
+        heartbeat_window=settings["heartbeat_window"] or 0.0,
+        backend=backend,
+        limits=_read_limits(environ),
+        recorder_size=_read_number(environ, "ALLHANDS_RECORDER_SIZE", RECORDER_SIZE),
+        dump_on_failure=environ.get("ALLHANDS_DUMP_ON_FAILURE", ""),
+        **get_group_policy(settings),
+    )
+
+
+def _resolve_rank(environ: Mapping[str, str], options: WorldOptions) -> tuple[str, int, int]:
+    """Return the launcher's variable for ranks, the rank and the size; -1: not known."""
+    rank, world_size = options["rank"], options["world_size"]
+    launcher, size_name = next(
+        (pair for pair in _RANK_SOURCES if pair[0] in environ), ("", "WORLD_SIZE")
+    )
+    if rank == -1 and launcher:
+        rank = _read_number(environ, launcher)
+    if world_size == -1 and size_name in environ:
+        world_size = _read_number(environ, size_name)
+    if world_size == 0 or world_size < -1:
+        raise ValueError(f"world_size must be positive, not {world_size}")
+    return launcher, rank, world_size
+
+
+def _check_rank_is_known(rendezvous: RendezvousMethod, rank: int, world_size: int) -> None:
     if isinstance(rendezvous, HostedByRank0 | FileRendezvous) and (rank == -1 or world_size == -1):
         unsaid = [("RANK", rank), ("WORLD_SIZE", world_size)]
         missing = " and ".join(name for name, value in unsaid if value == -1)
@@ -271,43 +286,17 @@ def resolve_config(
             "rank and world_size are needed where rank 0 hosts the coordinator: pass them, or set "
             f"{missing}; a running coordinator (ah://host:port/job) can assign ranks"
         )
+
+
+def _resolve_job(
+    environ: Mapping[str, str], job: str | None, rendezvous: RendezvousMethod, attempt: int
+) -> str:
     named = urlsplit(rendezvous.url).path.strip("/") if isinstance(rendezvous, Daemon) else ""
     name = job or named or environ.get("ALLHANDS_JOB") or DEFAULT_JOB
     if isinstance(rendezvous, HostedByRank0) and attempt:
         # At that address rank 0 may still host the world before, which nobody may join any more.
         name = f"{name}.{attempt}"
-    return WorldConfig(
-        rendezvous=rendezvous,
-        job=name,
-        rank=rank,
-        world_size=max(world_size, 0),
-        timeout=timeout,
-        token=token or environ.get("ALLHANDS_TOKEN") or None,
-        tls_ca=tls_ca or environ.get("ALLHANDS_TLS_CA") or None,
-        tls_name=tls_name or environ.get("ALLHANDS_TLS_NAME") or None,
-        tls_cert=environ.get("ALLHANDS_TLS_CERT") or None,
-        tls_key=environ.get("ALLHANDS_TLS_KEY") or None,
-        advertise=read_host(environ.get("ALLHANDS_ADVERTISE", ""), "ALLHANDS_ADVERTISE"),
-        interface=environ.get("ALLHANDS_INTERFACE", ""),
-        ports=read_port_range(environ.get("ALLHANDS_PORT_RANGE", ""), "ALLHANDS_PORT_RANGE"),
-        insecure=insecure or environ.get("ALLHANDS_INSECURE", "") == "1",
-        label=label or "",
-        heartbeat_window=heartbeat_window,
-        backend=backend,
-        deterministic=deterministic,
-        on_failure=on_failure,
-        retryable=retryable,
-        min_size=min_size,
-        max_size=max_size,
-        abort_on_exception=abort_on_exception,
-        verify=verify,
-        allow_pickle=allow_pickle,
-        limits=_read_limits(environ),
-        recorder_size=_read_number(environ, "ALLHANDS_RECORDER_SIZE")
-        if "ALLHANDS_RECORDER_SIZE" in environ
-        else RECORDER_SIZE,
-        dump_on_failure=environ.get("ALLHANDS_DUMP_ON_FAILURE", ""),
-    )
+    return name
 
 
 def _resolve_rendezvous(
@@ -465,7 +454,9 @@ def _read_limits(environ: Mapping[str, str]) -> Limits:
     return Limits(**given)
 
 
-def _read_number(environ: Mapping[str, str], name: str) -> int:
+def _read_number(environ: Mapping[str, str], name: str, default: int = 0) -> int:
+    if name not in environ:
+        return default
     try:
         return int(environ[name])
     except ValueError:

@@ -1,11 +1,15 @@
-"""Options of calls: the keyword arguments of every collective and message, declared once.
+"""Options of calls and of worlds: keyword arguments that many functions take, declared once.
 
 A function takes them as `**options: Unpack[CallOptions]` and hands them on as they are. A fast path
 names them, because a dict costs time. `Default` says the default of an option that is not None.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any, TypedDict, get_type_hints
+from datetime import timedelta
+from typing import Annotated, Any, TypedDict, cast, get_type_hints
+
+DEFAULT_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,74 @@ class CallOptions(TypedDict, total=False):
     """Name of the call in logs, traces and errors."""
 
 
+class ProcessOptions(TypedDict, total=False):
+    """Rank of a process in a world, and its way there."""
+
+    rank: Annotated[int, Default(-1)]
+    """Rank of this process; -1: from the environment, else the coordinator assigns one."""
+    world_size: Annotated[int, Default(-1)]
+    """How many ranks; -1: from the environment, else what the others bring."""
+    timeout: Annotated[float | timedelta, Default(DEFAULT_TIMEOUT)]
+    """Seconds until joining fails; also the default for every call."""
+    job: str | None
+    """Name of the job at the coordinator; it may also stand in the URL."""
+    token: str | None
+    """Secret that the coordinator checks; default ALLHANDS_TOKEN, else this user's notice."""
+    tls: str | None
+    """Path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA."""
+    insecure: Annotated[bool, Default(False)]
+    """Do without TLS beyond loopback, where token and data can be read and changed on the way;
+    default whether ALLHANDS_INSECURE is 1."""
+    backend: Annotated[str, Default("auto")]
+    """`auto`: shared memory in groups whose ranks are all on one host, else links; `shm`: shared
+    memory or an error; `socket`: links alone; `grpc`: links over gRPC alone; `threads`: the world
+    of the threads that `allhands.testing.run_threads` has started; `fake`: nobody else is there,
+    and every call ends at once."""
+    label: str | None
+    """Name of this process in statuses and diagnoses."""
+    heartbeat_window: float | None
+    """Seconds of silence after which a rank counts as lost, even if it lives; the first rank of a
+    job to join sets it. None: a rank is lost after 5 s of silence in which nothing shows that it
+    lives, else at the deadline of a call."""
+
+
+class GroupPolicy(TypedDict, total=False):
+    """How the groups of a world reduce, check, and go on after losses."""
+
+    deterministic: Annotated[bool, Default(False)]
+    """Give the same bits for a world size whatever the transport, the algorithm, the cut:
+    contributions are added up in the order of ranks. All ranks get the same bits in any case. Over
+    links it costs memory for every rank's part of a slice."""
+    on_failure: Annotated[str, Default("raise")]
+    """What the world does when ranks are lost. `raise`: calls fail with PeerFailed, until the
+    survivors `shrink` it; `shrink`: it goes on with the others, and makes the interrupted call
+    again; `wait`: it goes on once other processes have joined in their places, and calls say so by
+    MembershipChanged, so that the program can `State.sync`."""
+    retryable: Annotated[bool, Default(False)]
+    """A call that fails leaves its arrays as they were, and is done by all ranks that are left or
+    by none, as with `shrink` and `wait`. That costs a copy of what a call writes, a barrier, and
+    the way through the queue: some hundred microseconds a call."""
+    min_size: Annotated[int, Default(1)]
+    """With fewer ranks left calls fail for good."""
+    max_size: Annotated[int, Default(0)]
+    """To how many ranks `grow` may take the world; given, or with `shrink` or `wait`, processes
+    that join while it runs wait to be taken in. 0: no limit."""
+    abort_on_exception: Annotated[bool, Default(True)]
+    """When an exception ends this process, the calls of others that need it raise `GroupAborted`
+    with its traceback; else `PeerFailed`, as for any rank that left."""
+    verify: Annotated[bool, Default(False)]
+    """Check every frame on links by a digest under a secret of the job, and compare a digest of the
+    result among the ranks: `DataCorrupted` names the link, or the ranks whose result differs. All
+    ranks must say the same. Calls then take longer, small ones by a round over links."""
+    allow_pickle: Annotated[bool, Default(False)]
+    """Let object collectives send objects of unknown types as pickles; who receives one runs what
+    it says, so all ranks must be trusted."""
+
+
+class WorldOptions(ProcessOptions, GroupPolicy, total=False):
+    """Keyword arguments of joining a world."""
+
+
 _CALL_OPTIONS = frozenset(CallOptions.__annotations__)
 
 
@@ -37,13 +109,13 @@ def read_options(call: str, options: CallOptions) -> tuple[float | None, str | N
 
 def check_options(call: str, options: CallOptions) -> None:
     """Raise TypeError for keywords that no call has, naming `call` as Python would."""
-    if not options.keys() <= _CALL_OPTIONS:
-        raise build_keyword_error(call, options.keys() - _CALL_OPTIONS)
+    check_keywords(call, options.keys(), _CALL_OPTIONS)
 
 
-def build_keyword_error(call: str, unknown: set[str]) -> TypeError:
-    """Build the error that Python raises for a keyword that a function does not have."""
-    return TypeError(f"{call}() got an unexpected keyword argument {min(unknown)!r}")
+def check_keywords(call: str, given: Set[str], known: Set[str]) -> None:
+    """Raise the TypeError that Python raises for keywords that `call` does not have."""
+    if unknown := given - known:
+        raise TypeError(f"{call}() got an unexpected keyword argument {min(unknown)!r}")
 
 
 def read_defaults(options: Any) -> dict[str, Any]:
@@ -54,3 +126,12 @@ def read_defaults(options: Any) -> dict[str, Any]:
         )
         for name, hint in get_type_hints(options, include_extras=True).items()
     }
+
+
+WORLD_DEFAULTS = cast(WorldOptions, read_defaults(WorldOptions))
+
+
+def get_group_policy(options: WorldOptions) -> GroupPolicy:
+    """Return those of the options that groups keep to."""
+    names = GroupPolicy.__annotations__
+    return cast(GroupPolicy, {name: value for name, value in options.items() if name in names})

@@ -335,7 +335,7 @@ def test_token_and_authority_are_those_of_the_arguments_else_the_environment() -
     environ = {**URL, "ALLHANDS_TOKEN": "t", "ALLHANDS_TLS_CA": "/ca"}
     found = resolve_config(environ)
     assert (found.token, found.tls_ca) == ("t", "/ca")
-    found = resolve_config(environ, token="u", tls_ca="/other")
+    found = resolve_config(environ, token="u", tls="/other")
     assert (found.token, found.tls_ca) == ("u", "/other")
     found = resolve_config({**URL, "ALLHANDS_TOKEN": "", "ALLHANDS_TLS_CA": ""})
     assert (found.token, found.tls_ca) == (None, None)

@@ -11,8 +11,9 @@ import pytest
 import allhands as ah
 from allhands import functional
 from allhands.aio import AsyncGroup
+from allhands.config import resolve_config
 from allhands.group.non_member import NonMember
-from allhands.options import CallOptions, read_options
+from allhands.options import CallOptions, GroupPolicy, read_options
 from surface.describe import list_parameters
 
 ARRAY = np.ones(2, np.float32)
@@ -115,6 +116,26 @@ def test_an_awaited_call_names_itself_and_the_keyword_that_it_has_not(
         await getattr(AsyncGroup(ah.default_group()), name)(*arguments, timout=1.0)
 
     _check_refusal(lambda: asyncio.run(call()), name)
+
+
+def test_joining_on_an_event_loop_names_itself_and_the_keyword_at_once() -> None:
+    _check_refusal(lambda: ah.aio.connect(backend="fake", timout=1.0), "connect")  # type: ignore[call-arg]
+
+
+def test_options_of_groups_reach_the_configuration() -> None:
+    given: GroupPolicy = {
+        "deterministic": True,
+        "on_failure": "wait",
+        "retryable": True,
+        "min_size": 2,
+        "max_size": 3,
+        "abort_on_exception": False,
+        "verify": True,
+        "allow_pickle": True,
+    }
+    assert given.keys() == GroupPolicy.__annotations__.keys()
+    config = resolve_config({"ALLHANDS_URL": "ah://host:1"}, **given)
+    assert {name: getattr(config, name) for name in given} == given
 
 
 def test_a_rank_outside_of_the_group_is_told_of_the_keyword_too() -> None:

@@ -1,71 +1,31 @@
 """Joining a world on an asyncio event loop, and making groups in that world."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
-from datetime import timedelta
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Unpack
 
-from allhands import config
 from allhands.aio.group import AsyncGroup
 from allhands.api.default_world import get_thread_state
-from allhands.api.joining import join_world
+from allhands.api.joining import JoinOptions, check_join_options, join_world
 from allhands.api.world import NewGroupOptions, World
 from allhands.group.non_member import NonMember
-from allhands.stores import Store
 
 
-@contextlib.asynccontextmanager
-async def connect(
-    url: str | None = None,
-    *,
-    rank: int = -1,
-    world_size: int = -1,
-    timeout: float | timedelta = config.DEFAULT_TIMEOUT,
-    job: str | None = None,
-    token: str | None = None,
-    tls: str | None = None,
-    insecure: bool = False,
-    backend: str = "auto",
-    label: str | None = None,
-    heartbeat_window: float | None = None,
-    deterministic: bool = False,
-    on_failure: str = "raise",
-    retryable: bool = False,
-    min_size: int = 1,
-    max_size: int = 0,
-    abort_on_exception: bool = True,
-    verify: bool = False,
-    allow_pickle: bool = False,
-    store: Store | None = None,
-) -> AsyncIterator["AsyncWorld"]:
+def connect(
+    url: str | None = None, **options: Unpack[JoinOptions]
+) -> AbstractAsyncContextManager["AsyncWorld"]:
     """Join a world for the duration of a block; options of `init_process_group`.
 
     Left in order when the block ends well; when it raises, the others are told why.
     """
-    world = await asyncio.to_thread(
-        join_world,
-        *get_thread_state(),
-        init_method=url,
-        rank=rank,
-        world_size=world_size,
-        timeout=timeout,
-        job=job,
-        token=token,
-        tls=tls,
-        insecure=insecure,
-        backend=backend,
-        label=label,
-        heartbeat_window=heartbeat_window,
-        deterministic=deterministic,
-        on_failure=on_failure,
-        retryable=retryable,
-        min_size=min_size,
-        max_size=max_size,
-        abort_on_exception=abort_on_exception,
-        verify=verify,
-        allow_pickle=allow_pickle,
-        store=store,
-    )
+    check_join_options("connect", options)
+    return _stay_joined(url, options)
+
+
+@asynccontextmanager
+async def _stay_joined(url: str | None, options: JoinOptions) -> AsyncIterator["AsyncWorld"]:
+    world = await asyncio.to_thread(join_world, *get_thread_state(), url, options)
     world.install_termination_handler()
     try:
         yield AsyncWorld(world)

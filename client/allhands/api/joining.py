@@ -2,82 +2,69 @@
 
 import os
 from collections.abc import Iterator
-from datetime import timedelta
-from typing import TypedDict, Unpack
 
 from allhands import config
 from allhands.api.fake import FakeWorld
 from allhands.api.world import ThreadRank, World
 from allhands.deadlines import to_seconds
 from allhands.membership.store_rendezvous import rendezvous_via_store
+from allhands.options import WORLD_DEFAULTS, WorldOptions, check_keywords
 from allhands.stores import Store
 from allhands_proto import notice
 
 
-class WorldOptions(TypedDict):
-    """Options of `init_process_group` that reach the configuration unchanged."""
+class JoinOptions(WorldOptions, total=False):
+    """Keyword arguments of `init_process_group` and `aio.connect`."""
 
-    label: str | None
-    deterministic: bool
-    on_failure: str
-    retryable: bool
-    min_size: int
-    max_size: int
-    abort_on_exception: bool
-    verify: bool
-    allow_pickle: bool
+    store: Store | None
+    """Instead of `init_method`: a store that all ranks have, with `rank` and `world_size`. They
+    meet at its coordinator, else at one that rank 0 hosts on loopback; `threads` and `fake` need it
+    for nothing."""
+
+
+def check_join_options(call: str, options: JoinOptions) -> None:
+    """Raise TypeError for keywords that joining a world does not have, naming `call`."""
+    check_keywords(call, options.keys(), JoinOptions.__annotations__.keys())
 
 
 def join_world(
     thread_rank: ThreadRank | None,
     attempts: Iterator[int],
-    *,
     init_method: str | None,
-    rank: int,
-    world_size: int,
-    timeout: float | timedelta,
-    job: str | None,
-    token: str | None,
-    tls: str | None,
-    insecure: bool,
-    backend: str,
-    heartbeat_window: float | None,
-    store: Store | None,
-    **options: Unpack[WorldOptions],
+    options: JoinOptions,
 ) -> World:
     """Join a world and wait until all its ranks are there; see `init_process_group`.
 
     `thread_rank` is the calling thread's place where threads are ranks; `attempts` counts the
     worlds that this process, or that thread, has tried to join.
     """
+    given: JoinOptions = {**WORLD_DEFAULTS, **options}
+    store = given.pop("store", None)
+    settings: WorldOptions = given
+    backend = settings["backend"]
     if store is not None and init_method is not None:
         raise ValueError("init_method and store both say where to meet: give one of them")
     if backend == "threads" and thread_rank is not None:
-        init_method, rank, world_size = thread_rank.resolve_rank(rank, world_size)
-    seconds, attempt = to_seconds(timeout), next(attempts)
+        init_method, settings["rank"], settings["world_size"] = thread_rank.resolve_rank(
+            settings["rank"], settings["world_size"]
+        )
+    settings["timeout"] = seconds = to_seconds(settings["timeout"])
+    attempt = next(attempts)
     place, tls_name = None, None
     if store is not None and backend not in ("fake", "threads"):  # which meet elsewhere
-        meeting = rendezvous_via_store(store, rank, world_size, seconds)
-        place, attempt, job = meeting.place, 0, job or meeting.job
-        token, tls = meeting.token, meeting.tls_ca
-        insecure, tls_name = insecure or meeting.insecure, meeting.tls_name
+        meeting = rendezvous_via_store(store, settings["rank"], settings["world_size"], seconds)
+        place, attempt, tls_name = meeting.place, 0, meeting.tls_name
+        settings["job"] = settings["job"] or meeting.job
+        settings["token"], settings["tls"] = meeting.token, meeting.tls_ca
+        settings["insecure"] = settings["insecure"] or meeting.insecure
     resolved = config.resolve_config(
         os.environ,
         init_method=init_method,
-        rank=rank,
-        world_size=world_size,
-        timeout=seconds,
-        job=job,
-        token=token,
-        tls_ca=tls,
         tls_name=tls_name,
-        insecure=insecure,
-        backend=backend,
-        heartbeat_window=heartbeat_window or 0.0,
         parent=identify_parent_process(),
         attempt=attempt,
         rendezvous=place,
-        **options,
+        **settings,
     )
     return _choose_joiner(resolved.backend, thread_rank).join(resolved)
 

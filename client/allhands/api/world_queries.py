@@ -6,7 +6,6 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
-from allhands import config
 from allhands.api.default_world import AnyGroup, find_world, require_world
 from allhands.collectives.arguments import AnyArray
 from allhands.coordinator.client import Control
@@ -14,6 +13,7 @@ from allhands.coordinator.client import connect as _connect
 from allhands.coordinator.status import JobStatus
 from allhands.deadlines import to_seconds
 from allhands.group.non_member import NonMember
+from allhands.options import DEFAULT_TIMEOUT
 from allhands.recorder.record import OperationRecord
 from allhands.stores import CoordinatorStore
 
@@ -83,7 +83,7 @@ def store(timeout: float | timedelta | None = None) -> CoordinatorStore:
     `timeout` is in seconds, for every wait; None: as for calls in the world, 30 s without one.
     """
     world = find_world()
-    usual = config.DEFAULT_TIMEOUT if world is None else world.group.timeout
+    usual = DEFAULT_TIMEOUT if world is None else world.group.timeout
     limit = usual if timeout is None else to_seconds(timeout)
     return CoordinatorStore(connect(timeout=limit), limit)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, NoReturn
 
-from allhands.config import DEFAULT_TIMEOUT
 from allhands.engine.work.work import Work
 from allhands.errors import ForkedProcess
+from allhands.options import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm, ShmP2P

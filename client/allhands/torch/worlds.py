@@ -66,7 +66,7 @@ def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bo
         timeout=max(until - time.monotonic(), 1e-3),
         job=meeting.job,
         token=meeting.token,
-        tls_ca=meeting.tls_ca,
+        tls=meeting.tls_ca,
         tls_name=meeting.tls_name,
         insecure=meeting.insecure,
         parent=identify_parent_process(),

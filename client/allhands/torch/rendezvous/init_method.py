@@ -13,6 +13,7 @@ from allhands.api.joining import identify_parent_process
 from allhands.api.world import World
 from allhands.coordinator.client import Control
 from allhands.deadlines import Timeout, to_seconds
+from allhands.options import DEFAULT_TIMEOUT
 from allhands.stores import CoordinatorStore
 from allhands.torch.rendezvous.store import Store, unwrap_prefix
 
@@ -47,7 +48,7 @@ class JoinedStores:
         """
         self._close_ended()
         address, asked = _split_url(url)
-        limit = config.DEFAULT_TIMEOUT if timeout is None else to_seconds(timeout)
+        limit = DEFAULT_TIMEOUT if timeout is None else to_seconds(timeout)
         settled = config.resolve_config(
             os.environ,
             init_method=address,
