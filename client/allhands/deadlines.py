@@ -96,10 +96,10 @@ def clip_timeout(timeout: float) -> float:
 
 
 def clip_or_raise(describe: Callable[[], str], timeout: float) -> float:
-    """Return the same for a call to the coordinator, or a wait on a store; `doing` words it.
+    """Clip the timeout of a coordinator call or a store's wait; `describe` names it.
 
     Raises:
-        StoreTimeout: a block around is over already; nothing was done.
+        StoreTimeout: the deadline of an enclosing block has passed; nothing was done.
     """
     left = clip_timeout(timeout)
     if left <= 0 < timeout:

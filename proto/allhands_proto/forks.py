@@ -50,9 +50,9 @@ _inheritance = _Inheritance()
 
 
 def hold(one: object) -> None:
-    """Keep children forked from now on from freeing `one` and all it refers to.
+    """Keep children forked from now on from freeing `one` and all objects it refers to.
 
-    If it is `Heeding`, it is told so in the child.
+    If `one` is `ForkAware`, its `forked` is called in the child.
     """
     _inheritance.held.add(one)
 

@@ -53,7 +53,7 @@ def all_gather(
 ) -> CompositeCall:
     """Fill the outputs with all ranks' inputs, as concatenated lists.
 
-    The inputs are the elements of what was `given`.
+    `inputs` are the elements of `arrays`, flat.
     """
 
     def steps(moves: StepBuilder) -> StepGenerator:

@@ -96,10 +96,10 @@ AnyOptions = TypeVar("AnyOptions", bound=Options)
 def merge_options(
     kind: type[AnyOptions], opts: AnyOptions | None, **overrides: object
 ) -> AnyOptions:
-    """Return the options of one call; values of `more` except None take precedence.
+    """Return the options of one call; `overrides` other than None take precedence.
 
     Raises:
-        TypeError: `given` is something else.
+        TypeError: `opts` is not of the class `kind`.
     """
     if opts is not None and not isinstance(opts, kind):
         raise TypeError(f"opts must be {kind.__name__}, not {type(opts).__name__}")

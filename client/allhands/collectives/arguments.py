@@ -176,7 +176,7 @@ def unify_dtypes(arrays: Sequence[Array]) -> list[Array]:
     """Return 1-D arrays as they are or, where real numbers are among complex ones, all as real.
 
     A complex number is two real ones of half its size, one after the other. Other dtypes that
-    differ are left for `same_dtype` to find.
+    differ are left for `check_same_dtype` to find.
     """
     real = [_REAL_PARTS.get(array.dtype, array.dtype) for array in arrays]
     if len({array.dtype for array in arrays}) == 1 or len(set(real)) > 1:

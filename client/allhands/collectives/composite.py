@@ -1,7 +1,7 @@
-"""The calls of a group that are made of several collectives; see `chain`.
+"""Composite collectives of a group: calls made of several collectives; see `composite_call`.
 
-They give back new arrays or objects, or write what they were given when all else is done: one that
-fails leaves its arguments as they were.
+They return new arrays or objects, or write the caller's arrays at the very end: a failed call
+leaves its arguments as they were.
 """
 
 from abc import ABC, abstractmethod

@@ -4,8 +4,8 @@ Large reductions are cut into slices that run side by side, so that network and 
 and scratch memory stays small whatever the size of the arrays. Pure movement needs no slices:
 messages are cut into frames anyway.
 
-`ordered` asks for the bits that do not depend on any of that; an AVG is then divided already. The
-`wire` is what was measured of the links, the same on every rank; None: nothing was.
+`ordered` asks for the bits that do not depend on any of that; an AVG is then divided already.
+`link_cost` is the measured cost of the links, the same on every rank; None: not measured.
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -1,7 +1,7 @@
 """Endpoints of coordinators: URL, token, channel, translation of errors.
 
-Every caller of the coordinator, synchronous or asyncio, dials and translates errors here. What
-the calls say is not here: see `control` and `session`.
+Every caller of the coordinator, synchronous or asyncio, dials and translates errors here. The
+calls themselves are in `client` and `session`.
 """
 
 import socket
@@ -297,7 +297,7 @@ def translate_error(
 ) -> Exception:
     """Return the allhands exception of a failed call; raise it `from` the gRPC error.
 
-    The arguments are those of `meaning`.
+    The arguments are those of `translate_status`.
     """
     return translate_status(
         error.code(), error.details() or "", action, target=target, refused=refused, reason=reason
@@ -315,10 +315,10 @@ def translate_status(
 ) -> Exception:
     """Return the allhands exception of a gRPC status.
 
-    `doing` says what the caller wanted, as in "wait for keys 'a', 'b' of job 'j'"; `at` is the
-    coordinator's `host:port`. `refused` is raised where the parties disagree; a join passes
-    `JoinRefused`, to which its INVALID_ARGUMENT (a rank outside the world) belongs too. `reason` is
-    what `probe` has found out where the coordinator cannot be reached.
+    `action` describes the call, as in "wait for keys 'a', 'b' of job 'j'"; `target` is the
+    coordinator's `host:port`. `refused` is the class for calls that contradict another rank's; a
+    join passes `JoinRefused`, which then covers INVALID_ARGUMENT (a rank outside the world) too.
+    `reason` is the problem found by a probe of an unreachable coordinator.
 
         DEADLINE_EXCEEDED                    StoreTimeout
         UNAVAILABLE, CANCELLED               CoordinatorUnavailable

@@ -1,9 +1,9 @@
 """Python values as bytes, and back: values of known types, never code.
 
-MessagePack carries what it has types for; what it lacks travels as extensions, one for each type.
-Nothing that comes can make this process import, call or build anything but what is listed here and
-the dataclasses that a `Types` was told. What is taken in can hardly be larger than the bytes that
-came, since lengths are checked against them first.
+MessagePack's own types are used where they exist; each other type has an extension.
+Decoding can make this process import, call or build nothing but the types listed here and the
+dataclasses registered in a `DataclassRegistry`. A decoded value can hardly be larger than its
+bytes, since lengths are checked against them first.
 """
 
 import dataclasses

@@ -11,10 +11,10 @@ _PREFIX = EXTENSIONS + "."
 
 
 def get_dtype_name(dtype: "np.dtype[Any]") -> str:
-    """Return a name from which `dtype_of` makes the dtype.
+    """Return a name from which `parse_dtype` makes the dtype.
 
     Raises:
-        TypeError: it holds Python objects, or nobody could know it elsewhere.
+        TypeError: the dtype holds Python objects, or is unknown to other processes.
     """
     if dtype.hasobject:
         raise TypeError(f"{dtype} arrays hold Python objects, which do not travel as arrays")

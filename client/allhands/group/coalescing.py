@@ -86,7 +86,7 @@ class _CoalescedCall:
 
 
 class CoalescingGroup(Group):
-    """Collects the calls of one thread on a group; made by `on`."""
+    """Collector of one thread's calls on a group; made by `coalesce`."""
 
     def __init__(self, group: Group, thread_id: int) -> None:
         super().__init__(group._engine, group._thread, group.timeout, group._recovery)

@@ -3,7 +3,7 @@
 Every method checks its arguments, takes the next place in the group's order and returns a `Work`
 at once; the faces in `api` decide how to wait. Safe from any thread: calls take the order in
 which they got their numbers, and every rank must make the same calls in the same order.
-`engine.collectives` says what holds for arrays.
+`collectives.primitive` states the rules for arrays.
 """
 
 import functools

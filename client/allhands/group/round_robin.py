@@ -95,7 +95,7 @@ class RoundRobin(Group):
         raise RuntimeError("several groups cannot grow as one: let the world grow, and make others")
 
     def _take_next_group(self) -> Group:
-        """Return the group whose turn it is, with `_dealing` held."""
+        """Return the next group in turn, with `_dispatch_lock` held."""
         self._call_count += 1
         return next(self._group_cycle)
 

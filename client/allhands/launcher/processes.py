@@ -65,7 +65,7 @@ def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]
 
 
 class ReaperProcess:
-    """Kills the processes of a launch, also after a kill of the launcher; see `reaper.py`."""
+    """Kills the processes of a launch, also after a kill of the launcher; see `launcher.reaper`."""
 
     def __init__(self, launch: str) -> None:
         """Start the reaper of the processes whose environment names this launch.

@@ -110,7 +110,7 @@ class SendSignal:
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Come back with `PatienceOver` after so many seconds; replaces an earlier wait."""
+    """Deliver `TimerExpired` after so many seconds; replaces an earlier timer."""
 
     seconds: float
 
@@ -140,10 +140,10 @@ class Supervisor:
     """Decides when ranks are signalled, and the outcome of the launch."""
 
     def __init__(self, count: int = 0, min_size: int = 0, grace: float = GRACE_SECONDS) -> None:
-        """Supervise `count` ranks; with a `least`, others may fail while so many run or end well.
+        """Supervise `count` ranks; failures are tolerated while `min_size` ranks are left.
 
-        Then a rank that fails is no trouble by itself. `grace` is how long ranks may take to end
-        after SIGTERM, in seconds.
+        A rank is left if it runs or has ended with status 0; with `min_size` 0 every failure
+        counts. `grace` is the time that ranks may take to end after SIGTERM, in seconds.
         """
         self._count = count
         self._min_size = min_size

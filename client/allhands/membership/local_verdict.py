@@ -27,7 +27,7 @@ def judge_call(
 ) -> Verdict:
     """Return the verdict on a call from the pongs and processes of its members.
 
-    This rank waits for those of `waiting_on`; `linked` are the ranks that links should reach.
+    This rank waits for those of `waiting_on`; `linked_ranks` are reached over links.
     """
     judged = []
     for one in members:

@@ -44,7 +44,7 @@ class Callbacks:
         self._thread_state = _ThreadState()
         self._idle = 0
         self._urgent_count = 0
-        """Threads that run what was given to `carry`, at most."""
+        """Upper bound of the threads that run functions of `run_urgent`."""
         self._progress = 0
         """Functions that have begun or ended."""
         self._is_watched = False

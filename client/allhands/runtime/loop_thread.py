@@ -60,9 +60,9 @@ class LoopThread:
         """Threads beside this one, for functions that may wait for what it does."""
         self._loop_lock = threading.Lock()
         self._borrow_lock = threading.Lock()
-        """Held by who borrows, so that one at a time asks the thread to let go."""
+        """Held by the borrower, so that one thread at a time asks for the loop."""
         self._is_loop_wanted = False
-        """Whether who borrows waits for the thread to pass the baton on, through `_passed`."""
+        """Whether a borrower waits for the thread to hand the loop over, through `_handoff`."""
         self._handoff = threading.Lock()
         self._handoff.acquire()
         self._doorbell = threading.Lock()

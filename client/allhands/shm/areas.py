@@ -67,8 +67,8 @@ class GroupAreas:
     def close(self, lost_ranks: Collection[int] = ()) -> None:
         """Leave the group; the last rank to leave frees the memory.
 
-        Of ranks of the world that are `gone` nobody expects that they leave it as well. They may
-        only have been stopped: the heads of the areas stay, which tell them that all is over.
+        `lost_ranks`, ranks of the world, need not leave. They may only have been stopped: then the
+        heads of the areas stay, from which a resumed rank learns that the group is over.
         """
         self._own_segment.retire(self._group)
         left = zip(self._ranks, self._segments, strict=True)

@@ -56,7 +56,7 @@ class MessageFailure:
     sent_nbytes: int
     """Bytes of the message that a mismatched receive got."""
     sent_signature: int
-    """Of the same: its dtype's name and its count, see `signed`."""
+    """Signature of the same message: hash of its dtype's name and its count."""
     expected: str | None
     """The message that the receiver of a mismatched send meant."""
     timeout: float

@@ -130,7 +130,7 @@ class Proxy:
 
 
 async def greeting(reader: asyncio.StreamReader) -> tuple[bytes, int]:
-    """Read the Hello of a raw-socket link, as `transport.socket_greeting` has it."""
+    """Read the Hello of a raw-socket link, in the framing of `transport.socket_handshake`."""
     preamble = await reader.readexactly(_PREAMBLE)
     step = await reader.readexactly(int.from_bytes(preamble[_LENGTH_OFFSET:], "little"))
     return preamble + step, peer_pb2.Hello.FromString(step).from_rank

@@ -90,7 +90,7 @@ class ProcessGroupFactory:
         self._last_store: Any = None
 
     def __call__(self, opts: Any, pg_options: Any = None) -> "ProcessGroup":
-        """Make a process group; see `places`."""
+        """Make a process group; see `worlds`."""
         require_ml_dtypes()
         with pause_gc():
             from allhands.recorder import source

@@ -51,7 +51,7 @@ class HookSlot:
     def __init__(
         self, stream: HookStream, start: Future[None], callbacks: Callbacks | None
     ) -> None:
-        """Begin when `begun` is done, which is the end of the turn before."""
+        """Begin when `start` is done: at the end of the previous slot."""
         self.stream = stream
         self.completion: Future[None] = Future(callbacks)
         """Done when nothing is left to follow."""

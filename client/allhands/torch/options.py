@@ -58,7 +58,7 @@ def to_limit(timeout: timedelta | None) -> timedelta | None:
 def make_options(
     kind: type[Kind], opts: Any, timeout: timedelta | None = None, **overrides: Any
 ) -> Kind:
-    """Return the options of one call from PyTorch's or None; `more` takes precedence."""
+    """Convert PyTorch's options of one call, or None; `overrides` take precedence."""
     if opts is None:
         return kind(to_limit(timeout), **overrides)
     if hasattr(opts, "reduceOp"):

@@ -183,7 +183,7 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
         self.hook_streams.abort(reason)
 
     def retire(self, failure: ErrorFactory) -> None:
-        """End the group on this rank in favour of a successor: later calls raise with `why`."""
+        """End the group on this rank in favour of a successor: later calls raise `failure`."""
         self._is_world, self._is_retired = False, True
         self.hook_streams.close()
         if self.world.is_open(self.group):

@@ -21,7 +21,7 @@ _END_SECONDS = 1.0
 def record_event(name: str, parameter: str) -> Callable[[Method], Method]:
     """Decorate a call of a process group to appear as an event while a profiler runs.
 
-    Its shapes are those of the tensors in the parameter `given`.
+    The event's shapes are those of the tensors in the parameter named `parameter`.
     """
 
     def decorate(method: Method) -> Method:

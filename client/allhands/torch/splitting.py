@@ -1,7 +1,7 @@
 """split_group: split a group without communication.
 
-`torch.distributed.split_group` asks for an accelerator before it asks the backend, so `ways_round`
-has it come here for groups of ours.
+`torch.distributed.split_group` asks for an accelerator before it asks the backend, so `patches`
+redirects it here for groups of allhands.
 """
 
 from collections.abc import Sequence

@@ -89,11 +89,11 @@ class TensorViews:
         return [self.view_inout(one) for one in tensors] if _is_list(tensors) else tensors
 
     def view_outputs(self, tensors: Any) -> Any:
-        """Return arrays that stand for tensors which are to hold something else each.
+        """Return array views of output tensors, which must not share memory.
 
         Raises:
-            InvalidArgument: as `written`; or two of them share memory. Where none is copied, the
-                call finds that.
+            InvalidArgument: as `view_inout`; or a copied tensor shares memory with another one.
+                Without copies, the call itself refuses shared memory.
         """
         arrays = self.view_inouts(tensors)
         self._check_disjoint(tensors)
@@ -216,7 +216,7 @@ def _to_tensor(array: AnyArray) -> Any:
 
 
 def _load_dtype(kind: Any) -> "np.dtype[Any]":
-    """Return the dtype of an entry of `_VIEWED`."""
+    """Return the dtype of an entry of `_REINTERPRETED`."""
     if isinstance(kind, str):
         import ml_dtypes  # a megabyte, for those that have such tensors
 

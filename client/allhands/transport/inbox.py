@@ -32,9 +32,9 @@ class PostedReceive:
     """A posted receive; owned by the waiting call until `done` is called.
 
     `land(offset, payload)` is called for each piece; the payload is valid only during the call, and
-    begins and ends on multiples of `grain` bytes. `room(offset, length)` may give the memory where
-    a piece belongs as it is, to be written in place of that call. `done(None)` says that everything
-    has landed, `done(Unlike)` that nothing has.
+    begins and ends on multiples of `alignment` bytes. `room(offset, length)` may return the memory
+    for a piece, to be written instead of calling `land`. `done(None)` reports that the whole
+    message has arrived, `done(MessageMismatch)` that none of it was used.
     """
 
     __slots__ = (

@@ -167,7 +167,7 @@ class Outbox:
             del self._early_cts[key]
 
     def next_frame(self) -> Frame | None:
-        """Give the next frame out, None when nothing may go now; say `taken` before the next."""
+        """Return the next frame, None if none may be sent; `finish_frame` must follow each."""
         if self._urgent:
             self._has_in_flight = True
             return self._urgent.popleft()

@@ -33,8 +33,8 @@ _MAX_READ_BYTES = 1 << 20
 class InboundLink:
     """Link from a peer: parses frames straight into their destination buffers.
 
-    `page` is a read buffer that all links of a loop may share. `ended` is called with the peer and
-    the reason of the link's end, None for an orderly end.
+    `read_buffer` may be shared by all links of a loop. `on_end` is called with the peer and the
+    reason of the link's end, None for an orderly end.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Which algorithm a call takes: a pure choice, so that ranks agree without talking.
+"""Choice of a call's algorithm: pure, so that ranks agree without communication.
 
-Everything the choice looks at must be the same on every rank of the call. Where the `wire` was
-measured the model of `cost` decides, else thresholds do that were measured between the ranks of
-one host.
+Everything the choice looks at must be the same on every rank of the call. With a measured
+`link_cost` the model of `cost` decides, else thresholds that were measured between the ranks of one
+host.
 """
 
 from collections.abc import Callable, Sequence

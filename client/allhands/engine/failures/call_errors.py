@@ -86,7 +86,11 @@ def build_timeout_error(
     directory: PeerDirectory,
     own_rank: int | None = None,
 ) -> CollectiveTimeout:
-    """Word a passed deadline; `mine` is this rank of the world, which may have come too late."""
+    """Build the CollectiveTimeout of a call past its deadline, in seconds.
+
+    `awaited_ranks` and `own_rank` are ranks of the world; this rank may have come too late itself.
+    `verdict` is the coordinator's; None: unknown.
+    """
     ranks = tuple(awaited_ranks)
     if verdict is not None and verdict.absent:
         ranks = verdict.ranks

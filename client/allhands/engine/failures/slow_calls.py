@@ -62,11 +62,11 @@ class SlowCall:
         patience: float,
         deadline: float,
     ) -> None:
-        """Begin to watch a call that began at an instant, and is told of `after` so long.
+        """Watch a call begun at `started_at`; warn after `patience` seconds.
 
-        `what` names it for people, `facts` for programs; `name` names a rank of the group.
-        `silent` returns those of all its ranks that are silent though they live: the call may wait
-        for a rank that waits for one of them. Then it is told of at once.
+        `what` names the call for people, `log_fields` for programs; `describe_rank` names a rank of
+        the group. `find_silent_ranks` returns the group's silent but living ranks: the call may
+        wait for a rank that waits for one of them. Then the warning is immediate.
         """
         self._what = what
         self._log_fields = log_fields

@@ -272,7 +272,7 @@ class FailureTracker:
         deadline: float,
         durations: Iterable[float] | None = None,
     ) -> SlowCall:
-        """Watch a call that is blocked; `waits` are how long calls before it were, if not known."""
+        """Watch a blocked call; `durations` of earlier calls are in seconds, else the log's."""
         facts = {
             "group": self._name,
             "operation": operation,

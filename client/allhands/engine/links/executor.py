@@ -105,9 +105,9 @@ class Execution:
     ) -> "asyncio.Future[None]":
         """Start to carry out all parts; the future ends as `run` does, and `stop` must follow.
 
-        Outputs are not touched before the `assembly` has ended. With `commit` those of the parts
-        are not the call's: it brings what has landed there to its place, at the end of all, also
-        of what has to happen `beside`.
+        Outputs are not touched before the `arrival_check` has ended. With `commit` the parts write
+        to a staging buffer: `commit` copies the results to the outputs after all parts and
+        `conditions` have ended.
         """
         # Started in order on every rank, so the first unfinished part is under way everywhere.
         self._queued.extend(

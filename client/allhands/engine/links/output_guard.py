@@ -111,7 +111,7 @@ class ArrivalCondition:
         key: MessageKey,
         signature: int,
     ) -> None:
-        """Of the group's `ranks` of the world, of which this is one, those are `there` still."""
+        """`ranks` are the group's ranks of the world; `present` are those still in the call."""
         self._mesh = mesh
         self._ranks = ranks
         self._peers = [peer for peer in present if peer != ranks[rank]]

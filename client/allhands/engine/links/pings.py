@@ -26,8 +26,8 @@ ListAwaited = Callable[[], Iterable[int]]
 class PingMonitor:
     """Pings of one rank to its peers. Event loop only.
 
-    A silent peer stays so until it answers, whatever calls wait for it by then: `silent` is called
-    with the peer and the seconds of silence, and `answers` once a message arrives again.
+    A silent peer stays so until it answers, whatever calls wait for it by then: `on_silent` is
+    called with the peer and the seconds of silence, and `on_answer` once a message arrives again.
     """
 
     def __init__(

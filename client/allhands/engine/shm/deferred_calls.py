@@ -58,7 +58,7 @@ class DeferredCalls:
         recorder: GroupRecorder,
         on_skipped: Callable[[int], None],
     ) -> None:
-        """`skipped` hears the numbers of calls that were cancelled before their turn."""
+        """`on_skipped` is called with the number of each call cancelled before its turn."""
         self._callbacks = callbacks
         self._order = order
         self._recorder = recorder

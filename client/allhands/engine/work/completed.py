@@ -18,7 +18,7 @@ class CompletedWork(Work):
     def __init__(
         self, summary: tuple[int, str, int, str], label: str | None, group: str, result: Result
     ) -> None:
-        """Make the work of a call from `ShmComm.last_call`; see `explain.shared`."""
+        """Make the work of a call from `ShmComm.last_call`; see `explanations.explain_shm`."""
         self.sequence, self.operation, _, _ = summary
         self.label = label
         self.group = group
