@@ -181,3 +181,13 @@ def test_a_block_may_end_before_its_calls_do_and_one_that_raises_makes_none(rank
         pass
     ah.all_reduce(x)
     assert (x == 9).all()
+
+
+@on_threads(3)
+def test_every_reduction_by_an_operation_of_the_users_in_a_block_is_made(rank):
+    last = ah.ReduceOp.user(lambda one, other: other)
+    first, second = np.full(4, rank), np.full(3, rank)
+    with ah.coalescing():
+        ah.all_reduce(first, last)
+        ah.all_reduce(second, last)
+    assert (first.tolist(), second.tolist()) == ([2] * 4, [2] * 3)

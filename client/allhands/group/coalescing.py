@@ -80,7 +80,7 @@ class _CoalescedCall:
     def merge_key(self) -> tuple[object, ...]:
         """Key of calls that are merged into one; unique for a call that is not merged."""
         native = self.request
-        if native.kind not in _MERGEABLE:
+        if self.composite is not None or native.kind not in _MERGEABLE:
             return (id(self),)
         return (native.kind, native.op, self.timeout, self.label)
 
