@@ -145,14 +145,16 @@ def _build_no_parts(rank: int, size: int) -> list[Part]:
 def _foreign_steps(moves: StepBuilder, native: CollectiveRequest) -> SubstepGenerator:
     """Yield the steps of a checked reduction unknown to the native core."""
     assert native.op is not None
-    match native.kind:
+    match native.primitive.algorithm:
         case "all_reduce":
             yield from _all_reduce(moves, native.targets[0], native.op)
         case "reduce":
             target = native.targets[0] if native.targets else None
             yield from _reduce(moves, native.sources[0], target, native.root, native.op)
-        case _:
+        case "reduce_scatter":
             yield from _reduce_scatter(moves, native.sources, native.targets[0], native.op)
+        case unknown:
+            raise ValueError(f"no steps are known for {unknown} with a custom operation")
 
 
 def _all_reduce(builder: StepBuilder, array: Array, op: ReduceOp) -> SubstepGenerator:

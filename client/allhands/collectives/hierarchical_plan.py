@@ -123,7 +123,7 @@ def plan_phases(
 
     None where the call goes over links as a whole. An AVG is a SUM here, to be divided at the end.
     """
-    make = _PLANNERS.get(request.kind)
+    make = _PLANNERS.get(request.primitive.algorithm)
     if make is None or not layout.is_hierarchical or _count_bytes(layout, request) <= FLAT_BYTES:
         return []
     if request.op is ReduceOp.AVG:
@@ -377,13 +377,9 @@ _PLANNERS: dict[str, Callable[[HostLayout, CollectiveRequest, SliceScratch], lis
     "reduce": _reduce,
     "barrier": _barrier,
     "all_gather": _all_gather,
-    "all_gather_into_tensor": _all_gather,
     "reduce_scatter": _reduce_scatter,
-    "reduce_scatter_tensor": _reduce_scatter,
 }
-
-
-_BLOCK_KINDS = ("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor")
+"""By algorithm; the others go over links as a whole."""
 
 
 # ---------------------------------------------------------------- slices
@@ -434,7 +430,8 @@ def _split(array: Array, parts: int) -> list[Array]:
 def _count_bytes(layout: HostLayout, request: CollectiveRequest) -> int:
     """Return the bytes of the whole array, or of all ranks' blocks: the same on every rank."""
     nbytes = 0 if request.dtype is None else request.count * request.dtype.itemsize
-    return nbytes * sum(map(len, layout.ranks_by_host)) if request.kind in _BLOCK_KINDS else nbytes
+    blocks = sum(map(len, layout.ranks_by_host)) if request.primitive.scales_with_size else 1
+    return nbytes * blocks
 
 
 def _split_blocks(arrays: Sequence[Array], size: int) -> list[Array]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from allhands.collectives.buffer import Array
+from allhands.collectives.primitive_table import PRIMITIVES, Primitive
 from allhands.collectives.reduction import OPS, ReduceOp, finish, get_dtype_name, must_fold_at_once
 from allhands.collectives.signature import CallSignature, Shape
 
@@ -24,6 +25,7 @@ class CollectiveRequest:
     """One collective on arrays that were checked; they are 1-D and contiguous."""
 
     kind: str
+    """Name of the primitive."""
     dtype: "np.dtype[np.generic] | None" = None
     count: int = 0
     """Elements of the array, or of each rank's block; 0 where ranks may differ."""
@@ -39,6 +41,11 @@ class CollectiveRequest:
     """Of two ranks: how many of them go from rank 0 to rank 1, and back."""
     shape: Shape | None = None
     """What ranks must agree on beside the count; None: they may differ in it."""
+
+    @property
+    def primitive(self) -> Primitive:
+        """The facts about collectives of this kind."""
+        return PRIMITIVES[self.kind]
 
     @property
     def call(self) -> CallSignature:
@@ -120,7 +127,7 @@ def make_call_signature(
     label: str | None,
 ) -> CallSignature:
     """Describe a call as other ranks are told of it, from what `ShmComm.describe` returns."""
-    counts = dtype is not None and kind not in ("all_to_all", "all_to_all_single")
+    counts = dtype is not None and not PRIMITIVES[kind].has_splits
     detail = ""
     if dtype is not None and shares is not None:
         counted = [nbytes // dtype.itemsize for nbytes in shares]

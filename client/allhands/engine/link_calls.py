@@ -7,12 +7,7 @@ from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.context import EngineContext
 from allhands.engine.links.executor import Execution
-from allhands.engine.links.output_guard import (
-    ROOTED,
-    ArrivalCondition,
-    StagingBuffer,
-    guard_outputs,
-)
+from allhands.engine.links.output_guard import ArrivalCondition, StagingBuffer, guard_outputs
 from allhands.engine.operation import Operation
 from allhands.engine.watchdog import Watchdog
 from allhands.transport.frame import MessageKey
@@ -71,7 +66,7 @@ class LinkCalls:
         guard = guard_outputs(native, self._rank, len(self._ranks), parts, self._staging)
         beside = []
         if (
-            native.kind in ROOTED
+            native.primitive.is_rooted
             and guard.arrival_check is None
             and signature not in self.agreed_signatures
         ):
@@ -87,7 +82,7 @@ class LinkCalls:
 
     def finish(self, operation: Operation) -> None:
         """Finish a call after all its data has arrived."""
-        if operation.request.kind in ROOTED:
+        if operation.request.primitive.is_rooted:
             self.agreed_signatures[operation.signature] = None
             if len(self.agreed_signatures) > _MAX_AGREED:
                 del self.agreed_signatures[next(iter(self.agreed_signatures))]

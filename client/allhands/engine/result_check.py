@@ -20,8 +20,6 @@ INLINE_DIGEST_BYTES = 1 << 20
 """Up to which a digest is made where the loop runs; zlib takes 0.25 ms for so many."""
 _FIRST_PART = 1 << 31
 """Of the exchange of digests; those of the call itself, and of its phases, are below."""
-_SAME_RESULT_KINDS = frozenset(("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor"))
-"""Operations whose result is the same on every rank."""
 _MAX_AHEAD = 64
 """How far ahead of this rank's calls a frame is believed to be."""
 
@@ -132,7 +130,7 @@ class _ClosedChecker:
 def compute_digest(request: CollectiveRequest) -> int:
     """Return the digest of a call's result for comparison; 0 where results differ by rank."""
     crc = 0
-    if request.kind in _SAME_RESULT_KINDS:
+    if request.primitive.has_same_result:
         for array in request.targets:
             crc = crc32(view_as_bytes(array), crc)
     return crc
@@ -140,6 +138,5 @@ def compute_digest(request: CollectiveRequest) -> int:
 
 def count_result_bytes(request: CollectiveRequest) -> int:
     """Return over how many bytes a digest goes."""
-    return (
-        sum(array.nbytes for array in request.targets) if request.kind in _SAME_RESULT_KINDS else 0
-    )
+    same = request.primitive.has_same_result
+    return sum(array.nbytes for array in request.targets) if same else 0

@@ -20,9 +20,6 @@ from allhands.engine.work.work import Work
 from allhands.futures import Future, add_inline_callback
 from allhands.group.group import Group
 
-_MERGEABLE = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
-"""Calls of which many travel as one."""
-
 
 class CallNotSubmitted(RuntimeError):
     """A wait inside a coalescing block for a call submitted at its end."""
@@ -80,7 +77,7 @@ class _CoalescedCall:
     def merge_key(self) -> tuple[object, ...]:
         """Key of calls that are merged into one; unique for a call that is not merged."""
         native = self.request
-        if self.composite is not None or native.kind not in _MERGEABLE:
+        if self.composite is not None or not native.primitive.is_mergeable:
             return (id(self),)
         return (native.kind, native.op, self.timeout, self.label)
 
@@ -208,16 +205,19 @@ class CoalescingGroup(Group):
         targets = [native.targets[0] for native in natives]
         shapes = [native.shape or () for native in natives]
         op = natives[0].op or ReduceOp.SUM
-        match natives[0].kind:
+        primitive = natives[0].primitive
+        match primitive.algorithm:
             case "all_reduce":
                 return coalesced.all_reduce(targets, shapes, op, None)
-            case "reduce_scatter_tensor":
+            case "reduce_scatter":
                 blocks = [one.sources for one in natives]
                 return coalesced.reduce_scatter(targets, blocks, shapes, op, None)
-            case kind:
+            case "all_gather":
                 places = [list(target.reshape(self.size, -1)) for target in targets]
                 sources = [native.sources[0] for native in natives]
-                return coalesced.all_gather(places, sources, shapes, f"{kind}_coalesced", None)
+                name = f"{primitive.name}_coalesced"
+                return coalesced.all_gather(places, sources, shapes, name, None)
+        raise ValueError(f"calls of {primitive.name} are not merged")
 
 
 def _overlaps_any(written_spans: Sequence[tuple[int, int]], request: CollectiveRequest) -> bool:

@@ -21,6 +21,7 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.part import Part
 from allhands.collectives.primitive import BuildParts, CallTimeout
+from allhands.collectives.primitive_table import PRIMITIVES
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
 from allhands.engine.numbering import CallNumbering
@@ -38,12 +39,6 @@ _MIN_TIMEOUT = 0.001
 """Seconds for a call whose time is over when it is made: the others make it too."""
 _CONFIRM_SECONDS = 60.0
 """How long a rank that has the result waits for the others: they fail, or are lost, before."""
-_REPEATABLE = frozenset({"all_reduce", "barrier"})
-"""Calls whose arguments mean the same whichever ranks there are: they are made again by themselves.
-
-Others name ranks, or have something for each. Ranks whose call before was done when the group
-changed make such a call with the new ranks in mind, those who were in it already did not.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,7 +434,13 @@ def _set_call_site(work: Work, call: _QueuedCall) -> None:
 
 
 def _is_repeatable(call: _QueuedCall) -> bool:
-    return call.request.kind in _REPEATABLE
+    """Return whether the changed group may make the call again by itself.
+
+    Calls that name ranks, or have something for each, are not: ranks whose call before was done
+    when the group changed make them with the new ranks in mind, those already in them did not.
+    """
+    primitive = PRIMITIVES.get(call.request.kind)  # a composite may have the name of one
+    return primitive is not None and primitive.is_repeatable
 
 
 def _make_final_error(failure: PeerFailed) -> PeerFailed:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from torch.distributed import distributed_c10d
 
+from allhands.collectives.primitive_table import PRIMITIVES, Operand
 from allhands.recorder.record import OperationRecord
 from allhands.torch import pg_registry
 from allhands.torch.process_group import ProcessGroup
@@ -51,9 +52,7 @@ _NAMES: Final[Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""What they call our calls."""
-_SENDS_TO_EACH: Final = frozenset({"reduce_scatter", "reduce_scatter_single", "scatter"})
-_RECEIVES_FROM_EACH: Final = frozenset({"all_gather", "all_gather_single", "gather"})
+"""Our operations that they know, and their names."""
 
 
 def dump_flight_recorder(prefix: str | None = None) -> Path:
@@ -117,8 +116,7 @@ def _make_entries(
     first = Counter({one.group: one.sequence - 1 for one in reversed(records)}).total()
     found = []
     for at, one in enumerate(records, first):
-        name = _NAMES[one.operation]
-        given, got = _compute_sizes(name, one.nbytes, len(members[one.group]))
+        given, got = _compute_sizes(one.operation, one.nbytes, len(members[one.group]))
         found.append(
             {
                 "record_id": at,
@@ -128,7 +126,7 @@ def _make_entries(
                 "p2p_seq_id": 0,
                 "op_id": one.sequence,
                 "is_p2p": False,
-                "profiling_name": f"gloo:{name}",
+                "profiling_name": f"gloo:{_NAMES[one.operation]}",
                 "input_sizes": [given],
                 "input_dtypes": ["Byte"],
                 "output_sizes": [got],
@@ -147,10 +145,13 @@ def _make_entries(
     return found
 
 
-def _compute_sizes(name: str, nbytes: int, size: int) -> tuple[list[int], list[int]]:
+def _compute_sizes(operation: str, nbytes: int, size: int) -> tuple[list[int], list[int]]:
     """Return input and output bytes of a call on a rank."""
-    given = nbytes * size if name in _SENDS_TO_EACH else nbytes
-    got = nbytes * size if name in _RECEIVES_FROM_EACH else nbytes
+    primitive = PRIMITIVES.get(operation)
+    if primitive is None or not primitive.scales_with_size:
+        return [nbytes], [nbytes]
+    sides = (primitive.inputs, primitive.outputs)
+    given, got = (nbytes * size if side is Operand.BLOCKS else nbytes for side in sides)
     return [given], [got]
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from allhands.collectives.primitive_table import PRIMITIVES
 from allhands.engine.failures import tracker
-from allhands.engine.links.output_guard import ROOTED
 from allhands.errors import AllhandsError, CollectiveMismatch, CollectiveTimeout
 from allhands.testing.inproc_world import InprocWorld, inproc_world, wait_outcomes
 from support.arrays.collective_cases import EVERY, Case, case
@@ -81,7 +81,7 @@ async def step(world: InprocWorld, chance: random.Random, what: str) -> None:
         assert all(error.outputs_intact for error in raised)
         # Only who need not wait for the others in a call like one made before may have gone on.
         for one, error in zip(mine, ended, strict=True):
-            assert isinstance(error, CollectiveMismatch) or one.name in ROOTED, ended
+            assert isinstance(error, CollectiveMismatch) or PRIMITIVES[one.name].is_rooted, ended
     if what == "late":
         early = [error for rank, error in enumerate(ended) if rank != odd]
         assert all(

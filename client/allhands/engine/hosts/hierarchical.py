@@ -167,7 +167,7 @@ class HierarchicalRun:
     async def _check_arrivals(self) -> None:
         """Exchange arrivals with all ranks of the group, before a phase touches outputs."""
         size, place = len(self._ranks), self._ranks.index(self._rank)
-        if self._outputs or self._phases[0].request.kind != "barrier":
+        if self._outputs or self._phases[0].request.primitive.has_data:
             self._arrival_execution = self._make_execution(self._ranks, place, ReduceOp.SUM, 0)
             self._arrival_execution.begin([], arrival_check=make_arrival_check(place, size))
             try:

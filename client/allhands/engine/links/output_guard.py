@@ -32,21 +32,9 @@ from allhands.transport.mesh import ArrivalWait, Mesh
 
 STAGED_BYTES = 512 << 10
 """Of the array, or of all ranks' blocks, up to which a call works on a copy."""
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_BLOCK_KINDS = (
-    "gather",
-    "scatter",
-    "all_gather",
-    "all_gather_into_tensor",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-)
 PIGGYBACK_BYTES = 256 << 10
 """Of a block that travels with the sizes of all blocks; both its ends rely on it."""
 _ALIGNMENT = 64
-_EXCHANGES = ("all_to_all", "all_to_all_single")
-_PAIRED = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", *_EXCHANGES)
-"""Of these two ranks' schedules write nothing before the other's message has come."""
 
 
 @dataclass(slots=True)
@@ -81,14 +69,14 @@ def guard_outputs(
     request: CollectiveRequest, rank: int, size: int, parts: Sequence[Part], staging: StagingBuffer
 ) -> GuardedParts:
     """Return a call's parts with guarded outputs; the same method on every rank."""
-    kind = request.kind
-    if size == 1 or kind == "barrier" or (size == 2 and kind in _PAIRED):
+    primitive = request.primitive
+    if size == 1 or not primitive.has_data or (size == 2 and primitive.pair_receives_first):
         return GuardedParts(parts)
-    if kind in _EXCHANGES:
+    if primitive.has_splits:
         return _guard_exchange(request, rank, size, parts[0], staging)
     if _count_bytes(request, size) > STAGED_BYTES:
         return GuardedParts(parts, make_arrival_check(rank, size))
-    if not request.targets or (kind == "broadcast" and rank == request.root):
+    if not request.targets or (primitive.is_in_place and rank == request.root):
         return GuardedParts(parts)
     return _stage_outputs(request, parts, staging)
 
@@ -142,7 +130,7 @@ def _stage_outputs(
 ) -> GuardedParts:
     made: list[Part] = []
     pairs: list[tuple[Array, Array]] = []
-    reads = request.kind == "all_reduce"
+    reads = request.primitive.is_in_place and not request.primitive.is_rooted
     rooms = iter(
         staging.allocate_views([array.nbytes for part in parts for array in part.output.arrays])
     )
@@ -305,4 +293,4 @@ def _build_exchange_schedule(
 def _count_bytes(request: CollectiveRequest, size: int) -> int:
     """Return the bytes of the array, or of all ranks' blocks: the same on every rank."""
     nbytes = 0 if request.dtype is None else request.count * request.dtype.itemsize
-    return nbytes * size if request.kind in _BLOCK_KINDS else nbytes
+    return nbytes * size if request.primitive.scales_with_size else nbytes

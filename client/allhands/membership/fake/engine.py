@@ -21,6 +21,7 @@ import numpy as np
 
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeState
+from allhands.collectives.primitive_table import Operand
 from allhands.collectives.reduction import ReduceOp, finish, fold
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.group_engine import GroupEngine
@@ -115,28 +116,24 @@ class _FakeP2PRouter(P2PRouter):
 
 def _write_targets(request: CollectiveRequest, rank: int, size: int) -> None:
     """Write the targets of a call."""
-    match request.kind:
-        case "barrier" | "broadcast":
-            pass
-        case "all_reduce" | "reduce":
-            for target in request.targets:
-                _repeat(request.op or ReduceOp.SUM, target, size, target)
-        case "reduce_scatter" | "reduce_scatter_tensor":
-            _repeat(request.op or ReduceOp.SUM, request.sources[rank], size, request.targets[0])
-        case "gather" | "all_gather" | "all_gather_into_tensor":
-            for target in request.targets:
-                _fill(target, request.sources[0])
-        case "scatter":
-            for source in request.sources[rank : rank + 1]:
-                np.copyto(request.targets[0], source)
-        case "all_to_all" | "all_to_all_single":
-            assert request.send is not None
-            assert request.recv is not None
-            own = _split_blocks(request.sources, request.send)[rank]
-            for block in _split_blocks(request.targets, request.recv):
-                _fill(block, own)
-        case other:
-            raise AllhandsError(f"{other} is not known to fake groups")
+    own = _find_own_data(request, rank)
+    for target in _split_blocks(request.targets, request.recv):
+        if request.primitive.reduces:
+            _repeat(request.op or ReduceOp.SUM, target if own is None else own, size, target)
+        elif own is not None:
+            _fill(target, own)
+
+
+def _find_own_data(request: CollectiveRequest, rank: int) -> Array | None:
+    """Return the array, or block, that this rank gives itself; None: its targets hold it, if any.
+
+    Of a rooted call it is None also where another rank's data would be needed.
+    """
+    if not request.sources:
+        return None
+    if request.primitive.inputs is not Operand.BLOCKS:
+        return request.sources[0]
+    return _split_blocks(request.sources, request.send)[rank]
 
 
 def _repeat(op: ReduceOp, array: Array, times: int, target: Array) -> None:
@@ -155,9 +152,9 @@ def _repeat(op: ReduceOp, array: Array, times: int, target: Array) -> None:
     np.copyto(target, found)
 
 
-def _split_blocks(arrays: Sequence[Array], counts: Sequence[int]) -> Sequence[Array]:
-    """Return an array for each rank, from as many arrays or from one that holds all."""
-    if len(arrays) == len(counts):
+def _split_blocks(arrays: Sequence[Array], counts: Sequence[int] | None) -> Sequence[Array]:
+    """Return an array for each rank, from as many or from one that holds all; None: as is."""
+    if counts is None or len(arrays) == len(counts):
         return arrays
     (whole,) = arrays
     return np.split(whole, np.cumsum(counts)[:-1])
