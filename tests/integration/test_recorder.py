@@ -63,7 +63,7 @@ ah.barrier()
 fast(); queued(); prepared(); method(); list_of_arrays(); message(); later()
 settled(); mailed()
 asyncio.run(awaited())
-where = ah.default_group()._engine._failures.find_call_site
+where = ah.default_group().submitter.engine._failures.find_call_site
 tell("recorded", lines=lines, records=[
     {"label": one.label, "line": one.line, "function": one.function, "file": one.file,
      "outcome": one.outcome, "operation": one.operation, "sequence": one.sequence,

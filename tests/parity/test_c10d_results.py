@@ -659,9 +659,9 @@ def test_p004_the_default_timeout_is_set_by_a_process_group() -> None:
 @on_threads(SIZE)
 def test_p043_calls_on_the_callers_thread_give_the_same(rank: int) -> None:
     pg = ah.process_group()
-    made, here = [], pg.group.here
-    start = here._start
-    here._start = lambda native, *more: made.append(native.kind) or start(native, *more)
+    made, submitter = [], pg.group.here.submitter
+    start = submitter.start
+    submitter.start = lambda native, *more: made.append(native.kind) or start(native, *more)
     equal(given(pg.allreduce(np.array([rank]))), [np.array([6])])
     assert made == []
     for at in range(20):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from allhands.api.default_world import AnyGroup, require_world
 from allhands.engine.work.work import Work
-from allhands.group.coalescing import CoalescingGroup
+from allhands.group.coalescing import coalesce
 from allhands.group.non_member import NonMember
 
 
@@ -40,7 +40,7 @@ def coalescing(group: AnyGroup = None, async_ops: bool = False) -> Iterator[Coal
         yield coalesced
         return
     found = group or require_world().group
-    with CoalescingGroup.coalesce(found, threading.get_ident()) as collecting:
+    with coalesce(found, threading.get_ident()) as collecting:
         yield coalesced
     coalesced.works = collecting.submit_all()
     if not async_ops:

@@ -15,7 +15,7 @@ from allhands.api.world import NewGroupOptions
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.group.round_robin import RoundRobin
-from allhands.membership.resilient import ResilientGroup
+from allhands.membership.resilient_group import ResilientGroup
 
 
 def new_group(

@@ -440,6 +440,6 @@ class Collectives:
         return FixedResultCollectives(self._select_group(options), result)
 
     def _start_composite(self, options: Options, composite: CompositeCall) -> Work:
-        return self._select_group(options)._start_composite(
+        return self._select_group(options).submitter.start_composite(
             composite, options.seconds, options.label
         )

@@ -3,6 +3,7 @@
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
+from allhands.collectives.composite_call import make_custom_reduction
 from allhands.collectives.primitive import BuildParts, CallTimeout, Collectives
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result
@@ -32,7 +33,7 @@ class FixedResultCollectives(Collectives[Work]):
 
     @property
     def _link_cost(self) -> LinkCost | None:
-        return self._group._link_cost
+        return self._group.submitter.engine.link_cost
 
     def send(self, x: AnyArray, dst: int, tag: int, timeout: CallTimeout) -> Work:
         """Send `x` to rank `dst`; see `Group.send`."""
@@ -45,7 +46,9 @@ class FixedResultCollectives(Collectives[Work]):
     def _start_p2p(
         self, operation: str, array: Array, peer: int | None, tag: int, timeout: CallTimeout
     ) -> Work:
-        return self._group._start_p2p(operation, array, self._result, peer, tag, timeout, None)
+        return self._group.submitter.start_p2p(
+            operation, array, self._result, peer, tag, timeout, None
+        )
 
     def _start(
         self,
@@ -55,9 +58,11 @@ class FixedResultCollectives(Collectives[Work]):
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        return self._group._start(request, build, self._result, timeout, label)
+        return self._group.submitter.start(request, build, self._result, timeout, label)
 
     def _start_custom_reduction(
         self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
     ) -> Work:
-        return self._group._start_custom_reduction(request, self._result, timeout, label)
+        return self._group.submitter.start_composite(
+            make_custom_reduction(request, self._result), timeout, label
+        )

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from asyncio import events
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -214,10 +215,7 @@ class GroupEngine:
     @property
     def is_on_loop(self) -> bool:
         """Whether this runs on the loop on which the engine lives."""
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
+        return events._get_running_loop() is self._loop
 
     # ------------------------------------------------------------ calls
 

@@ -1,13 +1,15 @@
 """Order: the numbers of a group's calls, and whether one may run at once."""
 
+import math
 import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import get_ident
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from allhands.deadlines import clip_timeout
 from allhands.engine.work.work import Work
 from allhands.errors import ForkedProcess
 from allhands.options import DEFAULT_TIMEOUT
@@ -41,11 +43,13 @@ class QueueOnlyNumbering:
 
     comm: None = None
 
-    def __init__(self, order: "CallNumbering") -> None:
+    def __init__(self, order: "Numbering") -> None:
         self._order = order
-        self.take = order.take
-        self.find_clash = order.find_clash
-        self.set_latest = order.set_latest
+        self.take: Callable[[], int] = order.take
+        self.resolve_timeout: Callable[[float | None], float] = order.resolve_timeout
+        self.clip_timeout: Callable[[float | None], float] = order.clip_timeout
+        self.find_clash: Callable[[str | None], Clash | None] = order.find_clash
+        self.set_latest: Callable[[Work], None] = order.set_latest
 
     @property
     def lock(self) -> AbstractContextManager[object]:
@@ -114,6 +118,18 @@ class CallNumbering:
             self._timeout = seconds
             self.propagate_timeout()
 
+    def resolve_timeout(self, timeout: float | None) -> float:
+        """Return the seconds of a call: its own, else those of the group.
+
+        Raises:
+            ValueError: they are not positive, or endless.
+        """
+        return self._timeout if timeout is None else check_timeout(float(timeout))
+
+    def clip_timeout(self, timeout: float | None) -> float:
+        """Return the seconds left for a call made now; 0 or less: expired."""
+        return clip_timeout(self._timeout if timeout is None else check_timeout(float(timeout)))
+
     def propagate_timeout(self) -> None:
         """Let the ways of calls that come by nothing here know the timeout, with `lock` held."""
         if self.comm is not None:
@@ -172,3 +188,17 @@ class CallNumbering:
     def get_counts(self) -> tuple[int, int]:
         """Return the numbers taken and the calls that have not ended, with `lock` held."""
         return self._latest_sequence, self._queued_count
+
+
+Numbering: TypeAlias = CallNumbering | QueueOnlyNumbering
+
+
+def check_timeout(timeout: float) -> float:
+    """Return the seconds of a call, checked.
+
+    Raises:
+        ValueError: they are not positive, or endless.
+    """
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+    return timeout

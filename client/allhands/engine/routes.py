@@ -1,37 +1,70 @@
-"""Routes of a collective call: the table of all routes, with their conditions.
+"""Routes of a collective call: tables of all routes, with their conditions.
 
-Chosen by the caller's thread, in `group.Group` and the functions of `api`; the first that fits:
+Before all of them come the plain functions of `api` and `c10d`: a blocking call with one array goes
+straight to the group's communicator, if there is one, and needs none of these unless that declines.
 
-    route          condition                                             runs on
-    native inline  waited for; the group has a communicator              the caller's thread, in C
-    inline         waited for; at most 64 KiB, over links; next in turn  the caller's thread,
-                                                                         holding the loop
-    split-phase    not waited for; small all_reduce over the             the waiting thread, or
-                   communicator; next in turn                            a callback thread
-    deferred       has a communicator; all calls ahead are deferred      the waiting thread, or
-                                                                         a callback thread
-    queued         all else                                              the loop, by `Route`
-
-A queued call reaches its turn on the loop; `Route` is the choice made there. All ranks come to the
-same choice, because each condition is agreed on by the ranks of the group.
+A checked call begins on its caller's thread, by the row of `list_starts`. With a number it waits
+for its turn where `choose_queue` says; its turn on the loop goes by `choose_route`. All ranks come
+to choices that fit together: communicators, hosts and phases are agreed on by a group's ranks.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 
 from allhands.engine.operation import Operation
 
 
 class Route(Enum):
-    """Ways of a call from the queue, by the first condition that holds."""
+    """Ways of a call, each with its condition and the thread that runs it."""
 
+    INLINE = "inline"
+    """Waited for, over shared memory, next in turn: the C core, on the caller's thread."""
+    LENT_LOOP = "lent loop"
+    """Waited for, over links, at most 64 KiB, next in turn: the caller's thread, which holds the
+    event loop; a call that does not end within moments goes on there, as LINKS."""
+    SPLIT_PHASE = "split-phase"
+    """A small all_reduce over shared memory, next in turn: published at once; completed by the
+    thread that waits or one of those for callbacks. Persistent calls publish likewise, in C."""
+    QUEUE = "queue"
+    """Any call: the group's queue on the event loop."""
+    DEFERRED = "deferred"
+    """Over shared memory, only deferred calls ahead: the thread that waits, or one of those for
+    callbacks."""
     COORDINATOR = "coordinator"
     """A monitored barrier: the coordinator counts the arrivals. Nothing else is moved."""
     SHARED_MEMORY = "shared memory"
     """The ranks share memory: the C core carries the call out, on the group's job thread."""
     LINKS = "links"
-    """Schedules over the mesh; also of a call that was begun inline, and goes on on the loop."""
+    """Schedules over the mesh, on the loop."""
     HOSTS = "hosts"
     """Phases: within each host over shared memory, between hosts over links."""
+
+
+_STARTS: Mapping[tuple[bool, bool], tuple[Route, ...]] = {
+    # (the caller waits, the group has a communicator)
+    (True, True): (Route.INLINE, Route.SPLIT_PHASE, Route.QUEUE),
+    (True, False): (Route.LENT_LOOP, Route.QUEUE),
+    (False, True): (Route.SPLIT_PHASE, Route.QUEUE),
+    (False, False): (Route.QUEUE,),
+}
+
+
+def list_starts(*, waits: bool, has_comm: bool) -> tuple[Route, ...]:
+    """Return the routes of a call that begins, in the order of trying; QUEUE declines none."""
+    return _STARTS[waits, has_comm]
+
+
+def choose_queue(operation: Operation, *, has_comm: bool, has_callbacks: bool) -> Route:
+    """Choose where a call that has its number waits for its turn: DEFERRED or QUEUE.
+
+    DEFERRED declines where other calls are ahead than deferred ones; then it is QUEUE after all.
+    """
+    needs_loop = (
+        operation.is_cancelled
+        or operation.composite_state is not None
+        or operation.monitored_barrier is not None
+    )
+    return Route.QUEUE if needs_loop or not (has_comm and has_callbacks) else Route.DEFERRED
 
 
 def choose_route(operation: Operation, *, has_comm: bool, has_phases: bool) -> Route:

@@ -14,11 +14,12 @@ from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import BuildParts, CallTimeout
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import Result
+from allhands.collectives.signature import CallSignature, Result
+from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import QueueOnlyNumbering
 from allhands.engine.work.work import Work
 from allhands.futures import Future, add_inline_callback
-from allhands.group.group import Group
+from allhands.group.group import Group, make_view
 
 
 class CallNotSubmitted(RuntimeError):
@@ -82,45 +83,24 @@ class _CoalescedCall:
         return (native.kind, native.op, self.timeout, self.label)
 
 
-class CoalescingGroup(Group):
+class CoalescingSubmitter:
     """Collector of one thread's calls on a group; made by `coalesce`."""
 
     def __init__(self, group: Group, thread_id: int) -> None:
-        super().__init__(group._engine, group._thread, group.timeout, group._recovery)
-        self.objects = group.objects
-        self._group = group
+        self._submitter = group.submitter
+        self.executor = self._submitter.executor
+        self.order = self._submitter.order
+        self._view = make_view(group, self)
         self._thread_id = thread_id
         self._calls: list[_CoalescedCall] = []
 
-    @classmethod
-    @contextlib.contextmanager
-    def coalesce(cls, group: Group, thread_id: int) -> "Iterator[CoalescingGroup]":
-        """Let calls of a thread be collected that are made on a group by name, for a while.
-
-        Raises:
-            RuntimeError: they are already.
-        """
-        if group.coalescer is not None:
-            raise RuntimeError(f"calls of group {group.name!r} are being collected already")
-        collecting = cls(group, thread_id)
-        order, group.order = (
-            group.order,
-            QueueOnlyNumbering(group._engine.order),
-        )  # nothing goes past it
-        group.coalescer = collecting
-        try:
-            yield collecting
-        finally:
-            group.coalescer = None
-            group.order = order
+    @property
+    def engine(self) -> GroupEngine:
+        return self._submitter.engine
 
     def redirect(self) -> Group | None:
         """Return the calling thread's coalescing group; None: not coalescing."""
-        return self if threading.get_ident() == self._thread_id else None
-
-    @property
-    def here(self) -> Group:
-        return self
+        return self._view if threading.get_ident() == self._thread_id else None
 
     def submit_all(self) -> Sequence[Work]:
         """Submit the collected calls; return a work for each."""
@@ -139,12 +119,7 @@ class CoalescingGroup(Group):
             self._submit_batch(alike)
         return [one.work for one in self._calls]
 
-    def monitored_barrier(
-        self, timeout: CallTimeout = None, wait_all_ranks: bool = False, *, label: str | None = None
-    ) -> Work:
-        raise RuntimeError("a monitored_barrier waits for all ranks: call it outside of the block")
-
-    def _start(
+    def start(
         self,
         request: CollectiveRequest,
         build: BuildParts,
@@ -152,22 +127,20 @@ class CoalescingGroup(Group):
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        self._resolve_timeout(timeout)
-        work = CoalescedWork(request.call, 0, label, self.name, self._thread.callbacks)
-        work.preset_result = result
-        self._calls.append(_CoalescedCall(work, request, build, None, result, timeout, label))
-        return work
+        return self._collect(request.call, request, build, None, result, timeout, label)
 
-    def _start_composite(
+    def start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
-        self._resolve_timeout(timeout)
-        work = CoalescedWork(composite.call, 0, label, self.name, self._thread.callbacks)
-        native = CollectiveRequest(composite.call.operation)
-        self._calls.append(_CoalescedCall(work, native, None, composite, None, timeout, label))
-        return work
+        request = CollectiveRequest(composite.call.operation)
+        return self._collect(composite.call, request, None, composite, None, timeout, label)
 
-    def _start_p2p(
+    def start_monitored_barrier(
+        self, timeout: CallTimeout, wait_all_ranks: bool, label: str | None
+    ) -> Work:
+        raise RuntimeError("a monitored_barrier waits for all ranks: call it outside of the block")
+
+    def start_p2p(
         self,
         operation: str,
         array: Array,
@@ -177,19 +150,39 @@ class CoalescingGroup(Group):
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        return self._group._start_p2p(operation, array, result, peer, tag, timeout, label)
+        return self._submitter.start_p2p(operation, array, result, peer, tag, timeout, label)
+
+    def skip(self, reason: str) -> None:
+        self._submitter.skip(reason)
+
+    def _collect(
+        self,
+        signature: CallSignature,
+        request: CollectiveRequest,
+        build: BuildParts | None,
+        composite: CompositeCall | None,
+        result: Result,
+        timeout: CallTimeout,
+        label: str | None,
+    ) -> Work:
+        self.order.resolve_timeout(timeout)
+        name, callbacks = self.engine.name, self.executor.callbacks
+        work = CoalescedWork(signature, 0, label, name, callbacks)
+        work.preset_result = result
+        self._calls.append(_CoalescedCall(work, request, build, composite, result, timeout, label))
+        return work
 
     def _submit_batch(self, batch: Sequence[_CoalescedCall]) -> None:
         first = batch[0]
         if first.composite is not None:
-            made = self._group._start_composite(first.composite, first.timeout, first.label)
+            made = self._submitter.start_composite(first.composite, first.timeout, first.label)
         elif len(batch) == 1:
             assert first.build is not None
-            made = self._group._start(
+            made = self._submitter.start(
                 first.request, first.build, first.result, first.timeout, first.label
             )
         else:
-            made = self._group._start_composite(self._merge(batch), first.timeout, first.label)
+            made = self._submitter.start_composite(self._merge(batch), first.timeout, first.label)
         works = [one.work for one in batch]
         for work in works:
             work.attach_to(made)
@@ -213,11 +206,32 @@ class CoalescingGroup(Group):
                 blocks = [one.sources for one in natives]
                 return coalesced.reduce_scatter(targets, blocks, shapes, op, None)
             case "all_gather":
-                places = [list(target.reshape(self.size, -1)) for target in targets]
+                size = len(self.engine.ranks)
+                places = [list(target.reshape(size, -1)) for target in targets]
                 sources = [native.sources[0] for native in natives]
                 name = f"{primitive.name}_coalesced"
                 return coalesced.all_gather(places, sources, shapes, name, None)
         raise ValueError(f"calls of {primitive.name} are not merged")
+
+
+@contextlib.contextmanager
+def coalesce(group: Group, thread_id: int) -> Iterator[CoalescingSubmitter]:
+    """Collect the calls that a thread makes on a group by name, for a while.
+
+    Raises:
+        RuntimeError: they are collected already.
+    """
+    if group.coalescer is not None:
+        raise RuntimeError(f"calls of group {group.name!r} are being collected already")
+    collecting = CoalescingSubmitter(group, thread_id)
+    order = group.order
+    group.order = QueueOnlyNumbering(order)  # nothing goes past it
+    group.coalescer = collecting
+    try:
+        yield collecting
+    finally:
+        group.coalescer = None
+        group.order = order
 
 
 def _overlaps_any(written_spans: Sequence[tuple[int, int]], request: CollectiveRequest) -> bool:

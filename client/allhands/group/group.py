@@ -6,86 +6,39 @@ which they got their numbers, and every rank must make the same calls in the sam
 `collectives.primitive` states the rules for arrays.
 """
 
+import copy
 import functools
-import math
 import threading
-import time
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
 
 import numpy as np
 
-from allhands.collectives import arguments, plan
+from allhands.collectives import arguments
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite import Composed
-from allhands.collectives.composite_call import (
-    CompositeCall,
-    CompositeState,
-    StepBuilder,
-    make_custom_reduction,
-)
-from allhands.collectives.part import Part
+from allhands.collectives.composite_call import CompositeCall, make_custom_reduction
 from allhands.collectives.primitive import BuildParts, CallTimeout, Collectives
 from allhands.collectives.reduction import OPS, ReduceOp, check
 from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.signature import Result
 from allhands.data import sparse_array
 from allhands.data.codec import DataclassRegistry
 from allhands.data.serializer import ObjectSerializer
 from allhands.data.sparse_array import SparseArray
-from allhands.deadlines import clip_timeout, to_seconds
-from allhands.engine.failures import call_errors
+from allhands.deadlines import to_seconds
 from allhands.engine.group_engine import GroupEngine
-from allhands.engine.numbering import QueueOnlyNumbering
-from allhands.engine.operation import MonitoredBarrierCall, Operation
-from allhands.engine.p2p.message import P2PRequest, name_message
+from allhands.engine.numbering import QueueOnlyNumbering, check_timeout
 from allhands.engine.work import explanations
-from allhands.engine.work.completed import CompletedSend, CompletedWork
 from allhands.engine.work.persistent import PersistentCall, QueuedPersistentCall
-from allhands.engine.work.split_phase import SplitPhaseWork
 from allhands.engine.work.work import Work
+from allhands.group.inline import InlineSubmitter
+from allhands.group.interfaces import Coalescer, LoopExecutor, Recovery, Submitter
+from allhands.group.queued import QueuedSubmitter
 from allhands.runtime import native_core
-from allhands.runtime.callbacks import Callbacks
-from allhands.runtime.termination import get_cancel_reason
 
 _ABORT_SECONDS = 1.0
-
-
-class LoopExecutor(Protocol):
-    """The way to the loop on which an engine lives, from any thread."""
-
-    def call(self, act: Callable[..., object], *arguments: object) -> None:
-        """Call a function there, soon; calls keep their order."""
-
-    def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
-        """Call a short function here as if on the loop; return whether that was possible.
-
-        It says whether the loop has something to do because of it.
-        """
-
-    @property
-    def callbacks(self) -> Callbacks | None:
-        """Executor of completion callbacks; None: the thread that completes the call."""
-
-
-class Recovery(Protocol):
-    """Recovery of a group that has lost ranks; callable from any thread."""
-
-    def agree(self, group: str, flag: bool, timeout: float) -> bool: ...
-
-    def shrink(self, group: str, timeout: float, default: float) -> "Group": ...
-
-    def grow(self, group: str, count: int, timeout: float, default: float) -> "Group": ...
-
-
-class Coalescer(Protocol):
-    """Collector of a group's calls for later submission."""
-
-    def redirect(self) -> "Group | None":
-        """Return the calling thread's coalescing group; None: not coalescing."""
 
 
 class Group(Collectives[Work], Composed[Work]):
@@ -98,18 +51,35 @@ class Group(Collectives[Work], Composed[Work]):
         timeout: float,
         recovery: Recovery | None = None,
     ) -> None:
-        self._engine = engine
-        self._thread = thread
-        self._recovery = recovery
-        self.order = QueueOnlyNumbering(engine.order) if engine.verifies else engine.order
-        self.deterministic = engine.deterministic
+        order = QueueOnlyNumbering(engine.order) if engine.verifies else engine.order
+        self._set_up(
+            QueuedSubmitter(engine, thread, order),
+            InlineSubmitter(engine, thread, order),
+            recovery,
+            ObjectSerializer(DataclassRegistry()),
+        )
         self.timeout = timeout
-        self.objects = ObjectSerializer(DataclassRegistry())
-        self.coalescer: Coalescer | None = None
+
+    def _set_up(
+        self,
+        submitter: Submitter,
+        inline_submitter: Submitter | None,
+        recovery: Recovery | None,
+        objects: ObjectSerializer,
+    ) -> None:
+        """Take the parts of a group; without an inline submitter blocking calls take the other."""
+        self.submitter = submitter
+        self.inline_submitter = inline_submitter
+        self.order = submitter.order
+        """As the plain functions see it: they try its communicator before all else."""
+        self.deterministic = submitter.engine.deterministic
+        self.recovery = recovery
+        self.objects = objects
+        self.coalescer: Coalescer[Group] | None = None
 
     @property
     def name(self) -> str:
-        return self._engine.name
+        return self.submitter.engine.name
 
     @property
     def timeout(self) -> float:
@@ -121,14 +91,12 @@ class Group(Collectives[Work], Composed[Work]):
 
     @timeout.setter
     def timeout(self, timeout: float | timedelta) -> None:
-        self.order.timeout = _check_timeout(to_seconds(timeout))
+        self.order.timeout = check_timeout(to_seconds(timeout))
 
     @functools.cached_property
     def here(self) -> "Group":
         """The same group with calls inline on the caller's thread where possible."""
-        here = _InlineGroup(self._engine, self._thread, self.timeout, self._recovery)
-        here.objects = self.objects
-        return here
+        return self if self.inline_submitter is None else make_view(self, self.inline_submitter)
 
     @property
     def parts(self) -> "tuple[Group, ...]":
@@ -138,11 +106,11 @@ class Group(Collectives[Work], Composed[Work]):
     @property
     def rank(self) -> int:
         """This process's place in the group."""
-        return self._engine.rank
+        return self.submitter.engine.rank
 
     @property
     def size(self) -> int:
-        return len(self._engine.ranks)
+        return len(self.submitter.engine.ranks)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -150,7 +118,7 @@ class Group(Collectives[Work], Composed[Work]):
 
         Where the group has lost or taken in ranks, it is the rank in the group.
         """
-        return self._engine.caller_ranks
+        return self.submitter.engine.caller_ranks
 
     @property
     def sequence(self) -> int:
@@ -163,22 +131,22 @@ class Group(Collectives[Work], Composed[Work]):
 
         They are the world's ranks until it has lost or taken in some.
         """
-        return self._engine.ranks
+        return self.submitter.engine.ranks
 
     @property
     def verify(self) -> bool:
         """Whether data is checked on its way, and results are compared: `DataCorrupted`."""
-        return self._engine.verifies
+        return self.submitter.engine.verifies
 
     @property
     def _link_cost(self) -> LinkCost | None:
-        return self._engine.link_cost
+        return self.submitter.engine.link_cost
 
     def explain(self) -> str:
         """Say how the latest call that shared memory helped was carried out; "": there was none."""
-        comm = self._engine.order.comm
+        comm = self.submitter.engine.order.comm
         last = None if comm is None else comm.last_call()
-        return self._engine.explanation if last is None else explanations.explain_shm(last)
+        return self.submitter.engine.explanation if last is None else explanations.explain_shm(last)
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
@@ -214,7 +182,7 @@ class Group(Collectives[Work], Composed[Work]):
     ) -> PersistentCall:
         """Prepare a persistent `all_reduce` of `x`, without any communication yet."""
         check(op, arguments.check_target(x, "x").dtype)
-        own = 0.0 if timeout is None else self._resolve_timeout(timeout)
+        own = 0.0 if timeout is None else self.order.resolve_timeout(timeout)
 
         def make() -> Work:
             return self.all_reduce(x, op, timeout=timeout, label=label)
@@ -236,27 +204,18 @@ class Group(Collectives[Work], Composed[Work]):
 
         With `wait_all_ranks` the error names every rank that is missing, not only the first.
         """
-        seconds, call = self._get_effective_timeout(timeout), CallSignature("monitored_barrier")
-        with self.order.lock:
-            operation = self._create_operation(
-                CollectiveRequest("barrier"), call, _build_no_parts, None, seconds, label
-            )
-            operation.monitored_barrier = MonitoredBarrierCall(wait_all_ranks)
-            self._post_to_loop(
-                operation.work, self._engine.submit, self._engine.queue.cancel, operation
-            )
-        return operation.work
+        return self.submitter.start_monitored_barrier(timeout, wait_all_ranks, label)
 
     def abort(self, reason: str) -> None:
         """Abort the group on all ranks: present and future calls raise `GroupAborted`."""
-        done = threading.Event()
+        engine, done = self.submitter.engine, threading.Event()
 
         def act() -> None:
-            self._engine.abort(reason)
+            engine.abort(reason)
             done.set()
 
-        self._thread.call(act)
-        if not self._engine.is_on_loop:
+        self.submitter.executor.call(act)
+        if not engine.is_on_loop:
             done.wait(_ABORT_SECONDS)
 
     def send(
@@ -270,7 +229,7 @@ class Group(Collectives[Work], Composed[Work]):
     ) -> Work:
         """Send `x` to rank `dst`; ended when `x` may be changed, received or not."""
         source, peer = self.check_send(x, dst, tag)
-        return self._start_p2p("send", source, x, peer, tag, timeout, label)
+        return self.submitter.start_p2p("send", source, x, peer, tag, timeout, label)
 
     def recv(
         self,
@@ -283,7 +242,7 @@ class Group(Collectives[Work], Composed[Work]):
     ) -> Work:
         """Overwrite `x` with the next message under `tag` from `src`; None: any source."""
         target, peer = self.check_recv(x, src, tag)
-        return self._start_p2p("recv", target, x, peer, tag, timeout, label)
+        return self.submitter.start_p2p("recv", target, x, peer, tag, timeout, label)
 
     def check_send(self, x: AnyArray, dst: int, tag: int) -> tuple[Array, int]:
         """Check the arguments of `send`; return the flat array and the job's rank of `dst`."""
@@ -313,7 +272,8 @@ class Group(Collectives[Work], Composed[Work]):
             CollectiveTimeout: a rank that is there did not call it.
             MembershipChanged: this process is no member any more.
         """
-        return self._require_recovery().agree(self.name, flag, self._get_effective_timeout(timeout))
+        seconds = self.order.clip_timeout(timeout)
+        return self._require_recovery().agree(self.name, flag, seconds)
 
     def shrink(self, *, timeout: CallTimeout = None) -> "Group":
         """Return a group of the remaining ranks, in order; called by all of these.
@@ -322,11 +282,10 @@ class Group(Collectives[Work], Composed[Work]):
             CollectiveTimeout: a rank that is there did not call it.
             MembershipChanged: this process is no member any more.
         """
-        group = self._require_recovery().shrink(
-            self.name, self._get_effective_timeout(timeout), self.timeout
+        seconds = self.order.clip_timeout(timeout)
+        return self._make_successor(
+            self._require_recovery().shrink(self.name, seconds, self.timeout)
         )
-        group.objects = self.objects
-        return group
 
     def grow(self, count: int, *, timeout: CallTimeout = None) -> "Group":
         """Return a group of the remaining ranks and `count` newcomers, once present.
@@ -342,29 +301,23 @@ class Group(Collectives[Work], Composed[Work]):
         """
         if count < 1:
             raise ValueError(f"a group grows by at least one rank, not {count}")
-        group = self._require_recovery().grow(
-            self.name, count, self._get_effective_timeout(timeout), self.timeout
-        )
+        seconds, recovery = self.order.clip_timeout(timeout), self._require_recovery()
+        return self._make_successor(recovery.grow(self.name, count, seconds, self.timeout))
+
+    def _require_recovery(self) -> Recovery:
+        if self.recovery is None:
+            raise RuntimeError(f"{self} has no coordinator that could tell who is left")
+        return self.recovery
+
+    def _make_successor(self, engine: GroupEngine) -> "Group":
+        """Return a group like this of other ranks."""
+        group = Group(engine, self.submitter.executor, self.timeout, self.recovery)
         group.objects = self.objects
         return group
 
-    def _require_recovery(self) -> Recovery:
-        if self._recovery is None:
-            raise RuntimeError(f"{self} has no coordinator that could tell who is left")
-        return self._recovery
-
     def pass_over(self, reason: str) -> None:
         """Skip a call's number, and notify the peers in that call of `reason`."""
-        with self.order.lock:
-            operation = self._create_operation(
-                CollectiveRequest("barrier"),
-                CollectiveRequest("barrier").call,
-                plan.barrier,
-                None,
-                self.timeout,
-                None,
-            )
-            self._thread.call(self._engine.skip, operation, reason)
+        self.submitter.skip(reason)
 
     def _start(
         self,
@@ -374,180 +327,19 @@ class Group(Collectives[Work], Composed[Work]):
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        """Start a checked call: publish directly, or number and queue."""
-        posted = self._publish(request, result, timeout, label)
-        if posted is not None:
-            return posted
-        return self._enqueue(request, request.call, build, result, timeout, label)
-
-    def _publish(
-        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
-    ) -> SplitPhaseWork | None:
-        """Start a small split-phase all_reduce over shared memory; None: not possible now.
-
-        Not on the loop, for which its failure would wait.
-        """
-        comm, callbacks = self.order.comm, self._thread.callbacks
-        if request.kind != "all_reduce" or comm is None or callbacks is None:
-            return None
-        if self._engine.is_on_loop:
-            return None
-        seconds = self._get_effective_timeout(timeout)
-        posted = comm.start_all_reduce(
-            request.targets[0], request.op, seconds, label, request.shape
-        )
-        if posted is None:
-            return None
-        call = request.call
-        work = SplitPhaseWork(call, posted, request.nbytes, result, label, self.name, callbacks)
-        work.own(lambda: self._thread.call(self._engine.queue.cancel_shm_call, work))
-        return work
-
-    def _enqueue(
-        self,
-        request: CollectiveRequest,
-        signature: CallSignature,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-        composite_state: CompositeState | None = None,
-    ) -> Work:
-        seconds = self._get_effective_timeout(timeout)
-        with self.order.lock:
-            operation = self._create_operation(request, signature, build, result, seconds, label)
-            operation.composite_state = composite_state
-            if seconds <= 0:  # its number is used up, as on the other ranks
-                operation.is_cancelled = True
-                operation.work.fail(
-                    call_errors.build_expired_error(repr(operation.work), operation.work, seconds)
-                )
-            elif composite_state is None and self._try_defer(operation):
-                return operation.work
-            self._post_to_loop(
-                operation.work, self._engine.submit, self._engine.queue.cancel, operation
-            )
-        return operation.work
-
-    def _try_defer(self, operation: Operation) -> bool:
-        """Queue a call over shared memory outside the loop; return whether possible."""
-        callbacks = self._thread.callbacks
-        if callbacks is None or self.order.comm is None:
-            return False
-        if not self._engine.queue.get_deferred_calls(callbacks).add(operation):
-            return False
-        operation.work.own(lambda: self._thread.call(self._engine.queue.cancel, operation))
-        return True
-
-    def _start_custom_reduction(
-        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
-    ) -> Work:
-        return self._start_composite(make_custom_reduction(request, result), timeout, label)
+        return self.submitter.start(request, build, result, timeout, label)
 
     def _start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
-        """Number a composite call and hand over to the loop, under one lock."""
-        moves = StepBuilder(self.name, self.rank, self.size, self.deterministic, self._link_cost)
-        native = CollectiveRequest(composite.call.operation)
-        return self._enqueue(
-            native,
-            composite.call,
-            _build_no_parts,
-            None,
-            timeout,
-            label,
-            CompositeState(composite, moves),
-        )
+        return self.submitter.start_composite(composite, timeout, label)
 
-    def _create_operation(
-        self,
-        request: CollectiveRequest,
-        signature: CallSignature,
-        build: BuildParts,
-        result: Result,
-        seconds: float,
-        label: str | None,
-    ) -> Operation:
-        """Give a call its number, with the order's lock held."""
-
-        signature = signature.with_label(label)
-        if (clash := self.order.find_clash(label)) is not None:
-            self._engine.refuse_clash(signature.operation, clash)
-        work = Work(signature, self.order.take(), label, self.name, self._thread.callbacks)
-        work.waiting_thread = self._get_waiting_thread()
-        self.order.set_latest(work)
-        work.entry = self._engine.recorder.record_call(
-            signature.operation, work.sequence, request.nbytes, signature, label
-        )
-        return Operation(
-            work,
-            signature,
-            request,
-            build,
-            result,
-            seconds,
-            time.monotonic() + seconds,
-        )
-
-    def _get_waiting_thread(self) -> int:
-        """Return the id of the thread that blocks on its calls; 0: none."""
-        return 0
-
-    def _start_p2p(
-        self,
-        operation: str,
-        array: Array,
-        result: Result,
-        peer: int | None,
-        tag: int,
-        timeout: CallTimeout,
-        label: str | None,
+    def _start_custom_reduction(
+        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
     ) -> Work:
-        given = self._resolve_timeout(timeout)
-        if operation == "send" and peer is not None and (p2p := self.order.p2p) is not None:
-            place = self._engine.ranks.index(peer)
-            if p2p.try_send(array, place, tag, given, label):
-                return CompletedSend(array.nbytes, label, self.name, result)
-        seconds = clip_timeout(given)
-        call = CallSignature("message", str(array.dtype), array.size)
-        work = Work(CallSignature(operation), 0, label, self.name, self._thread.callbacks)
-        work.entry = self._engine.recorder.record_message(
-            operation, array.nbytes, call, peer, tag, label
+        return self.submitter.start_composite(
+            make_custom_reduction(request, result), timeout, label
         )
-        if seconds <= 0:
-            what = name_message(operation, self.ranks, peer, tag)
-            work.fail(call_errors.build_expired_error(what, work, seconds))
-            return work
-        exchange = P2PRequest(
-            work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
-        )
-        messages = self._engine.p2p_router
-        if (path := messages.shm_path) is None or not path.begin(exchange):
-            with self.order.lock:
-                if (late := messages.shm_path) is None or late is path:
-                    self._post_to_loop(work, messages.start, messages.cancel, exchange)
-                    self.order.queued_messages += 1
-                    return work
-            late.begin(exchange)
-        return work
-
-    def _post_to_loop(
-        self,
-        work: Work,
-        start: Callable[..., None],
-        cancel: Callable[..., None],
-        item: object,
-    ) -> None:
-        work.own(lambda: self._thread.call(cancel, item))
-        self._thread.call(start, item)
-
-    def _get_effective_timeout(self, timeout: CallTimeout) -> float:
-        """Return the seconds left for a call made now; 0 or less: expired."""
-        return clip_timeout(self._resolve_timeout(timeout))
-
-    def _resolve_timeout(self, timeout: CallTimeout) -> float:
-        return self.order.timeout if timeout is None else _check_timeout(float(timeout))
 
     def _resolve_peer(self, rank: int, name: str) -> int:
         """Return the world's rank of another rank of the group."""
@@ -557,7 +349,7 @@ class Group(Collectives[Work], Composed[Work]):
             )
         if rank == self.rank:
             raise ValueError(f"{name}={rank} is this rank itself: messages go to other ranks")
-        return self._engine.ranks[rank]
+        return self.submitter.engine.ranks[rank]
 
 
 def _check_tag(tag: int) -> None:
@@ -565,58 +357,9 @@ def _check_tag(tag: int) -> None:
         raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
 
 
-def _check_timeout(timeout: float) -> float:
-    if not 0 < timeout < math.inf:
-        raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
-    return timeout
-
-
-class _InlineGroup(Group):
-    """A group for blocking callers: calls run on their threads where possible."""
-
-    def _get_waiting_thread(self) -> int:
-        return threading.get_ident()
-
-    def _start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
-        comm = self.order.comm
-        seconds = self._get_effective_timeout(timeout)
-        if seconds <= 0:
-            return super()._start(request, build, result, timeout, label)
-        if comm is not None:
-            if request.run(comm, 0, seconds, time.monotonic() + seconds, label):
-                return CompletedWork.from_comm(comm, label, self.name, result)
-        elif self._engine.can_run_inline(request):
-            call = request.call
-            begun: list[Work] = []
-
-            def begin() -> bool:
-                with self.order.lock:
-                    operation = self._create_operation(request, call, build, result, seconds, label)
-                    work = operation.work
-                    begun.append(work)
-                    work.own(lambda: self._thread.call(self._engine.queue.cancel, operation))
-                    if not self._engine.queue.is_next(work.sequence):
-                        self._thread.call(self._engine.submit, operation)
-                        return True
-                return self._engine.queue.run_inline(operation)
-
-            try:
-                if self._thread.run_on_caller_thread(begin):
-                    return begun[0]
-            except BaseException as error:  # Ctrl-C came meanwhile
-                for work in begun:
-                    work.abandon(get_cancel_reason(type(error).__name__))
-                raise
-        return super()._start(request, build, result, timeout, label)
-
-
-def _build_no_parts(rank: int, size: int) -> list[Part]:
-    """Return no parts: the call is not a single collective over links."""
-    return []
+def make_view(group: Group, submitter: Submitter) -> Group:
+    """Return the same group with another submitter, for blocking calls too."""
+    view = copy.copy(group)
+    view.__dict__.pop("here", None)
+    view.submitter, view.inline_submitter = submitter, None
+    return view

@@ -4,9 +4,7 @@ Calls of one group wait for each other, those of several do not: a small call ne
 large one before it.
 """
 
-import functools
 import itertools
-import threading
 from collections.abc import Sequence
 
 from allhands.collectives.buffer import Array
@@ -17,69 +15,101 @@ from allhands.collectives.signature import CallSignature, Result
 from allhands.engine.numbering import CallNumbering
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
+from allhands.group.interfaces import Submitter
+
+
+class RoundRobinSubmitter:
+    """Deals calls to the submitters of several groups in turn; barriers to all of them."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._parts = tuple(group.submitter for group in groups)
+        self.engine = self._parts[0].engine
+        self.executor = self._parts[0].executor
+        # No communicator: one group's would take calls past the others. Its lock is held while a
+        # call is dealt and takes its number there, in one step.
+        self.order = CallNumbering(groups[0].timeout)
+        self.name = " + ".join(group.name for group in groups)
+        self._submitter_cycle = itertools.cycle(self._parts)
+
+    def start(
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        timeout: CallTimeout,
+        label: str | None,
+    ) -> Work:
+        seconds = self.order.resolve_timeout(timeout)  # what is refused takes no turn
+        with self.order.lock:
+            if request.kind != "barrier":
+                return self._take_next().start(request, build, result, seconds, label)
+            call = CallSignature("barrier")
+            combined = Work(call, self.order.take(), label, self.name)
+            works = [part.start(request, build, result, seconds, label) for part in self._parts]
+            return _join_works(works, combined)
+
+    def start_composite(
+        self, composite: CompositeCall, timeout: CallTimeout, label: str | None
+    ) -> Work:
+        seconds = self.order.resolve_timeout(timeout)
+        with self.order.lock:
+            return self._take_next().start_composite(composite, seconds, label)
+
+    def start_monitored_barrier(
+        self, timeout: CallTimeout, wait_all_ranks: bool, label: str | None
+    ) -> Work:
+        """Start a barrier of the next group, which waits for no calls on the others."""
+        seconds = self.order.resolve_timeout(timeout)
+        with self.order.lock:
+            return self._take_next().start_monitored_barrier(seconds, wait_all_ranks, label)
+
+    def start_p2p(
+        self,
+        operation: str,
+        array: Array,
+        result: Result,
+        peer: int | None,
+        tag: int,
+        timeout: CallTimeout,
+        label: str | None,
+    ) -> Work:
+        seconds = self.order.resolve_timeout(timeout)
+        return self._parts[0].start_p2p(operation, array, result, peer, tag, seconds, label)
+
+    def skip(self, reason: str) -> None:
+        with self.order.lock:
+            self._take_next().skip(reason)
+
+    def _take_next(self) -> Submitter:
+        """Count a call; return the submitter whose turn it is, with the order's lock held."""
+        self.order.take()
+        return next(self._submitter_cycle)
 
 
 class RoundRobin(Group):
     """A group for callers, made by `round_robin`; `parts` are those that carry out its calls.
 
     Collectives go to the groups in turn, in the order of the calls, which must be the same on all
-    ranks. Messages from point to point go to the first group, so that they keep their order.
+    ranks. Messages from point to point go to the first group, so that they keep their order. A
+    barrier waits for the calls before it on any of the groups; a monitored barrier for none.
     """
 
     def __init__(self, groups: Sequence[Group]) -> None:
-        first = groups[0]
-        super().__init__(first._engine, first._thread, first.timeout, first._recovery)
-        self.order = (
-            CallNumbering()
-        )  # no communicator: one group's would take calls past the others
-        self.objects = first.objects
         self._parts = tuple(groups)
-        self._group_cycle = itertools.cycle(self._parts)
-        self._call_count = 0
-        self._dispatch_lock = threading.Lock()
-        """Held while a call is dealt and takes its number there, in one step."""
+        first, submitter = self._parts[0], RoundRobinSubmitter(self._parts)
+        self._name = submitter.name
+        self._set_up(submitter, None, first.recovery, first.objects)
 
     @property
     def name(self) -> str:
-        return " + ".join(group.name for group in self._parts)
+        return self._name
 
     @property
     def parts(self) -> tuple[Group, ...]:
         return self._parts
 
-    @functools.cached_property
-    def here(self) -> Group:
-        return self
-
-    @property
-    def sequence(self) -> int:
-        """Number of the latest call of this rank; 0 before the first."""
-        return self._call_count
-
     def explain(self) -> str:
         return "; ".join(f"{group.name}: {group.explain()}" for group in self._parts)
-
-    def barrier(self, *, timeout: CallTimeout = None, label: str | None = None) -> Work:
-        """End when every rank has called it; calls before it, on any of the groups, have ended."""
-        seconds = self._resolve_timeout(timeout)
-        with self._dispatch_lock:
-            self._call_count += 1
-            works = [group.barrier(timeout=seconds, label=label) for group in self._parts]
-            return _join_works(
-                works, Work(CallSignature("barrier"), self._call_count, label, self.name)
-            )
-
-    def monitored_barrier(
-        self,
-        timeout: CallTimeout = None,
-        wait_all_ranks: bool = False,
-        *,
-        label: str | None = None,
-    ) -> Work:
-        """End when every rank has called it; it waits for no calls on other groups."""
-        seconds = self._resolve_timeout(timeout)  # what is refused takes no turn
-        with self._dispatch_lock:
-            return self._take_next_group().monitored_barrier(seconds, wait_all_ranks, label=label)
 
     def abort(self, reason: str) -> None:
         """Abort all parts on all ranks."""
@@ -93,43 +123,6 @@ class RoundRobin(Group):
     def grow(self, count: int, *, timeout: CallTimeout = None) -> Group:
         """Refuse: newcomers join a single group as the world."""
         raise RuntimeError("several groups cannot grow as one: let the world grow, and make others")
-
-    def _take_next_group(self) -> Group:
-        """Return the next group in turn, with `_dispatch_lock` held."""
-        self._call_count += 1
-        return next(self._group_cycle)
-
-    def _start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
-        seconds = self._resolve_timeout(timeout)  # what is refused takes no turn
-        with self._dispatch_lock:
-            return self._take_next_group()._start(request, build, result, seconds, label)
-
-    def _start_composite(
-        self, composite: CompositeCall, timeout: CallTimeout, label: str | None
-    ) -> Work:
-        seconds = self._resolve_timeout(timeout)  # what is refused takes no turn
-        with self._dispatch_lock:
-            return self._take_next_group()._start_composite(composite, seconds, label)
-
-    def _start_p2p(
-        self,
-        operation: str,
-        array: Array,
-        result: Result,
-        peer: int | None,
-        tag: int,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
-        seconds = self._resolve_timeout(timeout)
-        return self._parts[0]._start_p2p(operation, array, result, peer, tag, seconds, label)
 
 
 def _join_works(works: Sequence[Work], combined: Work) -> Work:

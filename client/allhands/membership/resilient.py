@@ -1,4 +1,4 @@
-"""Resilient groups: calls are atomic, and continue after losses of ranks.
+"""Resilient submission: calls are atomic, and continue after losses of ranks.
 
 It stands for a row of plain groups, one for each epoch; calls go to the latest. A call on it is the
 call on that group, and then a barrier: who comes out of the barrier knows that all have the result.
@@ -24,11 +24,13 @@ from allhands.collectives.primitive import BuildParts, CallTimeout
 from allhands.collectives.primitive_table import PRIMITIVES
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
+from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import CallNumbering
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
 from allhands.futures import wrap_for_loop
 from allhands.group.group import Group
+from allhands.group.interfaces import Submitter
 from allhands.membership.reform import GroupChange, GroupChangeRequest, MembershipChanger
 from allhands.recorder.source import find_caller
 from allhands.runtime.loop_thread import LoopThread
@@ -68,21 +70,19 @@ class _QueuedCall:
     is_cancelled: bool = False
     source: tuple[CodeType | None, int] = (None, 0)
     """Where the program made it."""
-    begin: Callable[[Group], Work] | None = None
+    begin: Callable[[Submitter], Work] | None = None
     """What it is on the group as it is now, if that is not a collective."""
 
 
-class ResilientGroup(Group):
-    """A group with atomic calls, at the cost of copies of outputs and of barriers."""
+class ResilientSubmitter:
+    """Submits calls one after the other to the group of the ranks that are left, and again."""
 
     def __init__(
         self, group: Group, changer: MembershipChanger, thread: LoopThread, policy: FailurePolicy
     ) -> None:
-        super().__init__(group._engine, thread, group.timeout, group._recovery)
-        self.objects = group.objects
-        self._numbering = CallNumbering(group.timeout)
-        self.order = self._numbering  # every call goes through the queue, whatever the ranks share
-        self._loop_thread = thread
+        self.executor = thread
+        self.order = CallNumbering(group.timeout)  # calls are queued here, whatever ranks share
+        self._recovery = group.recovery
         self._changer = changer
         self._policy = policy
         self._current = group
@@ -101,57 +101,24 @@ class ResilientGroup(Group):
         self._final_failure: PeerFailed | None = None
         """Why it cannot go on."""
 
-    @functools.cached_property
-    def here(self) -> Group:
-        return self
+    @property
+    def engine(self) -> GroupEngine:
+        return self._current.submitter.engine
 
     @property
-    def epoch(self) -> int:
-        """The membership's version as far as this rank has heard; grows with every change."""
-        return self._changer.epoch
+    def size(self) -> int:
+        return self._current.size
 
     @property
-    def waiting(self) -> int:
-        """How many processes wait to be taken in by `grow`."""
-        return self._changer.newcomer_count
-
-    def shrink(self, *, timeout: CallTimeout = None) -> Group:
-        """Continue with the remaining ranks; return the group itself. See `Group.shrink`."""
-        self._loop_thread.run(
-            self._change_when_idle("shrink", 0, self._get_effective_timeout(timeout))
-        )
-        return self
-
-    def grow(self, count: int, *, timeout: CallTimeout = None) -> Group:
-        """Take in newcomers; return the group itself. See `Group.grow`."""
-        if count < 1:
-            raise ValueError(f"a group grows by at least one rank, not {count}")
-        self._loop_thread.run(
-            self._change_when_idle("grow", count, self._get_effective_timeout(timeout))
-        )
-        return self
-
-    def admit(self, *, timeout: CallTimeout = None) -> Group:
-        """Admit the workers waiting now, if any; return the group itself.
-
-        All ranks that are left must call it; errors as of `grow`.
-        """
-        self._loop_thread.run(
-            self._change_when_idle("admit", 0, self._get_effective_timeout(timeout))
-        )
-        return self
-
-    def shrink_if_manual(self) -> None:
-        """Go on with the ranks that are left where the group does not do so by itself."""
-        if self._policy.on_failure == "raise":
-            self.shrink()
+    def name(self) -> str:
+        return self._current.name
 
     async def wait_idle(self) -> None:
         """Return when every call made so far has ended; on the loop."""
         if self._runner is not None:
             await asyncio.wait([self._runner])
 
-    def _start(
+    def start(
         self,
         request: CollectiveRequest,
         build: BuildParts,
@@ -159,26 +126,21 @@ class ResilientGroup(Group):
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        seconds = max(self._get_effective_timeout(timeout), _MIN_TIMEOUT)
-        root = self._engine.ranks[request.root] if request.root >= 0 else -1
+        seconds = self._limit_timeout(timeout)
+        root = self.engine.ranks[request.root] if request.root >= 0 else -1
         return self._enqueue_call(
             lambda work: _QueuedCall(work, request, build, result, label, seconds, root),
             request.call,
             label,
         )
 
-    def monitored_barrier(
-        self,
-        timeout: CallTimeout = None,
-        wait_all_ranks: bool = False,
-        *,
-        label: str | None = None,
+    def start_monitored_barrier(
+        self, timeout: CallTimeout, wait_all_ranks: bool, label: str | None
     ) -> Work:
-        """Complete once every rank has called; see `Group.monitored_barrier`."""
-        seconds = max(self._get_effective_timeout(timeout), _MIN_TIMEOUT)
+        seconds = self._limit_timeout(timeout)
 
-        def begin(group: Group) -> Work:
-            return group.monitored_barrier(seconds, wait_all_ranks, label=label)
+        def begin(submitter: Submitter) -> Work:
+            return submitter.start_monitored_barrier(seconds, wait_all_ranks, label)
 
         native = CollectiveRequest("barrier")
         return self._enqueue_call(
@@ -189,14 +151,14 @@ class ResilientGroup(Group):
             label,
         )
 
-    def _start_composite(
+    def start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
-        seconds = max(self._get_effective_timeout(timeout), _MIN_TIMEOUT)
+        seconds = self._limit_timeout(timeout)
         native = CollectiveRequest(composite.call.operation, targets=composite.targets)
 
-        def begin(group: Group) -> Work:
-            return group._start_composite(composite, seconds, label)
+        def begin(submitter: Submitter) -> Work:
+            return submitter.start_composite(composite, seconds, label)
 
         return self._enqueue_call(
             lambda work: _QueuedCall(
@@ -206,22 +168,7 @@ class ResilientGroup(Group):
             label,
         )
 
-    def _enqueue_call(
-        self, make: Callable[[Work], _QueuedCall], signature: CallSignature, label: str | None
-    ) -> Work:
-        """Number a call and hand over to the loop, under one lock."""
-        source = find_caller()
-        with self.order.lock:
-            if (clash := self.order.find_clash(label)) is not None:
-                self._current._engine.refuse_clash(signature.operation, clash)
-            work = Work(signature, self.order.take(), label, self.name, self._thread.callbacks)
-            self.order.set_latest(work)
-            call = make(work)
-            call.source = source
-            self._post_to_loop(work, self._submit, self._cancel, call)
-        return work
-
-    def _start_p2p(
+    def start_p2p(
         self,
         operation: str,
         array: Array,
@@ -231,8 +178,36 @@ class ResilientGroup(Group):
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        given = self._resolve_timeout(timeout)
-        return self._current._start_p2p(operation, array, result, peer, tag, given, label)
+        seconds = self.order.resolve_timeout(timeout)
+        return self._current.submitter.start_p2p(
+            operation, array, result, peer, tag, seconds, label
+        )
+
+    def skip(self, reason: str) -> None:
+        self._current.submitter.skip(reason)
+
+    def change_ranks(self, kind: str, wanted: int, timeout: CallTimeout) -> None:
+        """Change the group by hand, when the calls made so far have ended."""
+        self.executor.run(self._change_when_idle(kind, wanted, self.order.clip_timeout(timeout)))
+
+    def _limit_timeout(self, timeout: CallTimeout) -> float:
+        return max(self.order.clip_timeout(timeout), _MIN_TIMEOUT)
+
+    def _enqueue_call(
+        self, make: Callable[[Work], _QueuedCall], signature: CallSignature, label: str | None
+    ) -> Work:
+        """Number a call and hand over to the loop, under one lock."""
+        source = find_caller()
+        with self.order.lock:
+            if (clash := self.order.find_clash(label)) is not None:
+                self.engine.refuse_clash(signature.operation, clash)
+            work = Work(signature, self.order.take(), label, self.name, self.executor.callbacks)
+            self.order.set_latest(work)
+            call = make(work)
+            call.source = source
+            work.own(lambda: self.executor.call(self._cancel, call))
+            self.executor.call(self._submit, call)
+        return work
 
     def _submit(self, call: _QueuedCall) -> None:
         self._queue.append(call)
@@ -255,7 +230,7 @@ class ResilientGroup(Group):
                 call.work.succeed(call.result)
             finally:
                 self._spare_buffers, call.backups = call.backups, []
-                self._numbering.release()
+                self.order.release()
 
     async def _perform(self, call: _QueuedCall) -> None:
         """Carry a call out, again if need be; where this raises its arrays are as before."""
@@ -313,14 +288,14 @@ class ResilientGroup(Group):
             group.pass_over(call.work.cancel_reason)
             raise AllhandsError(f"{call.work} was cancelled by this rank")
         if call.begin is not None:
-            return call.begin(group)
+            return call.begin(group.submitter)
         if call.root >= 0:
-            if call.root not in group._engine.ranks:
+            if call.root not in group.submitter.engine.ranks:
                 raise PeerFailed(f"{call.work} cannot end: its root is gone", (call.root,))
-            root = group._engine.ranks.index(call.root)
+            root = group.submitter.engine.ranks.index(call.root)
             if root != native.root:
                 native, build = _change_root(native, root, group)
-        return group._start(native, build, call.result, call.timeout, call.label)
+        return group.submitter.start(native, build, call.result, call.timeout, call.label)
 
     async def _back_up(self, call: _QueuedCall) -> None:
         """Copy the outputs of the call."""
@@ -351,12 +326,12 @@ class ResilientGroup(Group):
                 error.again = functools.partial(self._repeat, call)
                 raise error
             return True
-        old = self.epoch
+        old = self._changer.epoch
         try:
             if self._policy.on_failure == "wait":
-                done = await self._change_group("replace", self._full_size, self.timeout)
+                done = await self._change_group("replace", self._full_size, self.order.timeout)
             else:
-                done = await self._change_group("shrink", 0, self.timeout)
+                done = await self._change_group("shrink", 0, self.order.timeout)
         except CollectiveTimeout as late:
             self._final_failure = PeerFailed(f"{error}; {late}", error.failed_ranks)
             raise _make_final_error(self._final_failure) from late
@@ -369,10 +344,10 @@ class ResilientGroup(Group):
                 return True
             raise _make_final_error(self._final_failure)
         changed = MembershipChanged(
-            f"group {self.name!r} has {self.size} ranks now, this one is rank {self.rank}, and the "
-            "call was made for others; its arrays are as they were",
+            f"group {self.name!r} has {self.size} ranks now, this one is rank "
+            f"{self._current.rank}, and the call was made for others; its arrays are as they were",
             old_epoch=old,
-            new_epoch=self.epoch,
+            new_epoch=self._changer.epoch,
         )
         if done:
             # Others may have been in the next call already: it ends here as it did there.
@@ -383,7 +358,7 @@ class ResilientGroup(Group):
 
     async def _decide_last_call(self) -> bool:
         """Decide on the latest call of a group that will not go on."""
-        decided = await self._decide_group_change("agree", 0, self.timeout)
+        decided = await self._decide_group_change("agree", 0, self.order.timeout)
         self._is_last_call_decided = True
         return self._is_done(decided)
 
@@ -402,23 +377,21 @@ class ResilientGroup(Group):
         """Go on as another group; return whether the latest call is done for all."""
         decided = await self._decide_group_change(kind, wanted, timeout)
         done, before = self._is_done(decided), self._current.name
-        engine = await self._changer.apply_group_change(decided, self.timeout)
-        self._current = Group(engine, self._loop_thread, self.timeout, self._recovery)
-        self._engine = engine
+        engine = await self._changer.apply_group_change(decided, self.order.timeout)
+        self._current = Group(engine, self.executor, self.order.timeout, self._recovery)
         self._returned_calls = self._computed_calls = 0
         self._is_last_call_decided = False
         await self._changer.close_group(before)
         return done
 
     async def _change_when_idle(self, kind: str, wanted: int, timeout: float) -> None:
-        """Change by hand, when the calls made so far have ended."""
         await self.wait_idle()
         await self._change_group(kind, wanted, timeout)
         self._full_size = self.size
 
     def _repeat(self, call: _QueuedCall) -> Work:
         """Repeat a failed call on the remaining ranks."""
-        self.shrink()
+        self.change_ranks("shrink", 0, None)
 
         def make(work: Work) -> _QueuedCall:
             # With the root that it had: its number in the group may be another rank's now.
@@ -453,7 +426,7 @@ def _change_root(
     request: CollectiveRequest, root: int, group: Group
 ) -> tuple[CollectiveRequest, BuildParts]:
     """Return the call with its root renumbered for the changed group."""
-    array, wire = (*request.targets, *request.sources)[0], group._engine.link_cost
+    array, wire = (*request.targets, *request.sources)[0], group.submitter.engine.link_cost
     target = request.targets[0] if request.targets else None
 
     def build(rank: int, size: int) -> list[Part]:

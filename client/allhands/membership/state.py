@@ -10,7 +10,7 @@ from allhands.collectives.arguments import AnyArray, check_array
 from allhands.collectives.reduction import ReduceOp
 from allhands.errors import MembershipChanged, PeerFailed
 from allhands.group.group import Group
-from allhands.membership.resilient import ResilientGroup
+from allhands.membership.resilient_group import ResilientGroup
 
 Scalar = int | float | bool | str | None
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Recovery of groups that lost ranks, for callers on any thread."""
 
-from allhands.group.group import Group
+from allhands.engine.group_engine import GroupEngine
 from allhands.membership.reform import GroupChangeRequest, MembershipChanger
 from allhands.runtime.loop_thread import LoopThread
 
@@ -18,17 +18,16 @@ class RecoveryService:
         )
         return self._thread.run(asking).flag
 
-    def shrink(self, group: str, timeout: float, default: float) -> Group:
+    def shrink(self, group: str, timeout: float, default: float) -> GroupEngine:
         return self._thread.run(self._change_group(group, "shrink", 0, timeout, default))
 
-    def grow(self, group: str, count: int, timeout: float, default: float) -> Group:
+    def grow(self, group: str, count: int, timeout: float, default: float) -> GroupEngine:
         return self._thread.run(self._change_group(group, "grow", count, timeout, default))
 
     async def _change_group(
         self, group: str, kind: str, wanted: int, timeout: float, default: float
-    ) -> Group:
+    ) -> GroupEngine:
         decided = await self._changer.decide_group_change(
             group, GroupChangeRequest(kind, wanted=wanted), timeout
         )
-        engine = await self._changer.apply_group_change(decided, default)
-        return Group(engine, self._thread, default, self)
+        return await self._changer.apply_group_change(decided, default)

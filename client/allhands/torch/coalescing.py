@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout, PeerFailed
-from allhands.group.coalescing import CoalescedWork, CoalescingGroup
+from allhands.group.coalescing import CoalescedWork, coalesce
 from allhands.group.group import Group
 from allhands.torch.error_text import append_gloo_text
 from allhands.torch.options import to_limit
@@ -28,9 +28,7 @@ class CoalescingBlock:
             RuntimeError: calls of the group are being collected already.
         """
         self._stack = contextlib.ExitStack()
-        self._coalescing = self._stack.enter_context(
-            CoalescingGroup.coalesce(group, threading.get_ident())
-        )
+        self._coalescing = self._stack.enter_context(coalesce(group, threading.get_ident()))
 
     def end(self) -> "TorchCoalescedWork":
         """Start the collected calls; adjacent calls of a kind are merged."""

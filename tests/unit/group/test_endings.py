@@ -285,8 +285,8 @@ async def test_the_table_says_where_each_call_was_made(three: InprocWorld) -> No
         return lambda sequence: f"train.py:{10 * sequence} in {place}"
 
     for group in three.groups[:2]:
-        group._engine._failures.find_call_site = says(f"step_{group.rank}")
-    three.groups[2]._engine._failures.find_call_site = lambda sequence: ""
+        group.submitter.engine._failures.find_call_site = says(f"step_{group.rank}")
+    three.groups[2].submitter.engine._failures.find_call_site = lambda sequence: ""
     ended = await wait_outcomes(
         group.all_reduce(ones(4 + group.rank % 2)) for group in three.groups
     )
@@ -532,7 +532,7 @@ async def test_a_peer_that_ran_ahead_and_left_is_not_waited_for(
     """A rank for which such a call is new, because one failed here, wants to hear from all."""
     monkeypatch.setattr(three.ranks[1].mesh, "_answer_call", lambda *_: None)  # it leaves too soon
     await three.call_on_all(lambda group: group.reduce(ones(3), 0))
-    three.groups[2]._engine._link_calls.agreed_signatures.clear()
+    three.groups[2].submitter.engine._link_calls.agreed_signatures.clear()
     await wait_results([three.groups[1].reduce(ones(3), 0)])
     x = ones(3)
     works = [three.groups[2].reduce(ones(3), 0)] if waits else []

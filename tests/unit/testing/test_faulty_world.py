@@ -367,7 +367,7 @@ def test_a_group_that_has_been_closed_is_told_nothing_of_late_frames() -> None:
             await wait_outcomes(works)
             worker = world.ranks[1].worker
             await worker.close_group(first.name)
-            other = first._engine.hash
+            other = first.submitter.engine.hash
             world.ranks[0].worker._mesh.report_corruption(1, MessageKey(other, 1), LINK)
             await asyncio.sleep(1)
             xs = [np.ones(2), np.ones(2)]

@@ -1,0 +1,75 @@
+"""Submission for callers that block: calls run on their own threads where possible."""
+
+import time
+from collections.abc import Mapping
+
+from allhands.collectives.primitive import BuildParts
+from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.signature import Result
+from allhands.engine.routes import Route
+from allhands.engine.work.completed import CompletedWork
+from allhands.engine.work.work import Work
+from allhands.group.queued import Attempt, QueuedSubmitter
+from allhands.runtime.termination import get_cancel_reason
+
+
+class InlineSubmitter(QueuedSubmitter):
+    """Carries calls out on their callers' threads; those that cannot be are queued."""
+
+    waits = True
+
+    def _map_attempts(self) -> Mapping[Route, Attempt]:
+        return {
+            **super()._map_attempts(),
+            Route.INLINE: self._run_over_comm,
+            Route.LENT_LOOP: self._run_on_lent_loop,
+        }
+
+    def _run_over_comm(
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        seconds: float,
+        label: str | None,
+    ) -> Work | None:
+        """Carry a call out over shared memory; None: it is not next in turn, or expired."""
+        comm = self.order.comm
+        if comm is None or seconds <= 0:
+            return None
+        if not request.run(comm, 0, seconds, time.monotonic() + seconds, label):
+            return None
+        return CompletedWork.from_comm(comm, label, self.engine.name, result)
+
+    def _run_on_lent_loop(
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        seconds: float,
+        label: str | None,
+    ) -> Work | None:
+        """Carry a call out over links; None: too large, the loop is not lent, or expired."""
+        engine, executor = self.engine, self.executor
+        if seconds <= 0 or not engine.can_run_inline(request):
+            return None
+        call = request.call
+        begun: list[Work] = []
+
+        def begin() -> bool:
+            with self.order.lock:
+                operation = self._create_operation(request, call, build, result, seconds, label)
+                work = operation.work
+                begun.append(work)
+                work.own(lambda: executor.call(engine.queue.cancel, operation))
+                if not engine.queue.is_next(work.sequence):
+                    executor.call(engine.submit, operation)
+                    return True
+            return engine.queue.run_inline(operation)
+
+        try:
+            return begun[0] if executor.run_on_caller_thread(begin) else None
+        except BaseException as error:  # Ctrl-C came meanwhile
+            for work in begun:
+                work.abandon(get_cancel_reason(type(error).__name__))
+            raise

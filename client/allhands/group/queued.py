@@ -1,0 +1,266 @@
+"""Submission of calls by number: each takes the next one, and runs when its turn comes."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from allhands.collectives import plan
+from allhands.collectives.buffer import Array
+from allhands.collectives.composite_call import CompositeCall, CompositeState, StepBuilder
+from allhands.collectives.part import Part
+from allhands.collectives.primitive import BuildParts, CallTimeout
+from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.signature import CallSignature, Result
+from allhands.deadlines import clip_timeout
+from allhands.engine.failures import call_errors
+from allhands.engine.group_engine import GroupEngine
+from allhands.engine.numbering import Numbering
+from allhands.engine.operation import MonitoredBarrierCall, Operation
+from allhands.engine.p2p.message import P2PRequest, name_message
+from allhands.engine.routes import Route, choose_queue, list_starts
+from allhands.engine.work.completed import CompletedSend
+from allhands.engine.work.split_phase import SplitPhaseWork
+from allhands.engine.work.work import Work
+from allhands.group.interfaces import LoopExecutor
+
+Attempt: TypeAlias = Callable[
+    [CollectiveRequest, BuildParts, Result, float, str | None], Work | None
+]
+"""Starts a call by one route, with the seconds that are left; None: not possible now."""
+
+
+class QueuedSubmitter:
+    """Starts calls without waiting: split-phase, deferred, or queued on the loop."""
+
+    waits = False
+    """Whether callers block on their calls."""
+
+    def __init__(self, engine: GroupEngine, executor: LoopExecutor, order: Numbering) -> None:
+        self.engine = engine
+        self.executor = executor
+        self.order = order
+        attempts = self._map_attempts()
+        self._starts_without_comm, self._starts_with_comm = (
+            tuple(attempts[route] for route in list_starts(waits=self.waits, has_comm=has_comm))
+            for has_comm in (False, True)
+        )
+
+    def start(
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        timeout: CallTimeout,
+        label: str | None,
+    ) -> Work:
+        """Start a call by the first route of `routes` that takes it."""
+        order = self.order
+        seconds = order.clip_timeout(timeout)
+        for attempt in self._starts_without_comm if order.comm is None else self._starts_with_comm:
+            if (work := attempt(request, build, result, seconds, label)) is not None:
+                return work
+        raise AssertionError("the queue takes every call")
+
+    def start_composite(
+        self, composite: CompositeCall, timeout: CallTimeout, label: str | None
+    ) -> Work:
+        """Number a composite call and hand over to the loop, under one lock."""
+        engine = self.engine
+        builder = StepBuilder(
+            engine.name, engine.rank, len(engine.ranks), engine.deterministic, engine.link_cost
+        )
+        return self._submit(
+            CollectiveRequest(composite.call.operation),
+            composite.call,
+            _build_no_parts,
+            None,
+            self.order.clip_timeout(timeout),
+            label,
+            composite_state=CompositeState(composite, builder),
+        )
+
+    def start_monitored_barrier(
+        self, timeout: CallTimeout, wait_all_ranks: bool, label: str | None
+    ) -> Work:
+        return self._submit(
+            CollectiveRequest("barrier"),
+            CallSignature("monitored_barrier"),
+            _build_no_parts,
+            None,
+            self.order.clip_timeout(timeout),
+            label,
+            monitored_barrier=MonitoredBarrierCall(wait_all_ranks),
+        )
+
+    def start_p2p(
+        self,
+        operation: str,
+        array: Array,
+        result: Result,
+        peer: int | None,
+        tag: int,
+        timeout: CallTimeout,
+        label: str | None,
+    ) -> Work:
+        given = self.order.resolve_timeout(timeout)
+        if operation == "send" and peer is not None and (p2p := self.order.p2p) is not None:
+            place = self.engine.ranks.index(peer)
+            if p2p.try_send(array, place, tag, given, label):
+                return CompletedSend(array.nbytes, label, self.engine.name, result)
+        seconds = clip_timeout(given)
+        call = CallSignature("message", str(array.dtype), array.size)
+        work = Work(CallSignature(operation), 0, label, self.engine.name, self.executor.callbacks)
+        work.entry = self.engine.recorder.record_message(
+            operation, array.nbytes, call, peer, tag, label
+        )
+        if seconds <= 0:
+            what = name_message(operation, self.engine.caller_ranks, peer, tag)
+            work.fail(call_errors.build_expired_error(what, work, seconds))
+            return work
+        exchange = P2PRequest(
+            work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
+        )
+        messages = self.engine.p2p_router
+        if (path := messages.shm_path) is None or not path.begin(exchange):
+            with self.order.lock:
+                if (late := messages.shm_path) is None or late is path:
+                    self._post_to_loop(work, messages.start, messages.cancel, exchange)
+                    self.order.queued_messages += 1
+                    return work
+            late.begin(exchange)
+        return work
+
+    def skip(self, reason: str) -> None:
+        request = CollectiveRequest("barrier")
+        with self.order.lock:
+            operation = self._create_operation(
+                request, request.call, plan.barrier, None, self.order.timeout, None
+            )
+            self.executor.call(self.engine.skip, operation, reason)
+
+    # ------------------------------------------------------------ attempts
+
+    def _map_attempts(self) -> Mapping[Route, Attempt]:
+        return {Route.SPLIT_PHASE: self._publish, Route.QUEUE: self._enqueue}
+
+    def _publish(
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        seconds: float,
+        label: str | None,
+    ) -> Work | None:
+        """Start a small split-phase all_reduce over shared memory; None: not possible now.
+
+        Not on the loop, for which its failure would wait.
+        """
+        comm, callbacks = self.order.comm, self.executor.callbacks
+        if request.kind != "all_reduce" or comm is None or callbacks is None:
+            return None
+        engine = self.engine
+        if engine.is_on_loop:
+            return None
+        posted = comm.start_all_reduce(
+            request.targets[0], request.op, seconds, label, request.shape
+        )
+        if posted is None:
+            return None
+        work = SplitPhaseWork(
+            request.call, posted, request.nbytes, result, label, engine.name, callbacks
+        )
+        work.own(lambda: self.executor.call(engine.queue.cancel_shm_call, work))
+        return work
+
+    def _enqueue(
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        seconds: float,
+        label: str | None,
+    ) -> Work:
+        """Number a call, and let it wait for its turn."""
+        return self._submit(request, request.call, build, result, seconds, label)
+
+    # ------------------------------------------------------------ numbers and queues
+
+    def _submit(
+        self,
+        request: CollectiveRequest,
+        signature: CallSignature,
+        build: BuildParts,
+        result: Result,
+        seconds: float,
+        label: str | None,
+        *,
+        composite_state: CompositeState | None = None,
+        monitored_barrier: MonitoredBarrierCall | None = None,
+    ) -> Work:
+        """Number a call and hand over to its queue, under one lock."""
+        callbacks = self.executor.callbacks
+        with self.order.lock:
+            operation = self._create_operation(request, signature, build, result, seconds, label)
+            operation.composite_state = composite_state
+            operation.monitored_barrier = monitored_barrier
+            work = operation.work
+            if seconds <= 0 and monitored_barrier is None:
+                operation.is_cancelled = True  # its number is used up, as on the other ranks
+                work.fail(call_errors.build_expired_error(repr(work), work, seconds))
+            route = choose_queue(
+                operation,
+                has_comm=self.order.comm is not None,
+                has_callbacks=callbacks is not None,
+            )
+            if route is Route.DEFERRED and self._try_defer(operation):
+                return work
+            self._post_to_loop(work, self.engine.submit, self.engine.queue.cancel, operation)
+        return work
+
+    def _create_operation(
+        self,
+        request: CollectiveRequest,
+        signature: CallSignature,
+        build: BuildParts,
+        result: Result,
+        seconds: float,
+        label: str | None,
+    ) -> Operation:
+        """Give a call its number, with the order's lock held."""
+        signature, engine = signature.with_label(label), self.engine
+        if (clash := self.order.find_clash(label)) is not None:
+            engine.refuse_clash(signature.operation, clash)
+        work = Work(signature, self.order.take(), label, engine.name, self.executor.callbacks)
+        work.waiting_thread = threading.get_ident() if self.waits else 0
+        self.order.set_latest(work)
+        work.entry = engine.recorder.record_call(
+            signature.operation, work.sequence, request.nbytes, signature, label
+        )
+        return Operation(
+            work, signature, request, build, result, seconds, time.monotonic() + seconds
+        )
+
+    def _try_defer(self, operation: Operation) -> bool:
+        """Queue a call over shared memory outside the loop; return whether possible."""
+        callbacks, queue = self.executor.callbacks, self.engine.queue
+        assert callbacks is not None, "chosen only with threads for callbacks"
+        if not queue.get_deferred_calls(callbacks).add(operation):
+            return False
+        operation.work.own(lambda: self.executor.call(queue.cancel, operation))
+        return True
+
+    def _post_to_loop(
+        self,
+        work: Work,
+        start: Callable[..., None],
+        cancel: Callable[..., None],
+        item: object,
+    ) -> None:
+        work.own(lambda: self.executor.call(cancel, item))
+        self.executor.call(start, item)
+
+
+def _build_no_parts(rank: int, size: int) -> list[Part]:
+    """Return no parts: the call is not a single collective over links."""
+    return []
