@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
@@ -23,82 +23,116 @@ _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _ALL_SIZES = "8B,1KiB,64KiB,1MiB,16MiB,64MiB"
 
 
-# Long by its options: Typer reads them from the parameters.
+_OpsOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help=f"Operations, comma-separated: {', '.join(cells.CONVENTIONS)}; all: those "
+        "that every contender has."
+    ),
+]
+
+_RanksOption: TypeAlias = Annotated[str, typer.Option(help="Numbers of ranks, comma-separated.")]
+
+_SizesOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help=f"Bytes of the array that each rank brings, comma-separated; all: {_ALL_SIZES}."
+    ),
+]
+
+_DtypesOption: TypeAlias = Annotated[
+    str, typer.Option(help=f"Types, comma-separated: {', '.join(cells.DTYPES)}.")
+]
+
+_VsOption: TypeAlias = Annotated[
+    str, typer.Option(help="Peers to measure beside: gloo, openmpi, mpich; mpi: what is there.")
+]
+
+_VariantsOption: TypeAlias = Annotated[
+    str, typer.Option(help=f"Ways to use allhands: {', '.join(ALLHANDS)}.")
+]
+
+_BudgetOption: TypeAlias = Annotated[
+    float, typer.Option(min=0.0, help="Seconds for each cell of the table; 5 rounds at least.")
+]
+
+_GlooPythonOption: TypeAlias = Annotated[
+    str,
+    typer.Option(envvar="ALLHANDS_BENCH_GLOO_PYTHON", help="A Python with torch; else this."),
+]
+
+_OpenmpiPythonOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        envvar="ALLHANDS_BENCH_OPENMPI_PYTHON",
+        help="A Python with mpi4py for Open MPI; else this.",
+    ),
+]
+
+_MpichPythonOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        envvar="ALLHANDS_BENCH_MPICH_PYTHON", help="A Python with mpi4py for MPICH; else this."
+    ),
+]
+
+_NetnsOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--netns",
+        help="Measure between two hosts, made of network namespaces; as root, beside gloo.",
+    ),
+]
+
+_RateOption: TypeAlias = Annotated[
+    str, typer.Option(help="With --netns, what the cable carries: 1gbit, 10gbit, ...; none.")
+]
+
+_RanksPerHostOption: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="With --netns, how many ranks each of the hosts has.")
+]
+
+_PlotOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="Draw latency and bandwidth by size; FILE.png or .svg."),
+]
+
+_LoadOption: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="Measure nothing; show what was saved. May be repeated.",
+    ),
+]
+
+_SaveOption: TypeAlias = Annotated[
+    Path | None, typer.Option(dir_okay=False, help="Write the result as JSON to this file too.")
+]
+
+_OutputOption: TypeAlias = Annotated[
+    str, typer.Option("-o", "--output", help="How to print the result: table or json.")
+]
+
+
 def bench_command(
-    ops: Annotated[
-        str,
-        typer.Option(
-            help=f"Operations, comma-separated: {', '.join(cells.CONVENTIONS)}; all: those "
-            "that every contender has."
-        ),
-    ] = "all_reduce",
-    ranks: Annotated[str, typer.Option(help="Numbers of ranks, comma-separated.")] = "2,4",
-    sizes: Annotated[
-        str,
-        typer.Option(
-            help=f"Bytes of the array that each rank brings, comma-separated; all: {_ALL_SIZES}."
-        ),
-    ] = "8B,1MiB,64MiB",
-    dtypes: Annotated[
-        str, typer.Option(help=f"Types, comma-separated: {', '.join(cells.DTYPES)}.")
-    ] = "float32",
-    vs: Annotated[
-        str, typer.Option(help="Peers to measure beside: gloo, openmpi, mpich; mpi: what is there.")
-    ] = "",
-    variants: Annotated[
-        str, typer.Option(help=f"Ways to use allhands: {', '.join(ALLHANDS)}.")
-    ] = "allhands",
-    budget: Annotated[
-        float, typer.Option(min=0.0, help="Seconds for each cell of the table; 5 rounds at least.")
-    ] = 2.0,
-    gloo_python: Annotated[
-        str,
-        typer.Option(envvar="ALLHANDS_BENCH_GLOO_PYTHON", help="A Python with torch; else this."),
-    ] = "",
-    openmpi_python: Annotated[
-        str,
-        typer.Option(
-            envvar="ALLHANDS_BENCH_OPENMPI_PYTHON",
-            help="A Python with mpi4py for Open MPI; else this.",
-        ),
-    ] = "",
-    mpich_python: Annotated[
-        str,
-        typer.Option(
-            envvar="ALLHANDS_BENCH_MPICH_PYTHON", help="A Python with mpi4py for MPICH; else this."
-        ),
-    ] = "",
-    netns: Annotated[
-        bool,
-        typer.Option(
-            "--netns",
-            help="Measure between two hosts, made of network namespaces; as root, beside gloo.",
-        ),
-    ] = False,
-    rate: Annotated[
-        str, typer.Option(help="With --netns, what the cable carries: 1gbit, 10gbit, ...; none.")
-    ] = "1gbit",
-    ranks_per_host: Annotated[
-        int, typer.Option(min=1, help="With --netns, how many ranks each of the hosts has.")
-    ] = 1,
-    plot: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Draw latency and bandwidth by size; FILE.png or .svg."),
-    ] = None,
-    load: Annotated[
-        list[Path] | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="Measure nothing; show what was saved. May be repeated.",
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write the result as JSON to this file too.")
-    ] = None,
-    output: Annotated[
-        str, typer.Option("-o", "--output", help="How to print the result: table or json.")
-    ] = "table",
+    ops: _OpsOption = "all_reduce",
+    ranks: _RanksOption = "2,4",
+    sizes: _SizesOption = "8B,1MiB,64MiB",
+    dtypes: _DtypesOption = "float32",
+    vs: _VsOption = "",
+    variants: _VariantsOption = "allhands",
+    budget: _BudgetOption = 2.0,
+    gloo_python: _GlooPythonOption = "",
+    openmpi_python: _OpenmpiPythonOption = "",
+    mpich_python: _MpichPythonOption = "",
+    netns: _NetnsOption = False,
+    rate: _RateOption = "1gbit",
+    ranks_per_host: _RanksPerHostOption = 1,
+    plot: _PlotOption = None,
+    load: _LoadOption = None,
+    save: _SaveOption = None,
+    output: _OutputOption = "table",
 ) -> None:
     """Time collective operations; systems take turns in one run, ranks are processes.
 
@@ -128,6 +162,11 @@ def bench_command(
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         with _open_hosts(netns, rate) as (hosts, link):
             result = _measure(table, launchers, budget, hosts, link)
+    _write(result, save, plot, output)
+    _fail_if_wrong(result)
+
+
+def _write(result: "Report", save: Path | None, plot: Path | None, output: str) -> None:
     if save is not None:
         save.write_text(json.dumps(result, indent=1) + "\n")
     if plot is not None:
@@ -136,7 +175,6 @@ def bench_command(
         typer.echo(json.dumps(result, indent=2))
     else:
         _print_table(result)
-    _fail_if_wrong(result)
 
 
 def _load_reports(paths: Sequence[Path]) -> "Report":

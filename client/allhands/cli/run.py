@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -26,90 +26,116 @@ _PYTHON = sys.executable, "-u"
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?t?)?")
 
 
-# Long by its options: Typer reads them from the parameters.
+_ProgramArgument: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SCRIPT [ARGS]...",
+        help="A Python script (with -m: a module) and its arguments; `python` may go before.",
+    ),
+]
+
+_CountOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--nproc", "-n", metavar="N", help="How many ranks to start on this host."),
+]
+
+_ModuleOption: TypeAlias = Annotated[
+    bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")
+]
+
+_CoordinatorOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="ah://HOST:PORT[/JOB] of a running coordinator; else ALLHANDS_URL, else one is "
+        "embedded in the launcher.",
+    ),
+]
+
+_JobOption: TypeAlias = Annotated[
+    str | None, typer.Option(help="Name of the job; else made from the script's.")
+]
+
+_NodesOption: TypeAlias = Annotated[
+    int, typer.Option("--nnodes", metavar="K", help="How many launchers make up the world.")
+]
+
+_NodeOption: TypeAlias = Annotated[
+    int, typer.Option("--node-rank", metavar="I", help="Which of them this is, from 0.")
+]
+
+_TeeOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        file_okay=False,
+        help="Keep a copy of each rank's output, both streams, in DIR/rank-K.log.",
+    ),
+]
+
+_MinSizeOption: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--min-size",
+        metavar="L",
+        min=0,
+        help="Let ranks fail as long as L of them run or have ended well; else none may.",
+    ),
+]
+
+_AdvertiseOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST",
+        help="Name or address under which ranks on other hosts reach those of this one; else "
+        "ALLHANDS_ADVERTISE, else it is found.",
+    ),
+]
+
+_InterfaceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Network interface on which the ranks listen for each other; else "
+        "ALLHANDS_INTERFACE, else the one on the way to the coordinator.",
+    ),
+]
+
+_PortRangeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--port-range",
+        metavar="LOW-HIGH",
+        help="Ports on which the ranks listen, two each; else ALLHANDS_PORT_RANGE, else any.",
+    ),
+]
+
+_GraceOption: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--grace",
+        metavar="SECONDS",
+        min=0,
+        help="How long ranks may take to end after SIGTERM, before SIGKILL.",
+    ),
+]
+
+
 def run_command(
-    program: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SCRIPT [ARGS]...",
-            help="A Python script (with -m: a module) and its arguments; `python` may go before.",
-        ),
-    ] = None,
-    count: Annotated[
-        int | None,
-        typer.Option("--nproc", "-n", metavar="N", help="How many ranks to start on this host."),
-    ] = None,
-    is_module: Annotated[
-        bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")
-    ] = False,
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="ah://HOST:PORT[/JOB] of a running coordinator; else ALLHANDS_URL, else one is "
-            "embedded in the launcher.",
-        ),
-    ] = None,
-    job: Annotated[
-        str | None, typer.Option(help="Name of the job; else made from the script's.")
-    ] = None,
-    nodes: Annotated[
-        int, typer.Option("--nnodes", metavar="K", help="How many launchers make up the world.")
-    ] = 1,
-    node: Annotated[
-        int, typer.Option("--node-rank", metavar="I", help="Which of them this is, from 0.")
-    ] = 0,
-    tee: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            file_okay=False,
-            help="Keep a copy of each rank's output, both streams, in DIR/rank-K.log.",
-        ),
-    ] = None,
-    min_size: Annotated[
-        int,
-        typer.Option(
-            "--min-size",
-            metavar="L",
-            min=0,
-            help="Let ranks fail as long as L of them run or have ended well; else none may.",
-        ),
-    ] = 0,
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST",
-            help="Name or address under which ranks on other hosts reach those of this one; else "
-            "ALLHANDS_ADVERTISE, else it is found.",
-        ),
-    ] = None,
-    interface: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Network interface on which the ranks listen for each other; else "
-            "ALLHANDS_INTERFACE, else the one on the way to the coordinator.",
-        ),
-    ] = None,
-    port_range: Annotated[
-        str | None,
-        typer.Option(
-            "--port-range",
-            metavar="LOW-HIGH",
-            help="Ports on which the ranks listen, two each; else ALLHANDS_PORT_RANGE, else any.",
-        ),
-    ] = None,
+    program: _ProgramArgument = None,
+    count: _CountOption = None,
+    is_module: _ModuleOption = False,
+    coordinator: _CoordinatorOption = None,
+    job: _JobOption = None,
+    nodes: _NodesOption = 1,
+    node: _NodeOption = 0,
+    tee: _TeeOption = None,
+    min_size: _MinSizeOption = 0,
+    advertise: _AdvertiseOption = None,
+    interface: _InterfaceOption = None,
+    port_range: _PortRangeOption = None,
     insecure: InsecureOption = False,
-    grace: Annotated[
-        float,
-        typer.Option(
-            "--grace",
-            metavar="SECONDS",
-            min=0,
-            help="How long ranks may take to end after SIGTERM, before SIGKILL.",
-        ),
-    ] = GRACE_SECONDS,
+    grace: _GraceOption = GRACE_SECONDS,
 ) -> None:
     """Launch the ranks of a job on this host.
 
