@@ -12,7 +12,7 @@ from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
 from allhands.escapes import escape_line
 
 if TYPE_CHECKING:
-    from allhands.coordinator.client import JobReports
+    from allhands.coordinator.job_reports import JobReports
     from allhands.errors import AllhandsError
 
 _MAX_LAST = 1 << 20

@@ -4,29 +4,27 @@ import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
 import grpc
 
-from allhands.coordinator import report_codec
 from allhands.coordinator.attempts import explain_unavailable
-from allhands.coordinator.diagnosis import Diagnosis, RankReport, diagnose
+from allhands.coordinator.diagnosis import Diagnosis, diagnose
 from allhands.coordinator.endpoint import (
     ChannelConfig,
     Endpoint,
     configure_channel,
     find_coordinator,
-    translate_error,
-    translate_status,
 )
 from allhands.coordinator.job_codec import read_job
+from allhands.coordinator.job_reports import JobReports, read_reports
 from allhands.coordinator.kv.blocking import KvConnectionPool
 from allhands.coordinator.kv.calls import KvCallError, KvPort, describe_call, read_kv_port
 from allhands.coordinator.kv.values import encode
 from allhands.coordinator.status import JobStatus, MemberStatus
+from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks, kv_verbs
 from allhands_proto.codec import decode_compare_set
@@ -40,19 +38,6 @@ _Reply = TypeVar("_Reply")
 
 DIAGNOSED_OPERATIONS = 32
 """Of each group: what runs, and some before."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobReports:
-    """Reports of the ranks of a job, and the reasons for missing ones.
-
-    A lost or departed rank's report is the last one, made at its failure or departure.
-    """
-
-    job: JobStatus
-    reports: Mapping[int, RankReport]
-    missing: Mapping[int, str]
-    """Of ranks of which there is no report."""
 
 
 def connect(
@@ -333,26 +318,16 @@ class Control:
         """
         request = wire.CollectReportsRequest(job=name or self._require_job(), operations=operations)
         limit = self._timeout if timeout is None else to_seconds(timeout)
-        job: JobStatus | None = None
-        told: dict[int, RankReport] = {}
-        absences: dict[int, str] = {}
         try:
-            for reply in self._calls.CollectReports(
-                request, timeout=limit, metadata=self._channel_config.metadata
-            ):
-                if reply.HasField("job"):
-                    job = read_job(reply.job)
-                elif reply.report.missing_reason and not reply.report.report:
-                    absences[reply.report.rank] = reply.report.missing_reason
-                elif (report := report_codec.decode(reply.report.report, operations)) is None:
-                    absences[reply.report.rank] = "its report makes no sense here"
-                else:
-                    told[reply.report.rank] = report
+            return read_reports(
+                self._calls.CollectReports(
+                    request, timeout=limit, metadata=self._channel_config.metadata
+                ),
+                operations,
+            )
         except grpc.RpcError as error:
             doing = f"collect the reports of job {request.job!r}"
             raise self._translate(error, doing) from error
-        assert job is not None  # it comes first
-        return JobReports(job, told, absences)
 
     def diagnose(self, name: str | None = None, *, timeout: Timeout | None = None) -> Diagnosis:
         """Collect the ranks' positions, and return a diagnosis of waiting and late ranks.

@@ -1,7 +1,7 @@
-"""Endpoints of coordinators: URL, token, channel, translation of errors.
+"""Endpoints of coordinators: URL, token, channel.
 
-Every caller of the coordinator, synchronous or asyncio, dials and translates errors here. The
-calls themselves are in `client` and `session`.
+Every caller of the coordinator, synchronous or asyncio, dials here. The calls are in `client` and
+`session`, the translation of their errors in `status_errors`.
 """
 
 import socket
@@ -13,17 +13,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from allhands.errors import (
-    AllhandsError,
-    CoordinatorUnavailable,
-    JoinRefused,
-    NotFound,
-    PermissionDenied,
-    Refused,
-    StoreTimeout,
-    Unauthenticated,
-)
-from allhands.escapes import escape_lines
+from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks, notice
 from allhands_proto.certificates import make_client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
@@ -285,88 +275,3 @@ def configure_channel(endpoint: Endpoint) -> ChannelConfig:
     if endpoint.tls_name:
         options += (("grpc.ssl_target_name_override", endpoint.tls_name),)
     return ChannelConfig(endpoint, endpoint.address.target, credentials, options, metadata)
-
-
-def translate_error(
-    error: grpc.RpcError,
-    action: str,
-    *,
-    target: str,
-    refused: type[AllhandsError] = Refused,
-    reason: str = "",
-) -> Exception:
-    """Return the allhands exception of a failed call; raise it `from` the gRPC error.
-
-    The arguments are those of `translate_status`.
-    """
-    return translate_status(
-        error.code(), error.details() or "", action, target=target, refused=refused, reason=reason
-    )
-
-
-def translate_status(
-    code: grpc.StatusCode,
-    details: str,
-    action: str,
-    *,
-    target: str,
-    refused: type[AllhandsError] = Refused,
-    reason: str = "",
-) -> Exception:
-    """Return the allhands exception of a gRPC status.
-
-    `action` describes the call, as in "wait for keys 'a', 'b' of job 'j'"; `target` is the
-    coordinator's `host:port`. `refused` is the class for calls that contradict another rank's; a
-    join passes `JoinRefused`, which then covers INVALID_ARGUMENT (a rank outside the world) too.
-    `reason` is the problem found by a probe of an unreachable coordinator.
-
-        DEADLINE_EXCEEDED                    StoreTimeout
-        UNAVAILABLE, CANCELLED               CoordinatorUnavailable
-        UNAUTHENTICATED                      Unauthenticated
-        PERMISSION_DENIED                    PermissionDenied
-        NOT_FOUND                            NotFound, also a LookupError
-        INVALID_ARGUMENT, OUT_OF_RANGE,      ValueError
-          RESOURCE_EXHAUSTED (too large)
-        ALREADY_EXISTS, FAILED_PRECONDITION  `refused`
-        ABORTED                              `refused`
-        anything else                        AllhandsError that names the code
-    """
-    said = f"{action}: {escape_lines(details)}"  # of whoever answers there
-    match code:
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return StoreTimeout(f"timeout: {said}")
-        case grpc.StatusCode.UNAVAILABLE if reason:
-            return CoordinatorUnavailable(f"{reason} ({said})")
-        case grpc.StatusCode.UNAVAILABLE:
-            return CoordinatorUnavailable(
-                f"the coordinator at {target} is not available ({said}); start one with "
-                "`allhands serve`, or check its address and whether it speaks TLS (ALLHANDS_TLS_CA)"
-            )
-        case grpc.StatusCode.CANCELLED:
-            return CoordinatorUnavailable(
-                f"the call to the coordinator at {target} was cut off ({said})"
-            )
-        case grpc.StatusCode.UNAUTHENTICATED:
-            return Unauthenticated(
-                f"the coordinator at {target} wants its token ({said}): set ALLHANDS_TOKEN"
-            )
-        case grpc.StatusCode.PERMISSION_DENIED:
-            return PermissionDenied(f"the coordinator at {target} does not allow this: {said}")
-        case grpc.StatusCode.NOT_FOUND:
-            return NotFound(said)
-        case grpc.StatusCode.INVALID_ARGUMENT if issubclass(refused, JoinRefused):
-            return refused(said)
-        case (
-            grpc.StatusCode.INVALID_ARGUMENT
-            | grpc.StatusCode.OUT_OF_RANGE
-            | grpc.StatusCode.RESOURCE_EXHAUSTED
-        ):
-            return ValueError(said)
-        case (
-            grpc.StatusCode.ALREADY_EXISTS
-            | grpc.StatusCode.FAILED_PRECONDITION
-            | grpc.StatusCode.ABORTED
-        ):
-            return refused(said)
-        case _:
-            return AllhandsError(f"the coordinator at {target} failed with {code.name}: {said}")

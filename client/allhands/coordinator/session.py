@@ -12,10 +12,11 @@ import grpc
 import grpc.aio
 
 from allhands.coordinator import report_codec
-from allhands.coordinator.endpoint import ChannelConfig, translate_error
+from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.session_listener import SessionListener, make_heartbeat
 from allhands.coordinator.session_requests import INQUIRY_SECONDS, SessionRequests
+from allhands.coordinator.status_errors import translate_error
 from allhands.coordinator.world_member import WorldMember, read_member
 from allhands.errors import (
     AllhandsError,

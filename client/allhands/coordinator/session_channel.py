@@ -3,7 +3,8 @@
 import grpc
 import grpc.aio
 
-from allhands.coordinator.endpoint import ChannelConfig, translate_error
+from allhands.coordinator.endpoint import ChannelConfig
+from allhands.coordinator.status_errors import translate_error
 from allhands.errors import (
     CoordinatorUnavailable,
 )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import grpc
 import grpc.aio
 
-from allhands.coordinator.endpoint import ChannelConfig, translate_error
+from allhands.coordinator.endpoint import ChannelConfig
+from allhands.coordinator.status_errors import translate_error
 from allhands.errors import (
     CollectiveTimeout,
     CoordinatorUnavailable,

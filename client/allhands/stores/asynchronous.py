@@ -12,13 +12,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from allhands.coordinator.attempts import explain_unavailable
-from allhands.coordinator.endpoint import (
-    Endpoint,
-    configure_channel,
-    tls_context,
-    translate_error,
-    translate_status,
-)
+from allhands.coordinator.endpoint import Endpoint, configure_channel, tls_context
 from allhands.coordinator.kv.asynchronous import AsyncKvConnection
 from allhands.coordinator.kv.blocking import CONNECT_SECONDS
 from allhands.coordinator.kv.calls import (
@@ -28,6 +22,7 @@ from allhands.coordinator.kv.calls import (
     read_kv_port,
 )
 from allhands.coordinator.kv.values import encode, pair_up
+from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks, kv_verbs
 from allhands_proto.framing import MalformedFrame

@@ -15,8 +15,8 @@ from allhands.coordinator.endpoint import (
     configure_channel,
     find_coordinator,
     parse_url,
-    translate_error,
 )
+from allhands.coordinator.status_errors import translate_error
 from allhands_proto.notice import Notice, post
 
 # ---------------------------------------------------------------- URLs

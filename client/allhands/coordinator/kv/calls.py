@@ -63,7 +63,7 @@ def read_kv_port(description: wire.CoordinatorDescription) -> KvPort | None:
 
 
 class KvCallError(Exception):
-    """A key-value call failed with a gRPC status; see `endpoint.translate_status`."""
+    """A key-value call failed with a gRPC status; see `status_errors`."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)

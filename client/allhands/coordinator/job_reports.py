@@ -1,0 +1,42 @@
+"""Reports of the ranks of a job, as a client collects them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from allhands.coordinator import report_codec
+from allhands.coordinator.diagnosis import RankReport
+from allhands.coordinator.job_codec import read_job
+from allhands.coordinator.status import JobStatus
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+
+@dataclass(frozen=True, slots=True)
+class JobReports:
+    """Reports of the ranks of a job, and the reasons for missing ones.
+
+    A lost or departed rank's report is the last one, made at its failure or departure.
+    """
+
+    job: JobStatus
+    reports: Mapping[int, RankReport]
+    missing: Mapping[int, str]
+    """Of ranks of which there is no report."""
+
+
+def read_reports(replies: Iterable[wire.CollectReportsReply], operations: int) -> JobReports:
+    """Read the replies of one request, with `operations` of each group."""
+    job: JobStatus | None = None
+    reports: dict[int, RankReport] = {}
+    absences: dict[int, str] = {}
+    for reply in replies:
+        rank = reply.report.rank
+        if reply.HasField("job"):
+            job = read_job(reply.job)
+        elif reply.report.missing_reason and not reply.report.report:
+            absences[rank] = reply.report.missing_reason
+        elif (report := report_codec.decode(reply.report.report, operations)) is None:
+            absences[rank] = "its report makes no sense here"
+        else:
+            reports[rank] = report
+    assert job is not None  # it comes first
+    return JobReports(job, reports, absences)

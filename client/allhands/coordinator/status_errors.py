@@ -1,0 +1,92 @@
+"""Translation of a coordinator's gRPC status to the errors of allhands."""
+
+from collections.abc import Callable, Mapping
+
+import grpc
+
+from allhands.errors import (
+    AllhandsError,
+    CoordinatorUnavailable,
+    JoinRefused,
+    NotFound,
+    PermissionDenied,
+    Refused,
+    StoreTimeout,
+    Unauthenticated,
+)
+from allhands.escapes import escape_lines
+
+_Code = grpc.StatusCode
+
+_ERRORS: Mapping[grpc.StatusCode, tuple[Callable[[str], Exception], str]] = {
+    _Code.DEADLINE_EXCEEDED: (StoreTimeout, "timeout: {said}"),
+    _Code.UNAVAILABLE: (
+        CoordinatorUnavailable,
+        "the coordinator at {target} is not available ({said}); start one with `allhands serve`, "
+        "or check its address and whether it speaks TLS (ALLHANDS_TLS_CA)",
+    ),
+    _Code.CANCELLED: (
+        CoordinatorUnavailable,
+        "the call to the coordinator at {target} was cut off ({said})",
+    ),
+    _Code.UNAUTHENTICATED: (
+        Unauthenticated,
+        "the coordinator at {target} wants its token ({said}): set ALLHANDS_TOKEN",
+    ),
+    _Code.PERMISSION_DENIED: (
+        PermissionDenied,
+        "the coordinator at {target} does not allow this: {said}",
+    ),
+    _Code.NOT_FOUND: (NotFound, "{said}"),
+    _Code.INVALID_ARGUMENT: (ValueError, "{said}"),
+    _Code.OUT_OF_RANGE: (ValueError, "{said}"),
+    _Code.RESOURCE_EXHAUSTED: (ValueError, "{said}"),  # a message too large
+}
+_OTHER = (AllhandsError, "the coordinator at {target} failed with {code.name}: {said}")
+_DISAGREEMENTS = {_Code.ALREADY_EXISTS, _Code.FAILED_PRECONDITION, _Code.ABORTED}
+
+
+def translate_error(
+    error: grpc.RpcError,
+    action: str,
+    *,
+    target: str,
+    refused: type[AllhandsError] = Refused,
+    reason: str = "",
+) -> Exception:
+    """Return the allhands exception of a failed call; raise it `from` the gRPC error.
+
+    The arguments are those of `translate_status`.
+    """
+    return translate_status(
+        error.code(), error.details() or "", action, target=target, refused=refused, reason=reason
+    )
+
+
+def translate_status(
+    code: grpc.StatusCode,
+    details: str,
+    action: str,
+    *,
+    target: str,
+    refused: type[AllhandsError] = Refused,
+    reason: str = "",
+) -> Exception:
+    """Return the allhands exception of a gRPC status.
+
+    Args:
+        action: description of the call, as in "wait for keys 'a', 'b' of job 'j'".
+        target: the coordinator's `host:port`.
+        refused: class for calls that contradict another rank's; a join passes `JoinRefused`, which
+            then covers INVALID_ARGUMENT (a rank outside the world) too.
+        reason: the problem found by a probe of an unreachable coordinator.
+    """
+    said = f"{action}: {escape_lines(details)}"  # of whoever answers there
+    if code is _Code.UNAVAILABLE and reason:
+        return CoordinatorUnavailable(f"{reason} ({said})")
+    if code in _DISAGREEMENTS or (
+        code is _Code.INVALID_ARGUMENT and issubclass(refused, JoinRefused)
+    ):
+        return refused(said)
+    kind, text = _ERRORS.get(code, _OTHER)
+    return kind(text.format(said=said, target=target, code=code))
