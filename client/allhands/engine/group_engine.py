@@ -112,21 +112,7 @@ class GroupEngine:
             self.recorder,
             self._on_clash,
         )
-        context = EngineContext(
-            name,
-            self.ranks,
-            rank,
-            self.hash,
-            config.deterministic,
-            mesh,
-            directory,
-            self.order,
-            self.recorder,
-            self._progress,
-            self._failures,
-            self._channel,
-            self._job_thread,
-        )
+        context = self._make_context(mesh)
         self._watchdog = Watchdog(context)
         self._result_check = self._make_result_check(mesh) if config.verify else None
         self._hierarchical_runner = self._make_hierarchical_runner(config, mesh)
@@ -142,19 +128,39 @@ class GroupEngine:
         self.queue = CallQueue(
             context, self._watchdog, self._link_calls, self._runner, self._result_check
         )
-        self.p2p_router = P2PRouter(
-            name,
+        self.p2p_router = self._make_p2p_router(mesh, losses)
+        self.events = GroupEvents(context, self._watchdog, self.p2p_router, lambda: self.progress)
+
+    def _make_context(self, mesh: Mesh) -> EngineContext:
+        return EngineContext(
+            self.name,
             self.ranks,
-            rank,
+            self.rank,
+            self.hash,
+            self.deterministic,
+            mesh,
+            self._directory,
+            self.order,
+            self.recorder,
+            self._progress,
+            self._failures,
+            self._channel,
+            self._job_thread,
+        )
+
+    def _make_p2p_router(self, mesh: Mesh, losses: FailureLog) -> P2PRouter:
+        return P2PRouter(
+            self.name,
+            self.ranks,
+            self.rank,
             self.order,
             self._channel,
-            P2POverLinks(self.hash, self.ranks, rank, mesh, directory, losses),
-            directory,
+            P2POverLinks(self.hash, self.ranks, self.rank, mesh, self._directory, losses),
+            self._directory,
             losses,
             lambda: self._progress.last_ended,
             self.caller_ranks,
         )
-        self.events = GroupEvents(context, self._watchdog, self.p2p_router, lambda: self.progress)
 
     def _make_result_check(self, mesh: Mesh) -> ResultCheck:
         return ResultCheck(
