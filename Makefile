@@ -75,8 +75,8 @@ sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also und
 
 # ---------------------------------------------------------------- lint
 
-.PHONY: lint lint-style lint-types lint-imports lint-c lint-wire lint-container
-lint: lint-style lint-types lint-imports lint-c lint-wire lint-container ## Check all but behaviour
+.PHONY: lint lint-style lint-types lint-imports lint-faces lint-c lint-wire lint-container
+lint: lint-style lint-types lint-imports lint-faces lint-c lint-wire lint-container ## Check all but behaviour
 
 lint-style: $(VENV)/.has-dev
 	$(BIN)/ruff check --quiet
@@ -89,6 +89,9 @@ lint-types: $(VENV)/.has-dev
 
 lint-imports: $(VENV)/.has-dev
 	$(BIN)/lint-imports
+
+lint-faces: $(VENV)/.has-dev
+	$(BIN)/python client/generate_faces.py --check
 
 C_SOURCES := $(wildcard client/allhands/native/*/*.[ch] tests/native/*.c)
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
@@ -114,6 +117,10 @@ lint-container: $(VENV)/.has-dev
 	$(BIN)/shellcheck --external-sources $(SHELL_SCRIPTS)
 
 # ---------------------------------------------------------------- more
+
+.PHONY: faces
+faces: $(VENV)/.has-dev ## Generate the plain and awaited collectives anew from the methods of groups
+	$(BIN)/python client/generate_faces.py
 
 .PHONY: proto
 proto: $(VENV)/.has-dev ## Generate the wire code anew from the .proto files

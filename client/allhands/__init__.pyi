@@ -13,13 +13,11 @@ from .api.coalescing import coalescing as coalescing
 from .api.collectives import all_gather as all_gather
 from .api.collectives import all_gather_into_tensor as all_gather_into_tensor
 from .api.collectives import all_reduce as all_reduce
-from .api.collectives import all_reduce_init as all_reduce_init
 from .api.collectives import all_to_all as all_to_all
 from .api.collectives import all_to_all_single as all_to_all_single
 from .api.collectives import barrier as barrier
 from .api.collectives import broadcast as broadcast
 from .api.collectives import gather as gather
-from .api.collectives import monitored_barrier as monitored_barrier
 from .api.collectives import reduce as reduce
 from .api.collectives import reduce_scatter as reduce_scatter
 from .api.collectives import reduce_scatter_tensor as reduce_scatter_tensor
@@ -44,6 +42,7 @@ from .api.groups import new_subgroups_by_enumeration as new_subgroups_by_enumera
 from .api.groups import round_robin as round_robin
 from .api.groups import shrink_group as shrink_group
 from .api.groups import split_group as split_group
+from .api.monitored_barrier import monitored_barrier as monitored_barrier
 from .api.node import get_node_local_rank as get_node_local_rank
 from .api.objects import all_gather_object as all_gather_object
 from .api.objects import broadcast_object_list as broadcast_object_list
@@ -58,6 +57,7 @@ from .api.p2p import irecv as irecv
 from .api.p2p import isend as isend
 from .api.p2p import recv as recv
 from .api.p2p import send as send
+from .api.persistent import all_reduce_init as all_reduce_init
 from .api.process_groups import process_group as process_group
 from .api.ragged import all_gather_v as all_gather_v
 from .api.ragged import all_to_all_v as all_to_all_v

@@ -177,8 +177,8 @@ MUTATIONS: Final = (
         21,
         "all_reduce takes the largest by default",
         "api/collectives.py",
-        "def all_reduce(\n    x: AnyArray,\n    op: ReduceOp = ReduceOp.SUM,\n    group:",
-        "def all_reduce(\n    x: AnyArray,\n    op: ReduceOp = ReduceOp.MAX,\n    group:",
+        "def all_reduce(\n    x: AnyArray | SparseArray,\n    op: ReduceOp = ReduceOp.SUM,",
+        "def all_reduce(\n    x: AnyArray | SparseArray,\n    op: ReduceOp = ReduceOp.MAX,",
     ),
     Mutation(
         22,
@@ -331,17 +331,17 @@ MUTATIONS: Final = (
         42,
         "all_to_all_single takes equal shares whatever is said",
         "collectives/primitive.py",
-        'recv = self._count_elements(output, output_split_sizes, "output_split_sizes")',
-        'recv = self._count_elements(output, None, "output_split_sizes")',
+        'count_elements(output, output_split_sizes, "output_split_sizes", self.size)',
+        'count_elements(output, None, "output_split_sizes", self.size)',
     ),
     Mutation(
         43,
         "all_to_all of one rank does nothing",
         "api/collectives.py",
-        "    return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout,",
+        "    return wait_or_return(found.all_to_all(outputs, inputs, **options), async_op)",
         "    if found.size == 1:\n"
         "        return None\n"
-        "    return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout,",
+        "    return wait_or_return(found.all_to_all(outputs, inputs, **options), async_op)",
     ),
     Mutation(
         44,

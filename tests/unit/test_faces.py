@@ -1,17 +1,29 @@
 """The plain calls and those of asyncio are the same: names, parameters, defaults, descriptions."""
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import allhands as ah
 from allhands.aio import AsyncGroup, AsyncWorld
-from allhands.api import coalesced, collectives, objects, ragged, scans
+from allhands.api import (
+    coalesced,
+    collectives,
+    monitored_barrier,
+    objects,
+    persistent,
+    ragged,
+    scans,
+)
 from surface.describe import list_parameters
 
-MODULES = (collectives, coalesced, ragged, scans, objects)
+ROOT = Path(__file__).parents[2]
+MODULES = (collectives, coalesced, ragged, scans, objects, persistent, monitored_barrier)
 ELSEWHERE = {
     "broadcast_object_list": "the list is called values",
     "all_reduce_init": "a persistent call is waited for by its own methods",
@@ -47,6 +59,11 @@ def test_the_calls_of_both_faces_have_been_found() -> None:
     assert len(SHARED) == 25
     assert {"all_reduce", "barrier", "scan", "all_gather_v"} <= {*SHARED}
     assert all(hasattr(ah, name) for name in ELSEWHERE)
+
+
+def test_generated_calls_are_as_the_methods_of_groups_describe_them() -> None:
+    """`make faces` generates them anew."""
+    subprocess.run([sys.executable, ROOT / "client/generate_faces.py", "--check"], check=True)
 
 
 @pytest.mark.parametrize("name", SHARED)

@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from typing import Any
 
 from allhands.api.default_world import AnyGroup, require_world
 from allhands.engine.work.work import Work
@@ -109,3 +110,8 @@ def wait_or_return(work: Work, async_op: bool) -> Work | None:
         work.abandon(get_cancel_reason(type(interruption).__name__))
         raise
     return None
+
+
+def wait_result(work: Work, async_op: bool) -> Any:
+    """Return the result of a call, or its work with `async_op`."""
+    return work if async_op else wait_or_return(work, False) or work.result()

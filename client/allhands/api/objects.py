@@ -15,9 +15,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from allhands.api.calls import resolve_group, to_group_rank, wait_or_return
+from allhands.api.calls import resolve_group, to_group_rank, wait_or_return, wait_result
 from allhands.api.default_world import AnyGroup, require_world
-from allhands.api.ragged import wait_result
 from allhands.data.serializer import check_size
 from allhands.options import CallOptions
 

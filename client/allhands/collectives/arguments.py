@@ -219,6 +219,17 @@ def check_splits(sizes: Sequence[int] | None, name: str, rows: int, size: int) -
     return numbers
 
 
+def count_elements(
+    array: AnyArray, splits: Sequence[int] | None, name: str, group_size: int
+) -> list[int]:
+    """Turn split sizes in rows of `array` into counts of elements; None: equal shares."""
+    if array.ndim == 0:
+        raise ValueError("all_to_all_single splits dimension 0: a 0-d array has none")
+    rows = check_splits(splits, name, array.shape[0], group_size)
+    width = array.size // array.shape[0] if array.shape[0] else 0
+    return [count * width for count in rows]
+
+
 def get_span(array: Array) -> tuple[int, int]:
     """Return where the memory of a contiguous array begins and ends."""
     start = int(array.__array_interface__["data"][0])

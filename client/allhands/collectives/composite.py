@@ -26,7 +26,7 @@ BROADCAST_BYTES = 256 << 20
 
 
 class Composed(ABC, Generic[T_co]):
-    """Checks the arguments of each of them and begins it."""
+    """Checks the arguments of each composite and begins it; raises as `Collectives` does."""
 
     objects: ObjectSerializer
     """How objects travel."""
@@ -53,25 +53,52 @@ class Composed(ABC, Generic[T_co]):
     # ------------------------------------------------------------ sizes that others do not know
 
     def all_gather_v(self, x: AnyArray, **options: Unpack[CallOptions]) -> T_co:
-        """Give the arrays of all ranks, of any shapes and one dtype, as a list of new arrays."""
+        """Return every rank's `x`, of any shapes, as a list of new arrays.
+
+        Results are new arrays, which the caller owns.
+
+        Args:
+            x: array of any shape, contiguous or not; one dtype on all ranks.
+        """
         return self._begin_composite(vector.all_gather(_check_source(x, "x")), options)
 
     def gather_v(self, x: AnyArray, dst: int, **options: Unpack[CallOptions]) -> T_co:
-        """Give the arrays of all ranks, of any shapes and one dtype, to `dst`; None elsewhere."""
+        """Return every rank's `x`, of any shapes, on rank `dst`; None elsewhere.
+
+        Results are new arrays, which the caller owns.
+
+        Args:
+            x: array of any shape, contiguous or not; one dtype on all ranks.
+            dst: rank in the group.
+        """
         root = self._check_root(dst, "dst")
         return self._begin_composite(vector.gather(_check_source(x, "x"), root), options)
 
     def scatter_v(
         self, scatter_list: Sequence[AnyArray] | None, src: int, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Give each rank its array of those on `src`, of any shapes and one dtype; others: None."""
+        """Return this rank's array, of any shape, of the list on rank `src`.
+
+        Results are new arrays, which the caller owns.
+
+        Args:
+            scatter_list: on `src` one array for each rank, of any shapes and one dtype; None
+                elsewhere.
+            src: rank in the group.
+        """
         root = self._check_root(src, "src")
         arrays = self._check_root_list(root, scatter_list, "scatter_list")
         blocks = None if arrays is None else self._check_blocks_v(arrays, "scatter_list")
         return self._begin_composite(vector.scatter(blocks, root), options)
 
     def all_to_all_v(self, inputs: Sequence[AnyArray], **options: Unpack[CallOptions]) -> T_co:
-        """Give `inputs[j]` to rank j, and a list of what all ranks give; shapes may differ."""
+        """Send `inputs[j]` to rank j; return the arrays received, by rank.
+
+        Results are new arrays, which the caller owns.
+
+        Args:
+            inputs: one array for each rank, of any shapes and one dtype; only read.
+        """
         return self._begin_composite(
             vector.all_to_all(self._check_blocks_v(inputs, "inputs")), options
         )
@@ -82,9 +109,13 @@ class Composed(ABC, Generic[T_co]):
         op: ReduceOp = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Give the combination of what all ranks have in `inputs[rank]`, in the order of ranks.
+        """Return the reduction of all ranks' `inputs` at this rank's index.
 
-        Each of the inputs may have another shape, the same on all ranks.
+        Results are new arrays, which the caller owns.
+
+        Args:
+            inputs: one array of a numeric dtype for each rank; shapes differ among items, not
+                ranks.
         """
         blocks = self._check_blocks_v(inputs, "inputs")
         check(op, blocks[0].dtype)
@@ -95,14 +126,29 @@ class Composed(ABC, Generic[T_co]):
     def scan(
         self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Overwrite `x` with the combination of ranks 0 to this one, in their order."""
+        """Overwrite `x` with the reduction of `x` of ranks 0 to this one.
+
+        A failed call leaves `x` as it was. AVG is not defined. Errors are as for `all_reduce`.
+
+        Args:
+            x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
+                ranks.
+        """
         array = arguments.check_target(x, "x")
         return self._begin_composite(scans.scan(array, op, exclusive=False, result=x), options)
 
     def exscan(
         self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Overwrite `x` with the combination of the ranks before this one; rank 0 keeps its own."""
+        """Overwrite `x` with the reduction of `x` of the ranks before this one.
+
+        Rank 0 keeps its own `x`. A failed call leaves `x` as it was. AVG is not defined. Errors are
+        as for `all_reduce`.
+
+        Args:
+            x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
+                ranks.
+        """
         array = arguments.check_target(x, "x")
         return self._begin_composite(scans.scan(array, op, exclusive=True, result=x), options)
 
@@ -114,7 +160,13 @@ class Composed(ABC, Generic[T_co]):
         op: ReduceOp = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Overwrite each of the arrays, of any dtypes, with the combination of all ranks'."""
+        """Overwrite each array with the reduction of all ranks' arrays.
+
+        A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+        Args:
+            arrays: C-contiguous, writeable arrays of one numeric dtype; same shapes on all ranks.
+        """
         found = coalesced.check_targets(arrays, "arrays", in_place=True)
         return self._begin_composite(
             coalesced.all_reduce(found, _get_shapes(arrays), op, arrays), options
@@ -127,9 +179,15 @@ class Composed(ABC, Generic[T_co]):
         buffer_size: int = BROADCAST_BYTES,
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Overwrite each of the arrays, of any dtypes, with that of rank `src`.
+        """Overwrite each array with that of rank `src`, in few messages.
 
-        They travel in buckets of one dtype and `buffer_size` bytes, an array that is longer alone.
+        A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+        Args:
+            arrays: C-contiguous, writeable arrays of any dtypes; same shapes and dtypes on all
+                ranks.
+            src: rank in the group.
+            buffer_size: bytes of a bucket of one dtype; a longer array travels alone.
         """
         root = self._check_root(src, "src")
         if buffer_size < 1:
@@ -144,7 +202,14 @@ class Composed(ABC, Generic[T_co]):
         inputs: Sequence[AnyArray],
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Fill `output_lists[j]`, arrays like the inputs, with those that rank j gives."""
+        """Fill `output_lists[j]` with the inputs of rank j.
+
+        A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+        Args:
+            output_lists: for each rank a list of C-contiguous, writeable arrays like `inputs`.
+            inputs: arrays of one dtype, same shapes on all ranks; only read.
+        """
         places = [
             coalesced.check_list(one, f"output_lists[{rank}]")
             for rank, one in enumerate(
@@ -169,7 +234,14 @@ class Composed(ABC, Generic[T_co]):
         inputs: Sequence[AnyArray],
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Fill each of `outputs`, `size` times as long as its input, with every rank's, by rank."""
+        """Fill each output with every rank's input, in rank order.
+
+        A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+        Args:
+            outputs: C-contiguous, writeable arrays, each of its input's size times the group's.
+            inputs: arrays of any dtypes, same shapes and dtypes on all ranks; only read.
+        """
         targets = coalesced.check_targets(outputs, "outputs")
         _check_count(targets, "outputs", inputs)
         sources = _check_sources(inputs, "inputs", targets)
@@ -187,7 +259,14 @@ class Composed(ABC, Generic[T_co]):
         op: ReduceOp = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Overwrite each of `outputs` with this rank's share of the combination of its input."""
+        """Overwrite each output with this rank's block of its reduction.
+
+        A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+        Args:
+            outputs: C-contiguous, writeable arrays, same shapes and dtypes on all ranks.
+            inputs: arrays, each of its output's size times the group's; block j is for rank j.
+        """
         targets = coalesced.check_targets(outputs, "outputs")
         _check_count(targets, "outputs", inputs)
         sources = _check_sources(inputs, "inputs", targets)
@@ -203,9 +282,9 @@ class Composed(ABC, Generic[T_co]):
     def all_reduce_sparse(
         self, x: SparseArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Let `x` hold the combination of all ranks', as if they were dense; equal shapes.
+        """Overwrite sparse `x` with the reduction of all ranks' `x`, as if dense.
 
-        It has new `indices`, each once and in order, and new `values` then.
+        Its `indices` are then new, each once and in order, and its `values`; shapes are equal.
         """
         check_options("all_reduce_sparse", options)
         return self._begin_composite(sparse.all_reduce(x, op), options)
@@ -213,12 +292,12 @@ class Composed(ABC, Generic[T_co]):
     # ------------------------------------------------------------ objects
 
     def all_gather_object(self, value: object, **options: Unpack[CallOptions]) -> T_co:
-        """Give a list of every rank's object; `objects` says which there may be."""
+        """Return every rank's object, in rank order."""
         data = self.objects.encode(value)
         return self._begin_composite(object_calls.all_gather(data, self.objects), options)
 
     def gather_object(self, value: object, dst: int, **options: Unpack[CallOptions]) -> T_co:
-        """Give a list of every rank's object to rank `dst`; None elsewhere."""
+        """Return every rank's object on rank `dst`; None elsewhere."""
         root = self._check_root(dst, "dst")
         data = self.objects.encode(value)
         return self._begin_composite(object_calls.gather(data, root, self.objects), options)
@@ -226,7 +305,10 @@ class Composed(ABC, Generic[T_co]):
     def scatter_object(
         self, values: Sequence[object] | None, src: int, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Give each rank its object of the list on `src`; None elsewhere."""
+        """Return this rank's object of the list on rank `src`.
+
+        `values` is None on the other ranks.
+        """
         root = self._check_root(src, "src")
         given = self._check_root_list(root, values, "the list of objects")
         data = None if given is None else [self.objects.encode(one) for one in given]
@@ -235,7 +317,7 @@ class Composed(ABC, Generic[T_co]):
     def broadcast_object_list(
         self, values: list[Any], src: int, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Overwrite the items of the list with those that rank `src` has; equal lengths."""
+        """Overwrite the items of `values` with the items of rank `src`; return `values`."""
         root = self._check_root(src, "src")
         if not isinstance(values, list) or not values:
             raise ValueError(f"the list of objects must be a list that is not empty: {values!r}")

@@ -37,7 +37,16 @@ BuildParts = Callable[[int, int], list[Part]]
 
 
 class Collectives(ABC, Generic[T_co]):
-    """Checks the arguments of each collective and begins it, whatever that means."""
+    """Checks the arguments of each collective and begins it, whatever that means.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+
+    The begun call fails with:
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: arrays to be written are undefined unless the
+            error's `outputs_intact` is true.
+    """
 
     deterministic: bool
     """Whether reductions over links give the bits that they give over shared memory."""
@@ -77,10 +86,13 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         """Begin a checked reduction with an operation that the native core does not know."""
 
-    # ------------------------------------------------------------ whole arrays
-
     def broadcast(self, x: AnyArray, src: int, **options: Unpack[CallOptions]) -> T_co:
-        """Overwrite `x` with that of rank `src`; equal dtypes and sizes."""
+        """Overwrite `x` on every rank with the `x` of rank `src`.
+
+        Args:
+            x: array of any shape and plain dtype, C-contiguous and writeable; same on all ranks.
+            src: rank in the group.
+        """
         array = arguments.check_target(x, "x")
         root = self._check_root(src, "src")
         native = CollectiveRequest(
@@ -96,7 +108,15 @@ class Collectives(ABC, Generic[T_co]):
     def all_reduce(
         self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Overwrite `x` on every rank with the combination of all, the same bits everywhere."""
+        """Overwrite `x` on every rank with the reduction of all ranks' `x`.
+
+        All ranks get the same bits.
+
+        Args:
+            x: array of any shape and numeric dtype, C-contiguous and writeable; same shape and
+                dtype on all ranks. A sparse array receives new indices and values.
+            op: SUM, AVG, MIN, MAX and others; see `ReduceOp`.
+        """
         array = arguments.check_target(x, "x")
         check(op, array.dtype)
         native = CollectiveRequest(
@@ -113,7 +133,13 @@ class Collectives(ABC, Generic[T_co]):
     def reduce(
         self, x: AnyArray, dst: int, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Overwrite `x` on rank `dst` with the combination of all; elsewhere it is only read."""
+        """Overwrite `x` on rank `dst` with the reduction of all ranks' `x`.
+
+        Args:
+            x: array of any shape and numeric dtype, same on all ranks. C-contiguous and writeable
+                on `dst`; elsewhere only read.
+            dst: rank in the group.
+        """
         root = self._check_root(dst, "dst")
         is_root = root == self.rank
         array = arguments.check_target(x, "x") if is_root else arguments.check_source(x, "x")
@@ -131,8 +157,6 @@ class Collectives(ABC, Generic[T_co]):
             options,
         )
 
-    # ------------------------------------------------------------ blocks
-
     def gather(
         self,
         x: AnyArray,
@@ -140,7 +164,13 @@ class Collectives(ABC, Generic[T_co]):
         dst: int,
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
+        """Fill `gather_list` on rank `dst` with every rank's `x`, in rank order.
+
+        Args:
+            x: array of any shape and dtype, same on all ranks; only read.
+            gather_list: on `dst` one C-contiguous array like `x` for each rank; None elsewhere.
+            dst: rank in the group.
+        """
         root = self._check_root(dst, "dst")
         targets = self._check_root_arrays(
             root, gather_list, "gather_list", x, arguments.check_targets
@@ -164,7 +194,13 @@ class Collectives(ABC, Generic[T_co]):
         src: int,
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Overwrite `x` with this rank's array of the `scatter_list` on `src`; None elsewhere."""
+        """Overwrite `x` with this rank's array of `scatter_list` on rank `src`.
+
+        Args:
+            x: C-contiguous, writeable array of any shape and dtype, same on all ranks.
+            scatter_list: on `src` one array like `x` for each rank, only read; None elsewhere.
+            src: rank in the group.
+        """
         root = self._check_root(src, "src")
         target = arguments.check_target(x, "x")
         sources = self._check_root_arrays(
@@ -188,7 +224,12 @@ class Collectives(ABC, Generic[T_co]):
     def all_gather(
         self, outputs: list[AnyArray], x: AnyArray, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Fill `outputs`, one array for each rank, with every rank's `x`."""
+        """Fill `outputs` with every rank's `x`, in rank order.
+
+        Args:
+            outputs: one C-contiguous, writeable array of the size and dtype of `x` for each rank.
+            x: array of any shape and dtype, same on all ranks; only read.
+        """
         targets = arguments.check_targets(outputs, "outputs", self.size)
         source, *targets = arguments.unify_dtypes(
             [arguments.check_source(x, "x", targets), *targets]
@@ -208,9 +249,11 @@ class Collectives(ABC, Generic[T_co]):
     def all_gather_into_tensor(
         self, output: AnyArray, x: AnyArray, **options: Unpack[CallOptions]
     ) -> T_co:
-        """Fill `output`, `size` times as long as `x`, with every rank's `x`, by rank.
+        """Fill `output` with every rank's `x`, concatenated in rank order.
 
-        Its shape may be that of `x` stacked or concatenated, or any other of that many elements.
+        Args:
+            output: C-contiguous, writeable array of group size times `x.size` elements.
+            x: array of any shape and dtype, same on all ranks; only read.
         """
         target = arguments.check_target(output, "output")
         source, target = arguments.unify_dtypes([arguments.check_source(x, "x", [target]), target])
@@ -237,7 +280,12 @@ class Collectives(ABC, Generic[T_co]):
         op: ReduceOp = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Overwrite `output` with the combination of what all ranks hold in `inputs[rank]`."""
+        """Overwrite `output` with the reduction of all ranks' `inputs[rank]`.
+
+        Args:
+            output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
+            inputs: one array of the size of `output` for each rank; only read.
+        """
         target = arguments.check_target(output, "output")
         sources = arguments.check_sources(inputs, "inputs", self.size, [target])
         self._check_blocks(sources, "inputs", target, "output")
@@ -259,7 +307,13 @@ class Collectives(ABC, Generic[T_co]):
         op: ReduceOp = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Overwrite `output` with this rank's share of the combination of every rank's `x`."""
+        """Overwrite `output` with this rank's block of the reduction of `x`.
+
+        Args:
+            output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
+            x: array of `output.size` times the group's size elements; block j is for rank j. Only
+                read.
+        """
         target = arguments.check_target(output, "output")
         source = arguments.check_source(x, "x", [target])
         self._check_whole(source, "x", target, "output")
@@ -278,7 +332,13 @@ class Collectives(ABC, Generic[T_co]):
     def all_to_all(
         self, outputs: list[AnyArray], inputs: list[AnyArray], **options: Unpack[CallOptions]
     ) -> T_co:
-        """Give `inputs[j]` to rank j and fill `outputs[j]` with what it gives; sizes may differ."""
+        """Send `inputs[j]` to rank j and receive rank j's block in `outputs[j]`.
+
+        Args:
+            outputs: one C-contiguous, writeable array for each rank, of the size that the rank
+                sends.
+            inputs: one array for each rank, of any sizes and one dtype; only read.
+        """
         targets = arguments.check_targets(outputs, "outputs", self.size)
         sources = arguments.check_sources(inputs, "inputs", self.size, targets)
         both = arguments.unify_dtypes([*targets, *sources])
@@ -298,19 +358,21 @@ class Collectives(ABC, Generic[T_co]):
         input_split_sizes: Sequence[int] | None = None,
         **options: Unpack[CallOptions],
     ) -> T_co:
-        """Give rank j its rows of `x` and fill this rank's rows of `output` with its own.
+        """Send each rank its rows of `x` and receive its rows in `output`.
 
         Args:
-            output_split_sizes: rows (of dimension 0) that come from each rank; None: equal shares.
-            input_split_sizes: rows that go to each rank; None: equal shares.
+            output: C-contiguous, writeable array; rows are along dimension 0.
+            x: C-contiguous array of the same dtype; only read.
+            output_split_sizes: rows received from each rank; None: equal shares.
+            input_split_sizes: rows sent to each rank; None: equal shares.
         """
         if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
             raise InvalidArgument("Tensors must be contiguous: x is not C-contiguous")
         target = arguments.check_target(output, "output")
         source = arguments.check_source(x, "x", [target])
         arguments.check_same_dtype(target, "output", source, "x")
-        recv = self._count_elements(output, output_split_sizes, "output_split_sizes")
-        send = self._count_elements(x, input_split_sizes, "input_split_sizes")
+        recv = arguments.count_elements(output, output_split_sizes, "output_split_sizes", self.size)
+        send = arguments.count_elements(x, input_split_sizes, "input_split_sizes", self.size)
         if send[self.rank] != recv[self.rank]:
             raise ValueError(
                 f"this rank gives itself {send[self.rank]} elements and expects {recv[self.rank]}"
@@ -320,10 +382,11 @@ class Collectives(ABC, Generic[T_co]):
         )
 
     def barrier(self, **options: Unpack[CallOptions]) -> T_co:
-        """End when every rank has called it; calls before it have ended by then."""
-        return self._begin_call(CollectiveRequest("barrier"), plan.barrier, None, options)
+        """Return when every rank of the group has called `barrier`.
 
-    # ------------------------------------------------------------ inside
+        Earlier calls on the group have ended by then. Arguments and errors are as for `all_reduce`.
+        """
+        return self._begin_call(CollectiveRequest("barrier"), plan.barrier, None, options)
 
     def _begin_call(
         self, request: CollectiveRequest, build: BuildParts, result: Result, options: CallOptions
@@ -423,16 +486,6 @@ class Collectives(ABC, Generic[T_co]):
                 f"this rank gives itself {send} elements in inputs[{self.rank}] and expects "
                 f"{recv} in outputs[{self.rank}]"
             )
-
-    def _count_elements(
-        self, array: AnyArray, splits: Sequence[int] | None, name: str
-    ) -> list[int]:
-        """Turn split sizes in rows into counts of elements."""
-        if array.ndim == 0:
-            raise ValueError("all_to_all_single splits dimension 0: a 0-d array has none")
-        rows = arguments.check_splits(splits, name, array.shape[0], self.size)
-        width = array.size // array.shape[0] if array.shape[0] else 0
-        return [count * width for count in rows]
 
 
 def _get_shape(x: AnyArray, source: Array) -> Shape:
