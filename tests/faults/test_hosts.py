@@ -4,17 +4,19 @@ import os
 import re
 import signal
 import subprocess
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
 from allhands.bench import netns
 from allhands.bench.launchers import BenchHost
+from programs import hosts as programs
+from programs.deaths import call_forever
 from support.ranks.addresses import free_port
-from support.ranks.processes import Cluster, Process
+from support.ranks.processes import Cluster, Process, Program
 
 Span = Callable[..., list[Process]]
 Spread = Callable[..., list[Process]]
@@ -31,31 +33,31 @@ def hosts() -> Iterator[tuple[BenchHost, BenchHost]]:
 
 @pytest.fixture
 def span(spread: Spread, hosts: tuple[BenchHost, BenchHost]) -> Span:
-    """Give a function that runs a script in a world whose ranks are on the hosts named."""
+    """Give a function that runs a program in a world whose ranks are on the hosts named."""
 
-    def start(places: str, script: str) -> list[Process]:
+    def start(places: str, program: Program, *arguments: Any) -> list[Process]:
         shared = {
             "WORLD_SIZE": str(len(places)),
             "MASTER_ADDR": hosts["ab".index(places[0])].address,
             "MASTER_PORT": PORT,
             **CREDENTIALS,
         }
-        return spread(
-            places, script, *({**shared, "RANK": str(rank)} for rank in range(len(places)))
-        )
+        environments = [{**shared, "RANK": str(rank)} for rank in range(len(places))]
+        return spread(places, environments, program, *arguments)
 
     return start
 
 
 @pytest.fixture
 def spread(cluster: Cluster, hosts: tuple[BenchHost, BenchHost]) -> Spread:
-    """Give a function that runs a script on the hosts named, with an environment for each."""
+    """Give a function that runs a program on the hosts named, with an environment for each."""
 
-    def start(places: str, script: str, *environments: Mapping[str, str]) -> list[Process]:
+    def start(
+        places: str, environments: Iterable[Mapping[str, str]], program: Program, *arguments: Any
+    ) -> list[Process]:
         return [
             cluster.start(
-                ENTER.format(pid=pid_of(hosts["ab".index(place)])) + textwrap.dedent(script),
-                **environment,
+                program, *arguments, holder=pid_of(hosts["ab".index(place)]), **environment
             )
             for place, environment in zip(places, environments, strict=True)
         ]
@@ -63,65 +65,26 @@ def spread(cluster: Cluster, hosts: tuple[BenchHost, BenchHost]) -> Spread:
     return start
 
 
-def pid_of(host: BenchHost) -> str:
+@pytest.fixture
+def serve(cluster: Cluster, hosts: tuple[BenchHost, BenchHost]) -> Callable[[str], Process]:
+    """Give a function that starts a daemon on host a, which listens at the address named."""
+
+    def start(address: str) -> Process:
+        options = ("--listen", f"{address}:{PORT}", "--insecure")
+        return cluster.serve(*options, holder=pid_of(hosts[0]), ALLHANDS_TOKEN="sesame")
+
+    return start
+
+
+def pid_of(host: BenchHost) -> int:
     """Return the process that holds the namespaces of a host."""
-    return host.command_prefix[host.command_prefix.index("--target") + 1]
+    return int(host.command_prefix[host.command_prefix.index("--target") + 1])
 
 
 PORT = str(free_port())
 """Of loopback here; nobody else listens in those namespaces."""
 
 CREDENTIALS = {"ALLHANDS_TOKEN": "sesame", "ALLHANDS_INSECURE": "1"}
-
-ENTER = """
-import ctypes
-for kind in ("net", "uts"):
-    with open(f"/proc/{pid}/ns/{{kind}}") as space:
-        assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) == 0, ctypes.get_errno()
-"""
-
-EVERY_OPERATION = """
-ah.init_process_group(timeout=40)
-me, size = ah.get_rank(), ah.get_world_size()
-said = set()
-
-def check(found, wanted, what):
-    assert np.array_equal(found, wanted), (what, length)
-
-def run(what, call):
-    work = call()
-    work.wait()
-    said.add((what, work.explain()))
-
-for length in (0, 1, 6_000, 100_001, 2_000_003):
-    base = np.arange(length) % 11
-    total = base * (size * (size + 1) // 2)
-    for dtype in ("float32", "float16", "int64") if length < 1000_000 else ("float32",):
-        for op, wanted in ((ah.ReduceOp.SUM, total), (ah.ReduceOp.MAX, base * size)):
-            x = (base * (me + 1)).astype(dtype)
-            run("all_reduce", lambda: ah.all_reduce(x, op, async_op=True))
-            check(x, wanted, "all_reduce")
-    x = (base * (me + 1)).astype(np.float64)
-    ah.all_reduce(x, ah.ReduceOp.AVG)
-    check(x, total / size, "average")
-    for root in range(size):
-        x = base + me
-        run("broadcast", lambda: ah.broadcast(x, root, async_op=True))
-        check(x, base + root, "broadcast")
-        x = base * (me + 1)
-        run("reduce", lambda: ah.reduce(x, root, async_op=True))
-        check(x, total if me == root else base * (me + 1), "reduce")
-    out = np.zeros(size * length, np.int16)
-    mine = (base + me).astype(np.int16)
-    run("all_gather", lambda: ah.all_gather_into_tensor(out, mine, async_op=True))
-    check(out, np.concatenate([base + rank for rank in range(size)]), "all_gather")
-    share = np.zeros(length, np.int16)
-    run("reduce_scatter", lambda: ah.reduce_scatter_tensor(share, out, async_op=True))
-    check(share, (base + me) * size, "reduce_scatter")
-    run("barrier", lambda: ah.barrier(async_op=True))
-tell("said", all=sorted(said))
-ah.destroy_process_group()
-"""
 
 
 def explained(ranks: list[Process]) -> dict[str, set[str]]:
@@ -138,7 +101,7 @@ def explained(ranks: list[Process]) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("places", ["aabb", "abab"])
 def test_even_hosts_share_memory_inside_and_rings_between(span: Span, places: str) -> None:
-    said = explained(span(places, EVERY_OPERATION))
+    said = explained(span(places, programs.call_every_operation))
     assert said["all_reduce"] == {
         "2 hosts of 2 ranks: all_reduce in shared memory, all_reduce across hosts",
         "2 hosts of 2 ranks: all_reduce in shared memory, all_reduce across hosts, "
@@ -152,7 +115,7 @@ def test_even_hosts_share_memory_inside_and_rings_between(span: Span, places: st
 
 
 def test_uneven_hosts_let_one_rank_each_speak(span: Span) -> None:
-    said = explained(span("aab", EVERY_OPERATION))
+    said = explained(span("aab", programs.call_every_operation))
     assert said["all_reduce"] == {
         "2 hosts of 2/1 ranks: reduce in shared memory, all_reduce across hosts, "
         "broadcast in shared memory",
@@ -163,24 +126,10 @@ def test_uneven_hosts_let_one_rank_each_speak(span: Span) -> None:
     assert "barrier" not in said
 
 
-FOREVER = """
-ah.init_process_group(timeout=40)
-x = np.ones({length}, np.float32)
-ah.all_reduce(x)
-tell("running", pid=os.getpid())
-def forever():
-    while True:
-        ah.all_reduce(x)
-tell("failed", **failure(forever))
-hear()
-os._exit(0)
-"""
-
-
 @pytest.mark.parametrize("victim", [1, 2])
 @pytest.mark.parametrize("length", [2, 4 << 20])
 def test_a_killed_rank_is_named_on_both_hosts(span: Span, length: int, victim: int) -> None:
-    ranks = span("aabb", FOREVER.format(length=length))
+    ranks = span("aabb", call_forever, length)
     pids = [rank.expect("running")["pid"] for rank in ranks]
     os.kill(pids[victim], signal.SIGKILL)
     for survivor in (rank for at, rank in enumerate(ranks) if at != victim):
@@ -193,23 +142,7 @@ def test_a_killed_rank_is_named_on_both_hosts(span: Span, length: int, victim: i
 
 @pytest.mark.parametrize("length", [8_000, 1 << 20])
 def test_a_rank_that_does_not_come_is_named_on_both_hosts(span: Span, length: int) -> None:
-    ranks = span(
-        "aabb",
-        f"""
-        ah.init_process_group(timeout=20)
-        x = np.ones({length}, np.float32)
-        if ah.get_rank() == 1:
-            hear()
-            tell("late", **failure(lambda: ah.all_reduce(x, timeout=0.5, label="step 7")))
-        else:
-            tell("late", **failure(lambda: ah.all_reduce(x, timeout=1.5, label="step 7")))
-            hear()
-        y = np.full({length}, ah.get_rank() + 1.0)
-        ah.all_reduce(y)
-        tell("sum", right=bool((y == 10).all()))
-        ah.destroy_process_group()
-        """,
-    )
+    ranks = span("aabb", programs.come_late, length, 1.5, 0.5)
     for rank in (0, 2, 3):
         told = ranks[rank].expect("late")
         assert told["error"] == "CollectiveTimeout", told
@@ -225,23 +158,7 @@ def test_a_rank_that_does_not_come_is_named_on_both_hosts(span: Span, length: in
 
 
 def test_who_comes_when_its_neighbour_has_given_the_call_up_is_told(span: Span) -> None:
-    ranks = span(
-        "aabb",
-        """
-        ah.init_process_group(timeout=40)
-        x = np.ones(1 << 20, np.float32)
-        if ah.get_rank() == 1:
-            hear()
-            tell("late", **failure(lambda: ah.all_reduce(x)))
-        else:
-            tell("late", **failure(lambda: ah.all_reduce(x, timeout=0.5)))
-            hear()
-        y = np.full(1 << 20, ah.get_rank() + 1.0)
-        ah.all_reduce(y)
-        tell("sum", right=bool((y == 10).all()))
-        ah.destroy_process_group()
-        """,
-    )
+    ranks = span("aabb", programs.come_late, 1 << 20, 0.5, 40)
     for rank in (0, 2, 3):
         assert ranks[rank].expect("late")["error"] == "CollectiveTimeout"
     ranks[1].say()
@@ -257,32 +174,9 @@ def test_who_comes_when_its_neighbour_has_given_the_call_up_is_told(span: Span) 
 
 
 @pytest.mark.parametrize("odd", [0, 3])
-@pytest.mark.parametrize(
-    ("usual", "unusual"),
-    [
-        ("ah.all_reduce(np.ones(5))", "ah.all_reduce(np.ones(4))"),
-        ("ah.all_reduce(np.ones(1 << 20))", "ah.all_reduce(np.ones(1 << 20), ah.ReduceOp.MAX)"),
-        ("ah.barrier()", "ah.broadcast(np.ones(5), 1)"),
-        ("ah.all_reduce(np.ones(1 << 20))", "ah.all_to_all_single(np.ones(4), np.ones(4))"),
-    ],
-)
-def test_different_calls_are_told_apart_on_both_hosts(
-    span: Span, usual: str, unusual: str, odd: int
-) -> None:
-    ranks = span(
-        "aabb",
-        f"""
-        ah.init_process_group(timeout=20)
-        call = (lambda: {unusual}) if ah.get_rank() == {odd} else (lambda: {usual})
-        tell("different", **failure(call))
-        for length in (1, 100_000):
-            y = np.full(length, ah.get_rank() + 1.0)
-            ah.all_reduce(y)
-            assert (y == 10).all()
-        tell("sum")
-        ah.destroy_process_group()
-        """,
-    )
+@pytest.mark.parametrize("what", programs.DIFFERENT)
+def test_different_calls_are_told_apart_on_both_hosts(span: Span, what: str, odd: int) -> None:
+    ranks = span("aabb", programs.call_different, what, odd)
     texts = []
     for rank in ranks:
         told = rank.expect("different")
@@ -296,22 +190,7 @@ def test_different_calls_are_told_apart_on_both_hosts(
 
 
 def test_ranks_on_different_hosts_measure_their_links_and_agree(span: Span) -> None:
-    ranks = span(
-        "aab",
-        """
-        ah.init_process_group(timeout=20)
-        groups = [None, ah.new_group([0, 2])]
-        works = [
-            ah.all_reduce(np.ones(9), group=group, async_op=True)
-            for group in groups
-            if group is None or ah.get_rank() != 1
-        ]
-        for work in works:
-            work.wait()
-        tell("said", texts=[work.explain() for work in works])
-        ah.destroy_process_group()
-        """,
-    )
+    ranks = span("aab", programs.measure_links)
     texts = {text for rank in ranks for text in rank.expect("said")["texts"]}
     assert len(texts) == 1, texts
     assert re.fullmatch(
@@ -337,15 +216,6 @@ BY_SLURM = [
     }
     for rank in range(2)
 ]
-BEGIN = """
-told = failure(lambda: ah.init_process_group(timeout=20))
-if told["error"] is None:
-    x = np.ones(3)
-    ah.all_reduce(x)
-    told["sum"] = x.tolist()
-    ah.destroy_process_group()
-tell("begun", **told)
-"""
 
 
 @pytest.mark.parametrize("launched", [BY_TORCH, BY_SLURM])
@@ -360,7 +230,7 @@ tell("begun", **told)
 def test_every_rank_is_told_at_once_what_a_world_over_hosts_needs(
     spread: Spread, launched: list[dict[str, str]], given: dict[str, str], absent: str
 ) -> None:
-    ranks = spread("ab", BEGIN, *({**one, **given} for one in launched))
+    ranks = spread("ab", ({**one, **given} for one in launched), programs.begin)
     told = [rank.expect("begun") for rank in ranks]
     assert [one["error"] for one in told] == ["ValueError", "ValueError"], told
     texts = {one["text"] for one in told}
@@ -375,28 +245,24 @@ def test_every_rank_is_told_at_once_what_a_world_over_hosts_needs(
 def test_a_world_over_hosts_begins_where_every_rank_has_the_token(
     spread: Spread, launched: list[dict[str, str]]
 ) -> None:
-    ranks = spread("ab", BEGIN, *({**one, **CREDENTIALS} for one in launched))
+    ranks = spread("ab", ({**one, **CREDENTIALS} for one in launched), programs.begin)
     assert [rank.expect("begun").get("sum") for rank in ranks] == [[2.0] * 3] * 2
 
 
 @pytest.mark.parametrize("token", ["other", ""])
-def test_who_waits_is_told_where_a_token_was_refused(spread: Spread, token: str) -> None:
-    spread(
-        "a",
-        f"""
-        from allhands.cli.main import main
-        sys.argv = ["allhands", "serve", "--listen", "10.77.0.1:{PORT}", "--insecure"]
-        main()
-        """,
-        {"ALLHANDS_TOKEN": "sesame"},
-    )
+def test_who_waits_is_told_where_a_token_was_refused(
+    spread: Spread, serve: Callable[[str], Process], token: str
+) -> None:
+    serve("10.77.0.1")
     url = {**CREDENTIALS, "ALLHANDS_URL": f"ah://10.77.0.1:{PORT}/j"}
-    begin = BEGIN.replace("timeout=20", "timeout=5")
     waiting, wrong = spread(
         "ab",
-        begin,
-        {**url, "RANK": "0", "WORLD_SIZE": "2"},
-        {**url, "RANK": "1", "WORLD_SIZE": "2", "ALLHANDS_TOKEN": token},
+        [
+            {**url, "RANK": "0", "WORLD_SIZE": "2"},
+            {**url, "RANK": "1", "WORLD_SIZE": "2", "ALLHANDS_TOKEN": token},
+        ],
+        programs.begin,
+        5,
     )
     assert wrong.expect("begun")["error"] == "Unauthenticated"
     told = waiting.expect("begun")
@@ -417,32 +283,18 @@ def test_rank_zero_hosts_a_coordinator_with_a_certificate(spread: Spread, tmp_pa
     made.private_key_pem.write_to_path(str(key))
     every = {"ALLHANDS_TOKEN": "sesame", "ALLHANDS_TLS_CA": str(bundle)}
     hosting = {"ALLHANDS_TLS_CERT": str(cert), "ALLHANDS_TLS_KEY": str(key)}
-    ranks = spread("ab", BEGIN, {**BY_TORCH[0], **every, **hosting}, {**BY_TORCH[1], **every})
+    environments = [{**BY_TORCH[0], **every, **hosting}, {**BY_TORCH[1], **every}]
+    ranks = spread("ab", environments, programs.begin)
     told = [rank.expect("begun") for rank in ranks]
     assert [one.get("sum") for one in told] == [[2.0] * 3] * 2, told
 
 
 def test_a_world_of_one_needs_no_credentials_at_its_masters_address(spread: Spread) -> None:
-    [alone] = spread("a", BEGIN, {**BY_TORCH[0], "WORLD_SIZE": "1"})
+    [alone] = spread("a", [{**BY_TORCH[0], "WORLD_SIZE": "1"}], programs.begin)
     assert alone.expect("begun").get("sum") == [1.0] * 3
 
 
 # ---------------------------------------------------------------- which addresses ranks are told
-
-DAEMON = f"""
-from allhands.cli.main import main
-sys.argv = ["allhands", "serve", "--listen", "0.0.0.0:{PORT}", "--insecure"]
-main()
-"""
-MEET = """
-ah.init_process_group(timeout=20)
-x = np.ones(3)
-ah.all_reduce(x)
-with ah.connect() as control:
-    told = [one.address for one in control.job().members]
-tell("met", sum=x.tolist(), addresses=told)
-ah.destroy_process_group()
-"""
 
 
 def _at(coordinator: str, rank: int, size: int = 2, **more: str) -> dict[str, str]:
@@ -460,25 +312,28 @@ def _met(ranks: list[Process]) -> list[str]:
     return list(told[0]["addresses"])
 
 
-def test_a_rank_beside_the_daemon_is_reached_from_other_hosts(spread: Spread) -> None:
-    spread("a", DAEMON, {"ALLHANDS_TOKEN": "sesame"})
-    addresses = _met(spread("ab", MEET, _at("127.0.0.1", 0), _at("10.77.0.1", 1)))
+def test_a_rank_beside_the_daemon_is_reached_from_other_hosts(
+    spread: Spread, serve: Callable[[str], Process]
+) -> None:
+    serve("0.0.0.0")
+    addresses = _met(spread("ab", [_at("127.0.0.1", 0), _at("10.77.0.1", 1)], programs.meet))
     assert [one.rpartition(":")[0] for one in addresses] == ["10.77.0.1", "10.77.0.2"]
 
 
-def test_the_address_is_that_of_the_interface_or_as_it_is_given(spread: Spread) -> None:
-    spread("a", DAEMON, {"ALLHANDS_TOKEN": "sesame"})
-    ranks = spread(
-        "ab",
-        MEET,
+def test_the_address_is_that_of_the_interface_or_as_it_is_given(
+    spread: Spread, serve: Callable[[str], Process]
+) -> None:
+    serve("0.0.0.0")
+    environments = [
         _at("127.0.0.1", 0, ALLHANDS_INTERFACE="veth0", ALLHANDS_PORT_RANGE="31000-31001"),
         _at("10.77.0.1", 1, ALLHANDS_ADVERTISE="10.77.0.2", ALLHANDS_PORT_RANGE="31000-31009"),
-    )
+    ]
+    ranks = spread("ab", environments, programs.meet)
     assert _met(ranks) == ["10.77.0.1:31000", "10.77.0.2:31000"]
 
 
 def test_an_address_that_is_translated_on_the_way_is_advertised_all_the_same(
-    spread: Spread, hosts: tuple[BenchHost, BenchHost]
+    spread: Spread, serve: Callable[[str], Process], hosts: tuple[BenchHost, BenchHost]
 ) -> None:
     """Behind 192.0.2.7 host b is reached, which does not know of it."""
     enter_a = hosts[0].command_prefix
@@ -491,25 +346,21 @@ def test_an_address_that_is_translated_on_the_way_is_advertised_all_the_same(
     )
     if done.returncode != 0:
         pytest.skip("this kernel translates no addresses")
-    spread("a", DAEMON, {"ALLHANDS_TOKEN": "sesame"})
-    ranks = spread(
-        "ab", MEET, _at("127.0.0.1", 0), _at("10.77.0.1", 1, ALLHANDS_ADVERTISE="192.0.2.7")
-    )
+    serve("0.0.0.0")
+    environments = [_at("127.0.0.1", 0), _at("10.77.0.1", 1, ALLHANDS_ADVERTISE="192.0.2.7")]
+    ranks = spread("ab", environments, programs.meet)
     assert [one.rpartition(":")[0] for one in _met(ranks)] == ["10.77.0.1", "192.0.2.7"]
 
 
-def test_an_address_that_nobody_reaches_is_named_with_what_was_tried(spread: Spread) -> None:
-    spread("a", DAEMON, {"ALLHANDS_TOKEN": "sesame"})
-    begin = """
-    told = failure(lambda: (ah.init_process_group(timeout=10), ah.all_reduce(np.ones(3))))
-    tell("begun", **told)
-    """
-    ranks = spread(
-        "ab",
-        begin,
+def test_an_address_that_nobody_reaches_is_named_with_what_was_tried(
+    spread: Spread, serve: Callable[[str], Process]
+) -> None:
+    serve("0.0.0.0")
+    environments = [
         _at("127.0.0.1", 0),
         _at("10.77.0.1", 1, ALLHANDS_ADVERTISE="10.77.0.1", ALLHANDS_PORT_RANGE="31100-31101"),
-    )
+    ]
+    ranks = spread("ab", environments, programs.fail_to_meet)
     told = [rank.expect("begun") for rank in ranks]
     assert any("cannot connect to 10.77.0.1:3110" in one["text"] for one in told), told
     assert any("over gRPC" in one["text"] for one in told), told

@@ -2,33 +2,18 @@
 
 import os
 import signal
-import textwrap
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from programs import silent_links as programs
 from support.ranks.addresses import free_port
-from support.ranks.processes import GRPC, Cluster, Process
-from support.ranks.routed_hosts import ENTER, Routed, routed_hosts
+from support.ranks.processes import GRPC, Cluster, Process, Program
+from support.ranks.routed_hosts import Routed, routed_hosts
 
 PORT = str(free_port())
 """Of loopback here; nobody else listens in those namespaces."""
-
-PREAMBLE = """
-import logging
-
-class Notes(logging.Handler):
-    def emit(self, record):
-        facts = getattr(record, "allhands", {})
-        if str(facts.get("event", "")).startswith("silent links"):
-            warned.append((facts["event"], facts["pairs"], record.getMessage()))
-            tell("warned", event=facts["event"], pairs=facts["pairs"], text=record.getMessage(),
-                 seconds=time.monotonic() - begun)
-
-warned = []
-begun = time.monotonic()
-logging.getLogger("allhands").addHandler(Notes())
-"""
 
 Start = Callable[..., list[Process]]
 
@@ -41,14 +26,16 @@ def routed() -> Iterator[Routed]:
 
 @pytest.fixture
 def start(cluster: Cluster, routed: Routed) -> Iterator[Start]:
-    """Give a function that runs a script in a world whose ranks are on the hosts named."""
+    """Give a function that runs a program in a world whose ranks are on the hosts named."""
 
-    def started(places: str, script: str, **environment: str) -> list[Process]:
+    def started(
+        places: str, program: Program, *arguments: Any, **environment: str
+    ) -> list[Process]:
         return [
             cluster.start(
-                ENTER.format(holder=routed.hosts[place].holder)
-                + PREAMBLE
-                + textwrap.dedent(script),
+                program,
+                *arguments,
+                holder=routed.hosts[place].holder,
                 RANK=str(rank),
                 WORLD_SIZE=str(len(places)),
                 MASTER_ADDR=routed.hosts[places[0]].address,
@@ -62,50 +49,6 @@ def start(cluster: Cluster, routed: Routed) -> Iterator[Start]:
 
     yield started
     routed.heal()
-
-
-SCRIPT = """
-ah.init_process_group(timeout=50, heartbeat_window={window})
-me, size = ah.get_rank(), ah.get_world_size()
-x = np.ones({length})
-
-def all_reduce():
-    ah.all_reduce(x)
-
-def all_to_all():
-    ah.all_to_all_single(np.ones_like(x), x)
-    ah.barrier()
-
-def asynchronous():
-    ah.all_reduce(x, async_op=True).wait()
-
-def broadcast():
-    ah.broadcast(x, src=1)
-    ah.barrier()
-
-def message():
-    if me == 1:
-        ah.recv(x, src=2)
-    if me == 2:
-        ah.send(x, dst=1)
-    ah.barrier()
-
-def any_source():
-    if me == 1:
-        ah.recv(x, src=None)
-    if me == 2:
-        ah.send(x, dst=1)
-    ah.barrier()
-
-{call}()
-tell("ready", pid=os.getpid())
-hear()
-begun = time.monotonic()
-failed = failure({call})
-tell("ended", warned=len(warned), **failed)
-hear()
-os._exit(0)
-"""
 
 
 @pytest.mark.parametrize(
@@ -125,8 +68,7 @@ os._exit(0)
 def test_two_ranks_that_do_not_reach_each_other_are_named_and_go_on_when_they_do(
     start: Start, routed: Routed, places: str, call: str, length: int, backend: str
 ) -> None:
-    script = SCRIPT.format(window=40, call=call, length=length)
-    ranks = start(places, script, ALLHANDS_BACKEND=backend)
+    ranks = start(places, programs.call_twice, 40, call, length, ALLHANDS_BACKEND=backend)
     pids = [rank.expect("ready")["pid"] for rank in ranks]
     routed.cut("b", "c")
     for rank in ranks:
@@ -153,7 +95,7 @@ def test_two_ranks_that_do_not_reach_each_other_are_named_and_go_on_when_they_do
 def test_a_link_that_stays_silent_for_the_window_counts_as_broken_on_all_ranks(
     start: Start, routed: Routed
 ) -> None:
-    ranks = start("abc", SCRIPT.format(window=2, call="all_to_all", length=3))
+    ranks = start("abc", programs.call_twice, 2, "all_to_all", 3)
     for rank in ranks:
         rank.expect("ready")
     routed.cut("b", "c")
@@ -173,7 +115,7 @@ def test_a_link_that_stays_silent_for_the_window_counts_as_broken_on_all_ranks(
 
 
 def test_a_stopped_rank_is_not_taken_for_one_behind_a_silent_link(start: Start) -> None:
-    ranks = start("abc", SCRIPT.format(window=2, call="all_to_all", length=3))
+    ranks = start("abc", programs.call_twice, 2, "all_to_all", 3)
     pids = [rank.expect("ready")["pid"] for rank in ranks]
     os.kill(pids[2], signal.SIGSTOP)
     for rank in ranks[:2]:
@@ -184,20 +126,7 @@ def test_a_stopped_rank_is_not_taken_for_one_behind_a_silent_link(start: Start) 
 def test_a_rank_whose_interpreter_is_held_up_is_not_taken_for_one_behind_a_silent_link(
     start: Start,
 ) -> None:
-    ranks = start(
-        "abc",
-        """
-        import ctypes
-        ah.init_process_group(timeout=50)
-        x, y = np.ones(3), np.ones(3)
-        ah.all_to_all_single(y, x)
-        if ah.get_rank() == 2:
-            ctypes.PyDLL(None).usleep(3_500_000)  # with the GIL
-        ah.all_to_all_single(y, x)
-        tell("ended", warned=len(warned))
-        ah.destroy_process_group()
-        """,
-    )
+    ranks = start("abc", programs.hold_the_interpreter)
     for rank in ranks:
         assert rank.expect("ended")["warned"] == 0
 
@@ -207,22 +136,7 @@ def test_a_rank_whose_interpreter_is_held_up_is_not_taken_for_one_behind_a_silen
 def test_a_slow_network_is_not_taken_for_a_silent_one(
     start: Start, routed: Routed, queue: str, backend: str
 ) -> None:
-    ranks = start(
-        "abc",
-        """
-        ah.init_process_group(timeout=50, heartbeat_window=2)
-        x = np.ones(1 << 18)
-        ah.barrier()
-        tell("ready")
-        hear()
-        ah.all_reduce(x)
-        ah.barrier()
-        tell("ended", warned=len(warned))
-        hear()
-        os._exit(0)
-        """,
-        ALLHANDS_BACKEND=backend,
-    )
+    ranks = start("abc", programs.call_over_slow_links, ALLHANDS_BACKEND=backend)
     for rank in ranks:
         rank.expect("ready")
     routed.slow("bc", "3mbit", queue)
@@ -238,25 +152,7 @@ def test_a_slow_network_is_not_taken_for_a_silent_one(
 def test_a_rank_one_call_ahead_is_told_who_is_missing_and_not_that_it_is(
     start: Start, routed: Routed
 ) -> None:
-    ranks = start(
-        "abc",
-        """
-        ah.init_process_group(timeout=50)
-        x = np.ones(3)
-        for root in range(3):
-            ah.broadcast(x, src=root)
-        tell("ready")
-        hear()
-
-        def two():
-            ah.broadcast(x, src=2, timeout=2.5)
-            ah.all_reduce(x, timeout=2.5)
-
-        tell("ended", **failure(two))
-        hear()
-        os._exit(0)
-        """,
-    )
+    ranks = start("abc", programs.run_one_call_ahead)
     for rank in ranks:
         rank.expect("ready")
     routed.cut("b", "c")

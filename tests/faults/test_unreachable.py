@@ -2,43 +2,18 @@
 
 import shutil
 import subprocess
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from allhands.bench import netns
 from allhands.bench.launchers import BenchHost
+from programs.silent_links import call_once_a_link_is_cut
 from support.ranks.addresses import free_port
 from support.ranks.processes import Cluster, Process
 
 PORT = str(free_port())
 """Of loopback here; nobody else listens in that namespace."""
-
-SCRIPT = """
-import ctypes, psutil
-with open("/proc/{holder}/ns/net") as space:
-    assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) == 0, ctypes.get_errno()
-ah.init_process_group(timeout=30)
-me = ah.get_rank()
-pair = ah.new_group([0, 1])
-x = np.ones(1 << 18)
-for _ in range(3):
-    ah.all_reduce(x)
-ends = [
-    (one.laddr.port, one.raddr.port)
-    for one in psutil.Process().net_connections("tcp")
-    if one.status == "ESTABLISHED"
-]
-tell("linked", ends=ends)
-hear()
-tell("failed", **failure(lambda: ah.all_reduce(x, timeout={timeout})))
-if me != 2:
-    y = np.ones(3)
-    tell("pair", **failure(lambda: ah.all_reduce(y, group=pair)))
-hear()
-os._exit(0)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +48,12 @@ def cut(host: BenchHost) -> Iterator[object]:
 
 
 def start(cluster: Cluster, host: BenchHost, backend: str, timeout: float) -> list[Process]:
-    holder = host.command_prefix[host.command_prefix.index("--target") + 1]
+    holder = int(host.command_prefix[host.command_prefix.index("--target") + 1])
     return cluster.world(
         3,
-        textwrap.dedent(SCRIPT).format(holder=holder, timeout=timeout),
+        call_once_a_link_is_cut,
+        timeout,
+        holder=holder,
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=PORT,
         ALLHANDS_BACKEND=backend,

@@ -72,6 +72,15 @@ def _serve(door: socket.socket) -> dict[str, Any] | None:
         door.send(json.dumps({"started": pid}).encode())
 
 
+def _join_namespaces(holder: int) -> None:
+    """Move to the host, as a network namespace is, that this process holds."""
+    library = ctypes.CDLL(None, use_errno=True)
+    for kind in ("net", "uts"):
+        with open(f"/proc/{holder}/ns/{kind}") as namespace:
+            if library.setns(namespace.fileno(), 0) != 0:
+                raise OSError(ctypes.get_errno(), f"cannot join the {kind} namespace of {holder}")
+
+
 def _report(door: socket.socket) -> None:
     """Tell of the children that have ended."""
     while True:
@@ -91,6 +100,8 @@ if __name__ == "__main__":
     if _request is not None:
         os.environ.clear()
         os.environ.update(_request["environment"])
+        if _request.get("holder") is not None:
+            _join_namespaces(_request["holder"])
         if "module" in _request:
             sys.argv = ["-m", *_request["arguments"]]
             runpy.run_module(_request["module"], run_name="__main__", alter_sys=True)

@@ -105,10 +105,13 @@ class Cluster:
         }
         return {**kept, "XDG_RUNTIME_DIR": str(self.runtime), "OMP_NUM_THREADS": "1"}
 
-    def start(self, program: Program, *arguments: Any, **environment: str) -> Process:
+    def start(
+        self, program: Program, *arguments: Any, holder: int | None = None, **environment: str
+    ) -> Process:
         """Start a process that calls a program of `programs` with these arguments.
 
-        They travel as JSON: lists, numbers, text.
+        They travel as JSON: lists, numbers, text. With a `holder` it runs on the host whose
+        namespaces that process holds.
         """
         if isinstance(program, str):
             request: dict[str, Any] = {"script": _PREAMBLE + textwrap.dedent(program)}
@@ -117,29 +120,45 @@ class Cluster:
                 "program": [program.__module__, program.__name__],
                 "arguments": arguments,
             }
-        child = self.fork_server.start(**request, environment={**self.environment, **environment})
-        process = Process(child)
-        self.started.append(process)
-        return process
+        return self._start(request, holder, environment)
 
     def world(
-        self, size: int, program: Program, *arguments: Any, **environment: str
+        self,
+        size: int,
+        program: Program,
+        *arguments: Any,
+        holder: int | None = None,
+        **environment: str,
     ) -> list[Process]:
         """Start a rank process for each rank of a world."""
+        places = ({"RANK": str(rank), "WORLD_SIZE": str(size)} for rank in range(size))
         return [
-            self.start(program, *arguments, RANK=str(rank), WORLD_SIZE=str(size), **environment)
-            for rank in range(size)
+            self.start(program, *arguments, holder=holder, **place, **environment)
+            for place in places
         ]
 
     def daemon(self) -> str:
         """Start `allhands serve` on a free port; return its URL."""
+        return self.find_url(self.serve("--listen", "127.0.0.1:0"))
+
+    def serve(self, *options: str, holder: int | None = None, **environment: str) -> Process:
+        """Start `allhands serve` with these options; it says nothing on standard output."""
+        request = {"module": "allhands.cli.main", "arguments": ["serve", *options]}
+        return self._start(request, holder, environment)
+
+    def find_url(self, daemon: Process) -> str:
+        """Wait for the notice of a daemon; return the URL of loopback that it has."""
+        return self._url_of(daemon.child.pid)
+
+    def _start(
+        self, request: dict[str, Any], holder: int | None, environment: dict[str, str]
+    ) -> Process:
         child = self.fork_server.start(
-            module="allhands.cli.main",
-            arguments=["serve", "--listen", "127.0.0.1:0"],
-            environment=self.environment,
+            **request, holder=holder, environment={**self.environment, **environment}
         )
-        self.started.append(Process(child))
-        return self._url_of(child.pid)
+        process = Process(child)
+        self.started.append(process)
+        return process
 
     def _url_of(self, pid: int) -> str:
         """Wait for the notice of the daemon with that process id."""

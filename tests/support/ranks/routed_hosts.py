@@ -80,15 +80,6 @@ class Routed:
         subprocess.run(command, check=True, capture_output=True)
 
 
-ENTER = """
-import ctypes
-for kind in ("net", "uts"):
-    with open(f"/proc/{holder}/ns/{{kind}}") as space:
-        assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) == 0, ctypes.get_errno()
-"""
-"""Lets a script move to a host; to be formatted with its holder."""
-
-
 @contextmanager
 def routed_hosts(letters: str) -> Iterator[Routed]:
     """Make hosts named by letters; they are gone afterwards. Skips the test where it cannot."""
