@@ -24,6 +24,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from programs.chaos import work
 from support.ranks.forking import ForkServer
 from support.ranks.processes import Cluster, Process
 
@@ -35,89 +36,6 @@ DEADLINE = 8.0
 
 THREADS = 6
 """The program's, the loop's, one beside it for calls, one for callbacks, two that copy."""
-
-RANK = """
-import collections, faulthandler, gc
-
-faulthandler.register(signal.SIGUSR1)
-ah.init_process_group(timeout=%(deadline)s, on_failure="shrink", max_size=%(most)s,
-                      heartbeat_window=%(window)s)
-BIG = 1 << 18
-
-def held():
-    gc.collect()
-    files = collections.Counter(
-        os.readlink(f"/proc/self/fd/{one}").split(":")[0]
-        for one in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{one}"))
-    with open("/proc/self/maps") as maps:
-        segments = {line.split()[4] for line in maps if "memfd:" in line}
-    return {"threads": threading.active_count(), "segments": len(segments),
-            "sockets": files["socket"], "files": sum(files.values()) - files["socket"]}
-
-def check(what, claim):
-    if not claim:
-        tell("wrong", step=state.step, call=what, rank=ah.get_rank(), size=ah.get_world_size())
-
-def took_part(x, step):
-    '''Check a sum in which x[0] counts, x[1] has a bit for each; return the bits.'''
-    bits = int(x[1])
-    check("count", bits.bit_count() == int(x[0]))
-    check("rest", (x[2:] == x[0] * step).all())
-    return bits
-
-def step(state):
-    mine = 1 << int(os.environ["BIT"])
-    found = []
-    for length in (8, BIG):
-        x = np.full(length, state.step, np.int64)
-        x[0], x[1] = 1, mine
-        ah.all_reduce(x)
-        found.append(took_part(x, state.step))
-    root = state.step %% ah.get_world_size()
-    y = np.full(BIG, state.step if ah.get_rank() == root else -1, np.int64)
-    ah.broadcast(y, src=root)
-    check("broadcast", (y == state.step).all())
-    ah.barrier()
-    outputs = [np.zeros(3, np.int64) for _ in range(ah.get_world_size())]
-    ah.all_gather(outputs, np.full(3, mine))
-    gathered = 0
-    for one in outputs:
-        gathered |= int(one[0])
-    check("gather", len({int(one[0]) for one in outputs}) == len(outputs))
-    found.append(gathered)
-    return found
-
-def train(state):
-    while True:
-        begun = time.monotonic()
-        found = step(state)
-        state.step += 1
-        state.total += 1.0
-        check("state", (state.total == state.step).all())
-        tell("step", step=state.step, generation=state.generation, found=found)
-        stop = np.array([os.path.exists(%(stop)r)], np.int32)
-        ah.all_reduce(stop, ah.ReduceOp.MAX)
-        if stop[0]:
-            return
-        state.commit()
-        if (took := time.monotonic() - begun) > %(patience)s:
-            tell("slow", step=state.step, seconds=took)
-
-class Counted(ah.State):
-    def sync(self):
-        super().sync()
-        self.generation += 1
-
-state = Counted(total=np.zeros(1000), step=0, generation=0)
-tell("joined", pid=os.getpid(), **held())
-try:
-    state.run(train)
-    tell("done", rank=ah.get_rank(), size=ah.get_world_size(), **held())
-    ah.destroy_process_group()
-    tell("left", **held())
-except ah.AllhandsError as error:
-    tell("out", error=type(error).__name__, text=str(error)[:300])
-"""
 
 
 class Doors:
@@ -205,15 +123,12 @@ class Chaos:
 
     def start(self, **environment: str) -> Process:
         port = self.doors.open()
-        script = RANK % {
-            "deadline": DEADLINE,
-            "most": MOST,
-            "window": WINDOW,
-            "stop": str(self.stop),
-            "patience": 3 * DEADLINE,
-        }
+        options = {"timeout": DEADLINE, "max_size": MOST, "heartbeat_window": WINDOW}
         rank = self.cluster.start(
-            script,
+            work,
+            str(self.stop),
+            3 * DEADLINE,
+            options,
             ALLHANDS_URL=f"ah://127.0.0.1:{port}/chaos",
             ALLHANDS_TOKEN=self.token,
             ALLHANDS_BACKEND=self.backend,

@@ -12,6 +12,7 @@ import pytest
 import allhands as ah
 from allhands.testing.faults import COORDINATOR, Plan, faults
 from allhands.testing.proxy import session_through
+from programs.silent_ranks import call_once_more
 from support.ranks.forking import PATIENCE
 from support.ranks.processes import GRPC, Cluster, Process
 
@@ -19,41 +20,6 @@ from support.ranks.processes import GRPC, Cluster, Process
 HELD = 7.0
 # Longer than the handshake of a link waits for an answer.
 HANDSHAKE = 9.0
-
-SCRIPT = """
-import ctypes, logging
-
-class Warnings(logging.Handler):
-    def emit(self, record):
-        told = getattr(record, "allhands", {{}})
-        if told.get("event") == "stall" and told["states"]:
-            tell("named", states=told["states"], text=record.getMessage())
-
-logging.getLogger("allhands").addHandler(Warnings())
-ah.init_process_group(timeout=100)
-me = ah.get_rank()
-x = np.ones({length})
-if not {is_first}:
-    ah.all_reduce(x)
-
-def read_a_large_pickle():
-    # Keeps the interpreter until there is something to read.
-    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
-
-tell("ready")
-order = hear()
-if order == "hold":
-    tell("holding")
-    read_a_large_pickle()
-x[:] = me
-ah.all_reduce(x)
-tell("sum", right=bool((x == 3).all()))
-hear()
-ah.barrier()
-tell("done")
-hear()
-os._exit(0)
-"""
 
 
 def named(rank: Process) -> dict[str, object]:
@@ -69,8 +35,8 @@ def settled(rank: Process) -> dict[str, object]:
 
 
 def start(cluster: Cluster, url: str, backend: str, *, is_first: bool = False) -> list[Process]:
-    script = SCRIPT.format(length=3, is_first=is_first)
-    ranks = cluster.world(3, script, ALLHANDS_URL=f"{url}/job", ALLHANDS_BACKEND=backend)
+    where = {"ALLHANDS_URL": f"{url}/job", "ALLHANDS_BACKEND": backend}
+    ranks = cluster.world(3, call_once_more, is_first, **where)
     for rank in ranks:
         rank.expect("ready")
     return ranks
@@ -146,12 +112,12 @@ def parted(cluster: Cluster, plan: Plan, cut: set[int], backend: str) -> None:
     """Part ranks from the coordinator for longer than the window, then let them meet again."""
     url = cluster.daemon()
     port, token = int(url.rpartition(":")[2]), token_of(cluster)
-    script = SCRIPT.format(length=3, is_first=False)
     with session_through(plan, 1, ("127.0.0.1", port)) as proxy:
         urls = {rank: f"ah://127.0.0.1:{proxy.port}" if rank in cut else url for rank in range(3)}
         ranks = [
             cluster.start(
-                script,
+                call_once_more,
+                False,
                 RANK=str(rank),
                 WORLD_SIZE="3",
                 ALLHANDS_URL=f"{one}/job",

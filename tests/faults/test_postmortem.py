@@ -10,19 +10,11 @@ from typing import Any
 import pytest
 
 from allhands.testing.poll import poll_until
+from programs import ended_jobs as programs
 from support.ranks.forking import PATIENCE
-from support.ranks.processes import Cluster, Process
+from support.ranks.processes import Cluster, Process, Program
 
 LINKS_AND_MEMORY = ("auto", "socket")
-
-SCRIPT = """
-ah.init_process_group(timeout=40, backend=BACKEND)
-me, x = ah.get_rank(), np.ones(4)
-for _ in range(20):
-    ah.all_reduce(x, label="step")
-tell("ready")
-hear()
-"""
 
 
 def allhands(cluster: Cluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -35,10 +27,9 @@ def allhands(cluster: Cluster, *arguments: str) -> "subprocess.CompletedProcess[
     )
 
 
-def begin(cluster: Cluster, size: int, script: str, backend: str = "auto") -> list[Process]:
+def begin(cluster: Cluster, size: int, program: Program, *arguments: Any) -> list[Process]:
     """Start a job "j" at a daemon; return its ranks once each has made 20 calls."""
-    script = SCRIPT.replace("BACKEND", repr(backend)) + script
-    ranks = cluster.world(size, script, ALLHANDS_URL=f"{cluster.daemon()}/j")
+    ranks = cluster.world(size, program, *arguments, ALLHANDS_URL=f"{cluster.daemon()}/j")
     for rank in ranks:
         rank.expect("ready")
     return ranks
@@ -66,22 +57,11 @@ def waiting(cluster: Cluster, ranks: set[int]) -> bool:
     return all(bool(one["waits"]) is (one["rank"] in ranks) for one in found["ranks"])
 
 
-BLOCKED = """
-def step():
-    ah.all_reduce(x, label="grad")
-if me != 2:
-    tell("told", **failure(step))
-    END
-"""
-
-
 @pytest.mark.parametrize("backend", LINKS_AND_MEMORY)
 def test_a_killed_rank_is_the_first_failure_and_the_others_are_where_they_were(
     cluster: Cluster, backend: str
 ) -> None:
-    # Without a word of goodbye, as a launcher ends them.
-    script = BLOCKED.replace("END", "hear(); os._exit(1)") + "hear()\n"
-    ranks = begin(cluster, 4, script, backend)
+    ranks = begin(cluster, 4, programs.lose_rank_two, backend)
     for rank in ranks:
         rank.say()
     poll_until(lambda: waiting(cluster, {0, 1, 3}), PATIENCE)
@@ -112,7 +92,7 @@ def test_a_killed_rank_is_the_first_failure_and_the_others_are_where_they_were(
 
 
 def test_a_rank_that_raised_is_the_first_failure_with_its_error(cluster: Cluster) -> None:
-    ranks = begin(cluster, 4, "if me == 2:\n    raise LookupError('no such row')\nah.barrier()\n")
+    ranks = begin(cluster, 4, programs.raise_on_rank_two)
     for rank in (0, 1, 3):
         ranks[rank].say()
     poll_until(lambda: waiting(cluster, {0, 1, 3}), PATIENCE)
@@ -135,7 +115,7 @@ def test_a_rank_that_raised_is_the_first_failure_with_its_error(cluster: Cluster
 def test_a_rank_that_left_before_a_call_of_the_others_is_the_first_failure(
     cluster: Cluster,
 ) -> None:
-    ranks = begin(cluster, 3, "if me != 2:\n    ah.barrier()\nah.destroy_process_group()\n")
+    ranks = begin(cluster, 3, programs.leave_on_rank_two)
     for rank in (0, 1):
         ranks[rank].say()
     poll_until(lambda: waiting(cluster, {0, 1}), PATIENCE)
@@ -150,7 +130,7 @@ def test_a_rank_that_left_before_a_call_of_the_others_is_the_first_failure(
 
 
 def test_an_abort_from_outside_is_the_first_failure(cluster: Cluster) -> None:
-    ranks = begin(cluster, 2, "ah.barrier() if me else hear()\n")
+    ranks = begin(cluster, 2, programs.block_on_rank_one)
     ranks[1].say()
     poll_until(lambda: waiting(cluster, {1}), PATIENCE)
     assert allhands(cluster, "abort", "j", "--reason", "tired").returncode == 0
@@ -164,7 +144,7 @@ def test_an_abort_from_outside_is_the_first_failure(cluster: Cluster) -> None:
 def test_of_a_job_that_ended_well_diagnose_says_so_and_trace_writes_its_calls(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    ranks = begin(cluster, 2, "ah.destroy_process_group()\n")
+    ranks = begin(cluster, 2, programs.end_well)
     for rank in ranks:
         rank.say()
         assert rank.ended() == 0
@@ -185,9 +165,7 @@ def test_of_a_job_that_ended_well_diagnose_says_so_and_trace_writes_its_calls(
 def test_a_trace_of_nothing_is_refused_and_leaves_the_file(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    ranks = cluster.world(
-        2, "ah.init_process_group()\nos._exit(3)\n", ALLHANDS_URL=f"{cluster.daemon()}/j"
-    )
+    ranks = cluster.world(2, programs.exit_without_a_call, ALLHANDS_URL=f"{cluster.daemon()}/j")
     for rank in ranks:
         rank.ended()
     path = tmp_path / "trace.json"
@@ -211,18 +189,8 @@ def test_of_a_job_that_nobody_knows_it_is_said_who_was_asked(cluster: Cluster) -
 
 
 def test_what_members_went_on_from_is_no_failure_of_the_job(cluster: Cluster) -> None:
-    script = """
-    ah.init_process_group(timeout=40, on_failure="shrink", min_size=1)
-    x = np.ones(4)
-    ah.all_reduce(x)
-    tell("ready")
-    hear()
-    if ah.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    ah.all_reduce(x)
-    ah.destroy_process_group()
-    """
-    ranks = cluster.world(3, script, ALLHANDS_URL=f"{cluster.daemon()}/j")
+    url = f"{cluster.daemon()}/j"
+    ranks = cluster.world(3, programs.go_on_without_rank_one, ALLHANDS_URL=url)
     for rank in ranks:
         rank.expect("ready")
     for rank in ranks:

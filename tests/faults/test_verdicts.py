@@ -15,35 +15,9 @@ from typing import Any
 
 import pytest
 
+from programs import silent_ranks as programs
 from support.ranks.forking import ForkServer
 from support.ranks.processes import BACKENDS, GRPC, Cluster
-
-SCRIPT = """
-WINDOW = {window}
-ah.init_process_group(timeout=30, heartbeat_window=WINDOW or None)
-me = ah.get_rank()
-x = np.ones({length})
-pair = ah.new_group([1, 2])
-ah.all_reduce(x)
-tell("ready", pid=os.getpid())
-order = hear()
-if me == 2:
-    if order == "exit":
-        os._exit(3)
-    if order == "sleep":
-        time.sleep(3600)
-    if order == "skip":
-        # The others are in the call that this rank leaves out.
-        failure(lambda: ah.barrier(group=pair, timeout=20))
-    if order == "raise":
-        raise LookupError("no such file as this")
-    if order == "leave":
-        ah.destroy_process_group()
-        hear()
-tell("failed", **failure(lambda: ah.all_reduce(x, timeout={timeout})))
-hear()
-os._exit(0)
-"""
 
 
 @dataclass(frozen=True)
@@ -137,8 +111,8 @@ def strike(cluster: Cluster, fault: Fault, backend: str, length: int) -> list[di
     daemon = cluster.started[-1]
     # Where a failure is known at once no deadline is what tells of it.
     timeout = TIMEOUT if fault.at_deadline or fault.kills_coordinator else 20
-    script = SCRIPT.format(window=fault.window, length=length, timeout=timeout)
-    ranks = cluster.world(3, script, ALLHANDS_URL=f"{url}/j", ALLHANDS_BACKEND=backend)
+    where = {"ALLHANDS_URL": f"{url}/j", "ALLHANDS_BACKEND": backend}
+    ranks = cluster.world(3, programs.suffer, fault.window, length, timeout, **where)
     pids = [rank.expect("ready")["pid"] for rank in ranks]
     if fault.kills_coordinator:
         daemon.child.send_signal(signal.SIGKILL)
@@ -176,23 +150,9 @@ def test_all_survivors_get_one_verdict_with_the_right_class(
         assert f"rank 2 (host {os.uname().nodename}, pid {one['pid']})" in one["text"]
         if fault.state in ("busy", "elsewhere"):
             assert "rank 2 is at\n" in one["text"]
-            assert "<script>" in absent["stack"]
+            assert "silent_ranks.py" in absent["stack"]
     if not fault.kills_coordinator:
         assert told[0]["verdict"] == told[1]["verdict"]
-
-
-LATE = """
-ah.init_process_group(timeout=30)
-me = ah.get_rank()
-x = np.ones({length})
-ah.all_reduce(x)
-tell("ready")
-hear()
-# The late one's deadline passes when the coordinator is asked by nobody else any more.
-tell("failed", **failure(lambda: ah.all_reduce(x, timeout=8 if me == 2 else 1)))
-hear()
-os._exit(0)
-"""
 
 
 @pytest.mark.parametrize("backend", ["socket", GRPC])
@@ -200,9 +160,8 @@ os._exit(0)
 def test_who_comes_to_a_call_that_the_others_have_given_up_is_told_that_it_came_too_late(
     cluster: Cluster, backend: str, length: int
 ) -> None:
-    url = cluster.daemon()
-    script = LATE.format(length=length)
-    ranks = cluster.world(3, script, ALLHANDS_URL=f"{url}/j", ALLHANDS_BACKEND=backend)
+    where = {"ALLHANDS_URL": f"{cluster.daemon()}/j", "ALLHANDS_BACKEND": backend}
+    ranks = cluster.world(3, programs.come_too_late, length, **where)
     for rank in ranks:
         rank.expect("ready")
     for rank in ranks[:2]:

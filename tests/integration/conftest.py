@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import itertools
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,6 +19,7 @@ from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.raw_member import RawMember
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
+from support.ranks.launchers import COMMAND, Launcher, Start, environment
 
 _jobs = itertools.count(1)
 
@@ -37,6 +40,32 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     """A daemon that the tests share; each brings its own job."""
     with run_daemon(tmp_path_factory.mktemp("runtime")) as running:
         yield running
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Start]:
+    """Give a function that starts a launcher; whatever is left of it is killed afterwards."""
+    started: list[Launcher] = []
+
+    def start(*arguments: str, **variables: str) -> Launcher:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            env={**environment(tmp_path), **variables},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        started.append(Launcher(process))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.process.kill()
+        running.status()
+        for pipe in (running.process.stdout, running.process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from allhands_proto.framing import HEADER, PREFACE, encode_frame
 from allhands_proto.kv_handshake import prove
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import kv_pb2
+from programs import control as programs
 from support.ranks.processes import Cluster
 
 _SECRET = bytes(32)
@@ -127,19 +128,7 @@ def test_a_client_that_nobody_holds_any_more_leaves_no_socket(
 
 
 def test_an_interrupt_ends_a_wait_and_the_next_call_is_right(cluster: Cluster) -> None:
-    process = cluster.start(
-        """
-        control = ah.connect()
-        control.put("n", b"1")
-        control._stub = None
-        try:
-            tell("waiting")
-            control.get("never", wait=True, timeout=100)
-        except KeyboardInterrupt:
-            tell("interrupted", n=control.add("n", 1))
-        """,
-        ALLHANDS_URL=cluster.daemon() + "/job",
-    )
+    process = cluster.start(programs.wait_for_a_key, ALLHANDS_URL=cluster.daemon() + "/job")
     process.expect("waiting")
     os.kill(process.child.pid, signal.SIGINT)
     assert process.expect("interrupted")["n"] == 2
@@ -147,21 +136,8 @@ def test_an_interrupt_ends_a_wait_and_the_next_call_is_right(cluster: Cluster) -
 
 
 def test_a_forked_child_has_lines_of_its_own(cluster: Cluster) -> None:
-    process = cluster.start(
-        """
-        control = ah.connect()
-        control.put("n", b"0")
-        control._stub = None
-        child = os.fork()
-        mine = "parent" if child else "child"
-        is_right = all(control.add(mine, 1) == one for one in range(1, 201))
-        if child == 0:
-            os._exit(0 if is_right else 1)
-        tell("parent", is_right=is_right)
-        tell("child", status=os.waitpid(child, 0)[1])
-        """,
-        ALLHANDS_URL=cluster.daemon() + "/job",
-    )
+    url = cluster.daemon() + "/job"
+    process = cluster.start(programs.count_in_parent_and_child, ALLHANDS_URL=url)
     assert process.expect("parent")["is_right"]
     assert process.expect("child")["status"] == 0
 

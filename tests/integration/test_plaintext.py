@@ -4,17 +4,17 @@ import os
 import socket
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from allhands.coordinator.client import connect
 from allhands.coordinator.endpoint import parse_url
+from programs import joins, launched_ranks
 from support.ranks.addresses import address_beyond_loopback
 from support.ranks.forking import PATIENCE
-from support.ranks.processes import Cluster, Process
+from support.ranks.launchers import as_script
+from support.ranks.processes import Cluster
 
 
 class Stranger:
@@ -46,45 +46,8 @@ def stranger() -> Iterator[Stranger]:
     made.close()
 
 
-ENTRIES = {
-    "init": "ah.init_process_group(URL, rank=0, world_size=1, timeout=5)",
-    "env": "ah.init_process_group(timeout=5)",
-    "hosted": "ah.init_process_group(f'tcp://{HOST}:{PORT}', rank=1, world_size=2, timeout=5)",
-    "connect": "ah.connect(URL).put('key', b'value', timeout=5)",
-    "store": "ah.TCPStore(HOST, PORT, timeout=5)",
-    "aio": """
-        import asyncio
-        from allhands import aio
-        async def go():
-            async with aio.connect(URL, rank=0, world_size=1, timeout=5):
-                pass
-        asyncio.run(go())
-    """,
-    "aio store": """
-        import asyncio
-        from allhands.coordinator.endpoint import Endpoint, parse_url
-        from allhands.stores import AsyncCoordinatorStore
-        async def go():
-            async with AsyncCoordinatorStore(Endpoint(parse_url(URL), "s3cret"), job="j") as it:
-                await it.num_keys()
-        asyncio.run(go())
-    """,
-    "torch": """
-        import torch.distributed as dist
-        dist.init_process_group("allhands", init_method=URL, rank=0, world_size=1)
-    """,
-    "torchrun": """
-        from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from allhands.torch.rendezvous.elastic import make_handler
-        at = f"{HOST}:{PORT}"
-        make_handler(RendezvousParameters("allhands", at, "run", 1, 2, is_host="false"))
-    """,
-    "torchrun url": """
-        from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from allhands.torch.rendezvous.elastic import make_handler
-        make_handler(RendezvousParameters("allhands", "", "run", 1, 2))
-    """,
-}
+ENTRIES = ("init", "env", "hosted", "connect", "store", "aio", "aio store")
+ENTRIES += ("torch", "torchrun", "torchrun url")
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -94,9 +57,10 @@ def test_a_program_is_told_both_ways_before_a_byte_is_sent(
     if entry.startswith("torch"):
         pytest.importorskip("torch")
     process = cluster.start(
-        f"HOST, PORT, URL = {stranger.host!r}, {stranger.port}, {stranger.url!r}\n"
-        "def go():\n" + _indented(ENTRIES[entry]) + "\n"
-        "tell('refused', **failure(go))",
+        joins.be_refused,
+        entry,
+        stranger.host,
+        stranger.port,
         ALLHANDS_TOKEN="s3cret",
         **({"ALLHANDS_URL": stranger.url} if entry in ("env", "torchrun url") else {}),
     )
@@ -107,10 +71,6 @@ def test_a_program_is_told_both_ways_before_a_byte_is_sent(
     assert "s3cret" not in told["text"]
     assert not stranger.was_called()
     assert process.ended() == 0
-
-
-def _indented(text: str) -> str:
-    return textwrap.indent(textwrap.dedent(text), "    ")
 
 
 COMMANDS = {
@@ -156,25 +116,14 @@ def test_the_health_check_asks_no_other_host_in_plaintext(stranger: Stranger) ->
     assert not stranger.was_called()
 
 
-def test_who_is_allowed_to_talks_in_plaintext_everywhere(cluster: Cluster, tmp_path: Path) -> None:
+def test_who_is_allowed_to_talks_in_plaintext_everywhere(cluster: Cluster) -> None:
     host = address_beyond_loopback()
-    child = cluster.fork_server.start(
-        module="allhands.cli.main",
-        arguments=["serve", "--listen", f"{host}:0", "--insecure"],
-        environment={**cluster.environment, "ALLHANDS_TOKEN": "s3cret"},
-    )
-    cluster.started.append(Process(child))
-    port = parse_url(cluster._url_of(child.pid)).port
+    daemon = cluster.serve("--listen", f"{host}:0", "--insecure", ALLHANDS_TOKEN="s3cret")
+    port = parse_url(cluster.find_url(daemon)).port
     url = f"ah://{host}:{port}/job"
     allowed = cluster.start(
-        """
-        ah.init_process_group(os.environ["URL"], rank=0, world_size=1, insecure=True)
-        ah.store().set("key", b"value")
-        ah.destroy_process_group()
-        with ah.connect(os.environ["URL"], insecure=True) as control:
-            tell("done", value=control.get("key").decode())
-        """,
-        URL=url,
+        joins.talk_in_plaintext,
+        url,
         ALLHANDS_TOKEN="s3cret",
     )
     assert allowed.expect("done")["value"] == "value"
@@ -183,13 +132,10 @@ def test_who_is_allowed_to_talks_in_plaintext_everywhere(cluster: Cluster, tmp_p
         ["allhands.cli.main", "kv", "get", "job", "key"], ALLHANDS_URL=url, ALLHANDS_INSECURE="1"
     )
     assert done.stdout == "value"
-    script = tmp_path / "rank.py"
-    script.write_text(
-        "import allhands as ah; ah.init_process_group(); ah.destroy_process_group(); print('ran')"
-    )
+    script = as_script(launched_ranks.join_and_leave)
     listed = (
         ["kv", "get", "job", "key", "--coordinator", url, "--insecure"],
-        ["run", "-n", "1", "--coordinator", url, "--insecure", str(script)],
+        ["run", "-n", "1", "--coordinator", url, "--insecure", *script],
     )
     for arguments in listed:
         done = _ran(["allhands.cli.main", *arguments])

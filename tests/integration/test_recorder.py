@@ -7,73 +7,9 @@ from typing import Any
 
 import pytest
 
+from programs import recorded as programs
 from support.ranks.forking import PATIENCE
 from support.ranks.processes import Cluster, Job, Process
-
-EVERY_WAY = """
-import asyncio, inspect
-from allhands import aio
-ah.init_process_group(timeout=30)
-me = ah.get_rank()
-x, y = np.ones(4, np.float32), np.zeros(4, np.float32)
-lines = {}
-
-def line(way):
-    '''Note the line of the caller under the name of a way of calling.'''
-    lines[way] = inspect.currentframe().f_back.f_lineno
-
-def fast():
-    line("fast"); ah.all_reduce(x, label="fast")
-def queued():
-    line("queued"); ah.all_reduce(x, async_op=True, label="queued").wait()
-def prepared():
-    call = ah.all_reduce_init(x, label="prepared")
-    line("prepared"); call.start()
-    call.wait()
-def method():
-    line("method"); ah.default_group().barrier(label="method").wait()
-def list_of_arrays():
-    line("list"); ah.all_gather([y, y.copy()], x, label="list")
-def message():
-    if me == 0:
-        line("message"); ah.send(x, 1, label="message")
-    else:
-        line("message"); ah.recv(y, 0, label="message")
-def later():
-    if me == 0:
-        line("later"); ah.isend(x, 1, tag=3, label="later").wait()
-    else:
-        line("later"); ah.irecv(y, 0, tag=3, label="later").wait()
-async def awaited():
-    group = aio.AsyncGroup(ah.default_group())
-    line("awaited"); await group.all_reduce(x, label="awaited")
-
-def settled():
-    '''Let messages find their way: before, they take another one.'''
-    (ah.send if me == 0 else ah.recv)(y, 1 - me)
-    if BACKEND == "auto":
-        until(lambda: ah.default_group().order.p2p is not None)
-def mailed():
-    if me == 0:
-        line("mailed"); ah.send(x, 1, label="mailed")
-    else:
-        line("mailed"); ah.recv(y, 0, label="mailed")
-
-ah.barrier()
-fast(); queued(); prepared(); method(); list_of_arrays(); message(); later()
-settled(); mailed()
-asyncio.run(awaited())
-where = ah.default_group().submitter.engine._failures.find_call_site
-tell("recorded", lines=lines, records=[
-    {"label": one.label, "line": one.line, "function": one.function, "file": one.file,
-     "outcome": one.outcome, "operation": one.operation, "sequence": one.sequence,
-     "nbytes": one.nbytes, "how": one.how, "signature": one.signature,
-     "ordered": one.created <= one.started <= one.finished, "source": one.source,
-     "where": where(one.sequence) if one.sequence else ""}
-    for one in ah.flight_recorder()
-])
-ah.destroy_process_group()
-"""
 
 
 @pytest.mark.parametrize("backend", ["auto", "socket"])
@@ -90,7 +26,7 @@ def test_every_way_of_a_call_is_recorded_with_its_line(job: Job, backend: str) -
         "awaited": "all_reduce",
     }
     functions = {**dict(zip(ways, ways, strict=True)), "list": "list_of_arrays"}
-    for rank, process in enumerate(job(2, EVERY_WAY.replace("BACKEND", repr(backend)))):
+    for rank, process in enumerate(job(2, programs.call_every_way, backend)):
         told = process.expect("recorded")
         found = {one["label"]: one for one in told["records"] if one["label"]}
         assert list(found) == list(ways), "each once, in their order"
@@ -114,18 +50,8 @@ def test_every_way_of_a_call_is_recorded_with_its_line(job: Job, backend: str) -
 
 
 def test_the_recorder_can_be_sized_and_turned_off(job: Job) -> None:
-    script = """
-    ah.init_process_group()
-    x = np.zeros(1)
-    for _ in range(200):
-        ah.all_reduce(x)
-    for _ in range(70):
-        ah.all_reduce(x, async_op=True).wait()
-    tell("recorded", numbers=[one.sequence for one in ah.flight_recorder()])
-    ah.destroy_process_group()
-    """
     for size, expected in (("64", list(range(207, 271))), ("0", [])):
-        for process in job(2, script, ALLHANDS_RECORDER_SIZE=size):
+        for process in job(2, programs.call_often, ALLHANDS_RECORDER_SIZE=size):
             assert process.expect("recorded")["numbers"] == expected
             assert process.ended() == 0
 
@@ -162,34 +88,6 @@ def refused(cluster: Cluster, *arguments: str) -> str:
     return errors
 
 
-STUCK = """
-ah.init_process_group(timeout=60)
-me, x = ah.get_rank(), np.ones(4, np.float32)
-ah.all_reduce(x)
-if ASYNC:
-    ah.all_reduce(x, async_op=True).wait()
-else:
-    ah.all_reduce(x)
-
-def busy():
-    tell("in place")
-    hear()
-
-def step():
-    ah.all_reduce(x, label="grad")
-
-if me == 0:
-    busy()
-elif me == 3:
-    pair = ah.new_group([0, 3])
-    tell("in place")
-    ah.barrier(pair, label="odd")
-else:
-    tell("in place")
-    step()
-"""
-
-
 def in_place(ranks: list[Process]) -> None:
     for rank in ranks:
         rank.expect("in place")
@@ -199,7 +97,7 @@ def in_place(ranks: list[Process]) -> None:
 def test_diagnose_names_who_is_where_and_who_is_behind(
     cluster: Cluster, job: Job, backend: str
 ) -> None:
-    in_place(job(3, STUCK.replace("ASYNC", str(backend == "auto"))))
+    in_place(job(3, programs.get_stuck, backend == "auto"))
     while True:  # nothing tells when a call that never ends has begun
         found = diagnosis(cluster)
         if all(rank["waits"] and rank["waits"][0]["waits_for"] for rank in found["ranks"][1:]):
@@ -213,7 +111,7 @@ def test_diagnose_names_who_is_where_and_who_is_behind(
     idle, *waiting = found["ranks"]
     assert idle["waits"] == []
     assert idle["last"].startswith("all_reduce #2 of group world at ")
-    assert idle["last"].endswith("in <module>")
+    assert idle["last"].endswith("in get_stuck")
     assert idle["idle"] > 0
     assert "in busy" in idle["stack"]
     for rank in waiting:
@@ -233,7 +131,7 @@ def test_diagnose_names_who_is_where_and_who_is_behind(
 def test_diagnose_names_who_is_silent_and_who_is_in_another_operation(
     cluster: Cluster, job: Job
 ) -> None:
-    ranks = job(4, STUCK.replace("ASYNC", "False"))
+    ranks = job(4, programs.get_stuck, False)
     in_place(ranks)
     while not diagnosis(cluster)["ranks"][3]["waits"]:
         pass  # nothing tells when a call that never ends has begun
@@ -249,20 +147,7 @@ def test_diagnose_names_who_is_silent_and_who_is_in_another_operation(
 def test_a_straggler_of_50_ms_among_8_is_ranked_first_within_20_operations(
     cluster: Cluster, job: Job
 ) -> None:
-    ranks = job(
-        8,
-        """
-        ah.init_process_group(timeout=60)
-        x = np.ones(4)
-        for _ in range(20):
-            if ah.get_rank() == 5:
-                time.sleep(0.05)
-            ah.all_reduce(x)
-        tell("in place")
-        hear()
-        ah.destroy_process_group()
-        """,
-    )
+    ranks = job(8, programs.straggle)
     in_place(ranks)
     found = diagnosis(cluster)
     first, second, *_ = found["stragglers"]
@@ -282,19 +167,7 @@ def test_a_straggler_of_50_ms_among_8_is_ranked_first_within_20_operations(
 
 
 def test_a_trace_shows_all_ranks_on_one_clock(cluster: Cluster, job: Job, tmp_path: Path) -> None:
-    ranks = job(
-        2,
-        """
-        ah.init_process_group(timeout=60)
-        x = np.ones(4)
-        ah.barrier()
-        for number in range(10):
-            ah.all_reduce(x, label=f"call {number}")
-        tell("in place", begun={one.label: one.started for one in ah.flight_recorder()})
-        hear()
-        ah.destroy_process_group()
-        """,
-    )
+    ranks = job(2, programs.call_ten_times)
     begun = [rank.expect("in place")["begun"] for rank in ranks]
     path = tmp_path / "trace.json"
     said = command(cluster, "trace", "job", "-o", str(path))
@@ -307,7 +180,7 @@ def test_a_trace_shows_all_ranks_on_one_clock(cluster: Cluster, job: Job, tmp_pa
         # One host, one clock: what lies between the ranks is what they themselves saw.
         between = (begun[1][label] - begun[0][label]) / 1e9
         assert at[1, label] - at[0, label] == pytest.approx(between, abs=1e-6)
-    assert {one["args"]["source"].rpartition(" in ")[2] for one in shown} == {"<module>"}
+    assert {one["args"]["source"].rpartition(" in ")[2] for one in shown} == {"call_ten_times"}
     for rank in ranks:
         rank.say()
         assert rank.ended() == 0
@@ -321,22 +194,7 @@ def test_what_failed_is_dumped_when_that_was_asked_for(
     job: Job, backend: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "dumps"
-    ranks = job(
-        2,
-        """
-        ah.init_process_group(timeout=60)
-        x = np.ones(4)
-        ah.barrier()
-        if ah.get_rank() == 0:
-            tell("failed", **failure(lambda: ah.all_reduce(x, timeout=0.3, label="lonely")))
-        else:
-            hear()
-        tell("over")
-        hear()
-        os._exit(0)
-        """,
-        ALLHANDS_DUMP_ON_FAILURE=str(folder),
-    )
+    ranks = job(2, programs.call_alone, ALLHANDS_DUMP_ON_FAILURE=str(folder))
     assert ranks[0].expect("failed")["error"] == "CollectiveTimeout"
     ranks[0].expect("over")
     [path] = folder.iterdir()

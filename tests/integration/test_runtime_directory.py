@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from programs import launched_ranks
+from programs.joins import tell_a_sum
 from support.ranks.addresses import free_port
 from support.ranks.forking import PATIENCE
+from support.ranks.launchers import as_script
 from support.ranks.processes import Cluster, Process
 
 
@@ -18,23 +21,8 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str
     return {"XDG_RUNTIME_DIR": str(tmp_path / "absent"), "TMPDIR": str(tmp_path)}
 
 
-_WORLD = """
-    ah.init_process_group()
-    x = np.ones(4)
-    ah.all_reduce(x)
-    tell("done", sum=x[0])
-    ah.destroy_process_group()
-"""
-
-
 def _daemon(cluster: Cluster, listen: str, **environment: str) -> Process:
-    child = cluster.fork_server.start(
-        module="allhands.cli.main",
-        arguments=["serve", "--listen", listen],
-        environment={**cluster.environment, **environment},
-    )
-    cluster.started.append(Process(child))
-    return cluster.started[-1]
+    return cluster.serve("--listen", listen, **environment)
 
 
 def _printed(cluster: Cluster, *arguments: str, **environment: str) -> str:
@@ -53,7 +41,7 @@ def _printed(cluster: Cluster, *arguments: str, **environment: str) -> str:
 def test_a_world_of_one_needs_no_runtime_directory(
     cluster: Cluster, environment: dict[str, str]
 ) -> None:
-    alone = cluster.start(_WORLD, **environment)
+    alone = cluster.start(tell_a_sum, **environment)
     assert alone.expect("done")["sum"] == 1
     assert alone.ended() == 0
 
@@ -62,22 +50,16 @@ def test_a_world_with_a_token_needs_no_runtime_directory(
     cluster: Cluster, environment: dict[str, str]
 ) -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "ALLHANDS_TOKEN": "t"}
-    for rank in cluster.world(2, _WORLD, **environment, **where):
+    for rank in cluster.world(2, tell_a_sum, **environment, **where):
         assert rank.expect("done")["sum"] == 2
         assert rank.ended() == 0
 
 
 def test_the_launcher_needs_no_runtime_directory(
-    cluster: Cluster, environment: dict[str, str], tmp_path: Path
+    cluster: Cluster, environment: dict[str, str]
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import json, sys, allhands as ah\n"
-        "ah.init_process_group()\n"
-        "if ah.get_rank() == 0: print(json.dumps({'what': 'done', 'size': ah.get_world_size()}))\n"
-        "ah.destroy_process_group()\n"
-    )
-    printed = _printed(cluster, "run", "-n", "2", str(script), **environment)
+    script = as_script(launched_ranks.show_size)
+    printed = _printed(cluster, "run", "-n", "2", *script, **environment)
     assert '"size": 2' in printed
 
 
@@ -88,7 +70,7 @@ def test_a_daemon_with_a_token_and_commands_with_its_url_need_no_runtime_directo
     token = {"ALLHANDS_TOKEN": "t"}
     daemon = _daemon(cluster, url, **environment, **token)
     joined = cluster.start(
-        _WORLD, **environment, **token, ALLHANDS_URL=f"ah://{url}/j", RANK="0", WORLD_SIZE="1"
+        tell_a_sum, **environment, **token, ALLHANDS_URL=f"ah://{url}/j", RANK="0", WORLD_SIZE="1"
     )
     assert joined.expect("done")["sum"] == 1
     assert joined.ended() == 0

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -23,9 +22,11 @@ from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
+from programs import joins, launched_ranks
 from support.ranks.addresses import free_port
 from support.ranks.forking import PATIENCE
-from support.ranks.processes import Cluster, Process
+from support.ranks.launchers import as_script
+from support.ranks.processes import Cluster
 
 NAME = "node7.example"
 
@@ -103,17 +104,11 @@ def test_commands_on_the_daemons_own_host_need_no_variables(daemon: DaemonProces
 
 
 def test_programs_and_launches_on_the_daemons_own_host_need_no_variables(
-    daemon: DaemonProcess, tmp_path: Path
+    daemon: DaemonProcess,
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import allhands as ah, numpy as np\n"
-        f"ah.init_process_group({daemon.notice.url + '/mine'!r}, rank=0, world_size=1)\n"
-        "ah.store().set('key', b'value')\n"
-        "ah.destroy_process_group()\n"
-    )
+    script = as_script(launched_ranks.set_a_key, f"{daemon.notice.url}/mine")
     alone = subprocess.run(
-        [sys.executable, script],
+        [sys.executable, *script],
         env=daemon.environ,
         capture_output=True,
         text=True,
@@ -121,13 +116,8 @@ def test_programs_and_launches_on_the_daemons_own_host_need_no_variables(
         check=False,
     )
     assert alone.returncode == 0, alone.stderr
-    script.write_text(
-        "import allhands as ah, numpy as np\n"
-        "ah.init_process_group()\n"
-        "x = np.ones(1); ah.all_reduce(x); print('sum', x[0])\n"
-        "ah.destroy_process_group()\n"
-    )
-    done = daemon.run_command("run", "-n", "2", "--coordinator", daemon.notice.url, str(script))
+    script = as_script(launched_ranks.show_sum)
+    done = daemon.run_command("run", "-n", "2", "--coordinator", daemon.notice.url, *script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("sum 2.0") == 2
 
@@ -220,8 +210,9 @@ def test_a_rank_is_told_at_once_what_would_not_change_by_waiting(
     if reason in ("nothing listens there", "has no address"):
         pytest.skip("that may change")
     rank = cluster.start(
-        f"tell('failed', **failure(lambda: ah.init_process_group({endpoint.address.url + '/j'!r},"
-        f" rank=0, world_size=1, timeout=3600, tls={endpoint.tls_ca!r})))",
+        joins.be_refused_at_once,
+        endpoint.address.url + "/j",
+        endpoint.tls_ca,
         ALLHANDS_TOKEN=endpoint.token or "",
     )
     told = rank.expect("failed")
@@ -233,37 +224,23 @@ def test_a_rank_is_told_at_once_what_would_not_change_by_waiting(
 
 
 def _serve(cluster: Cluster, port: int) -> None:
-    child = cluster.fork_server.start(
-        module="allhands.cli.main",
-        arguments=["serve", "--listen", f"127.0.0.1:{port}"],
-        environment={**cluster.environment, "ALLHANDS_TOKEN": "t"},
-    )
-    cluster.started.append(Process(child))
+    cluster.serve("--listen", f"127.0.0.1:{port}", ALLHANDS_TOKEN="t")
 
 
-JOINS = {
-    "init": "ah.init_process_group(f'ah://127.0.0.1:{PORT}/j', rank=0, world_size=1, timeout=60)",
-    "store": "ah.TCPStore('127.0.0.1', PORT, timeout=60)",
-    "torchrun": """
-        from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from allhands.torch.rendezvous.elastic import make_handler
-        os.environ["ALLHANDS_URL"] = f"ah://127.0.0.1:{PORT}"
-        make_handler(RendezvousParameters("allhands", "", "run", 1, 2))
-    """,
-}
-
-
-@pytest.mark.parametrize("join", JOINS)
+@pytest.mark.parametrize("join", ["init", "store", "torchrun url"])
 def test_a_port_that_does_not_listen_yet_is_tried_again_and_that_is_said_once(
     cluster: Cluster, join: str
 ) -> None:
-    if join == "torchrun":
+    if join == "torchrun url":
         pytest.importorskip("torch")
     port = free_port()
     rank = cluster.start(
-        f"PORT = {port}\n" + _HEARD + _function(JOINS[join]) + "go()\n"
-        "tell('joined', warnings=len(warnings))\nos._exit(0)",
+        joins.join_when_it_is_there,
+        join,
+        "127.0.0.1",
+        port,
         ALLHANDS_TOKEN="t",
+        **({"ALLHANDS_URL": f"ah://127.0.0.1:{port}"} if join == "torchrun url" else {}),
     )
     said = rank.expect("warned")["text"]
     assert f"127.0.0.1:{port} cannot be reached: nothing listens there" in said
@@ -272,71 +249,19 @@ def test_a_port_that_does_not_listen_yet_is_tried_again_and_that_is_said_once(
     assert rank.expect("joined")["warnings"] == 1
 
 
-# A name that comes to be known needs a resolver of the test's own: Python's, and the loop's.
-_LATE_NAME = """
-import socket
-looked_up = socket.getaddrinfo
-known = threading.Event()
-def look_up(host, *rest, **named):
-    if host == "late.example":
-        if not known.is_set():
-            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-        host = "127.0.0.1"
-    return looked_up(host, *rest, **named)
-socket.getaddrinfo = look_up
-from allhands.coordinator import rendezvous
-resolve = rendezvous.resolve_host
-async def resolve_late(host):
-    if host == "late.example":
-        if not known.is_set():
-            raise ah.CoordinatorUnavailable("the host 'late.example' has no address")
-        host = "127.0.0.1"
-    return await resolve(host)
-rendezvous.resolve_host = resolve_late
-threading.Thread(target=lambda: (hear(), known.set()), daemon=True).start()
-"""
-
-_HEARD = """
-import logging
-warnings = []
-class Heard(logging.Handler):
-    def emit(self, record):
-        warnings.append(record.getMessage())
-        tell("warned", text=record.getMessage())
-logging.getLogger("allhands.coordinator.attempts").addHandler(Heard())
-"""
-
-
-def _function(body: str) -> str:
-    return "def go():\n" + textwrap.indent(textwrap.dedent(body), "    ") + "\n"
-
-
-NAMED = {
-    "hosted": "ah.init_process_group(f'tcp://late.example:{PORT}', rank=0, world_size=2,"
-    " timeout=60, insecure=True)",
-    "store": "ah.TCPStore('late.example', PORT, timeout=60)",
-}
-
-
-@pytest.mark.parametrize("join", NAMED)
+@pytest.mark.parametrize("join", ["hosting", "store"])
 def test_a_name_that_has_no_address_yet_is_tried_again_and_that_is_said_once(
     cluster: Cluster, join: str
 ) -> None:
     port = free_port()
-    rank = cluster.start(
-        f"PORT = {port}\n" + _LATE_NAME + _HEARD + _function(NAMED[join]) + "go()\n"
-        "tell('joined', warnings=len(warnings))\nhear()\nos._exit(0)",
-        ALLHANDS_TOKEN="t",
-    )
+    arguments = (join, "late.example", port)
+    rank = cluster.start(joins.join_when_its_name_is_known, *arguments, ALLHANDS_TOKEN="t")
     said = rank.expect("warned")["text"]
     assert "'late.example' has no address" in said
     if join == "store":
         _serve(cluster, port)
     else:
-        cluster.start(
-            f"ah.init_process_group('tcp://127.0.0.1:{port}', rank=1, world_size=2, timeout=60)",
-            ALLHANDS_TOKEN="t",
-        )
+        cluster.start(joins.join_as_rank_one, port, ALLHANDS_TOKEN="t")
     rank.say("it is known")
     assert rank.expect("joined")["warnings"] == 1
 

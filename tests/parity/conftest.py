@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from support.ranks.forking import ForkServer
+from support.ranks.parameters import parametrized, places
 from support.ranks.processes import Cluster
-from support.ranks.rank_pool import RankPool, parametrized, places
+from support.ranks.rank_pool import RankPool
 
 BACKENDS = {"shm": "shm", "links": "socket"}
 """What carries the calls of processes, by the way's name."""

@@ -4,14 +4,15 @@ import logging
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import allhands as ah
+from programs import launched_ranks, worlds
 from support.ranks.addresses import free_port
+from support.ranks.launchers import as_script
 from support.ranks.processes import Cluster
 
 
@@ -67,15 +68,7 @@ def test_p101_without_a_launcher_it_is_the_fallback_or_an_error(alone: pytest.Mo
 def test_p116_world_again_after_destroy_in_one_process(cluster: Cluster):
     ranks = cluster.world(
         2,
-        """
-        for attempt in range(3):
-            ah.init_process_group("env://")
-            x = np.full(1000, ah.get_rank() + 1.0)
-            ah.all_reduce(x)
-            tell("sum", of=x[0], attempt=attempt)
-            ah.destroy_process_group()
-            assert not ah.is_initialized()
-        """,
+        worlds.make_a_world_three_times,
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(free_port()),
     )
@@ -88,12 +81,7 @@ def test_p119_a_program_takes_its_place_from_the_launcher_s_variables(cluster: C
     port = str(free_port())
     ranks = [
         cluster.start(
-            """
-            ah.init_process_group()
-            x = np.array([ah.get_rank() * 10 + ah.get_node_local_rank()])
-            ah.all_reduce(x)
-            tell("place", rank=ah.get_rank(), size=ah.get_world_size(), sum=int(x[0]))
-            """,
+            worlds.tell_place,
             RANK=str(rank),
             WORLD_SIZE="2",
             LOCAL_RANK=str(rank),
@@ -108,19 +96,8 @@ def test_p119_a_program_takes_its_place_from_the_launcher_s_variables(cluster: C
 
 
 def test_p119_allhands_run_sets_them(alone: pytest.MonkeyPatch, tmp_path: Path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-        import os
-        import allhands as ah
-        ah.init_process_group()
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-        told = [os.environ[name] for name in names]
-        assert 0 < int(os.environ["MASTER_PORT"]) < 1 << 16
-        print(*told, ah.get_rank(), ah.get_world_size(), ah.get_node_local_rank())
-        """)
-    )
-    command = [sys.executable, "-m", "allhands.cli.main", "run", "-n", "2", str(script)]
+    command = [sys.executable, "-m", "allhands.cli.main", "run", "-n", "2"]
+    command += as_script(launched_ranks.show_place)
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr

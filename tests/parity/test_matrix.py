@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from allhands.testing import run_threads
+from programs.tables import run_every_dtype_case
 from support.arrays import dtype_cases
 from support.arrays.dtype_cases import CELLS, WORKS, Cell
 from support.arrays.dtype_table import table
@@ -16,16 +17,6 @@ from support.ranks.processes import Job
 DOCUMENT = Path(__file__).parents[2] / "docs" / "matrix.md"
 WRITE = "ALLHANDS_WRITE_TABLES"
 """Set by `make tables`: the table is written, not compared."""
-
-SCRIPT = """
-from support.arrays import dtype_cases
-ah.init_process_group(timeout=30)
-n, me = ah.get_world_size(), ah.get_rank()
-ah.all_reduce(np.ones(1))
-assert "shared memory" in ah.default_group().explain()
-tell("done", rows=dtype_cases.outcomes(me, n))
-ah.destroy_process_group()
-"""
 
 Rows = list[list[tuple[str, str]]]
 """Of each rank, of each cell: how it ended, and what is wrong about that."""
@@ -64,7 +55,7 @@ def test_every_cell_over_links_is_exact_or_refused(size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_cell_over_shared_memory_is_as_over_links(job: Job, size: int) -> None:
-    ranks: list[Any] = job(size, SCRIPT)
+    ranks: list[Any] = job(size, run_every_dtype_case)
     rows = [rank.expect("done")["rows"] for rank in ranks]
     for rank in ranks:
         assert rank.ended() == 0, "".join(rank.errors)

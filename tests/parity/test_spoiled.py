@@ -8,26 +8,11 @@ from hypothesis import strategies as st
 
 import allhands as ah
 from allhands.testing import run_threads
+from programs.tables import make_faulty_calls
 from support.arrays import faulty_calls
 from support.ranks.processes import Job
 
 SIZE = 3
-
-SCRIPT = """
-from support.arrays import faulty_calls
-ah.init_process_group(timeout=30)
-n, me = ah.get_world_size(), ah.get_rank()
-wrong = []
-for seed in range(FIRST, FIRST + COUNT):
-    group = ah.new_group(range(n))
-    ah.barrier(group=group)
-    one = faulty_calls.from_random(seed, n)
-    if said := one.make(me, n, group):
-        wrong.append(f"{one}: {said}")
-    ah.barrier()
-tell("done", wrong=wrong)
-ah.destroy_process_group()
-"""
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,7 +32,7 @@ def test_over_links_who_fails_finds_its_buffers_untouched(data: st.DataObject) -
 
 
 def test_over_shared_memory_who_fails_finds_its_buffers_untouched(job: Job) -> None:
-    ranks: list[Any] = job(SIZE, SCRIPT.replace("FIRST", "0").replace("COUNT", "30"))
+    ranks: list[Any] = job(SIZE, make_faulty_calls, 30)
     for rank in ranks:
         assert rank.expect("done")["wrong"] == []
         assert rank.ended() == 0, "".join(rank.errors)

@@ -271,3 +271,20 @@ def wait_for_a_peer() -> None:
         ah.all_reduce(x)
     tell("done")
     ah.destroy_process_group()
+
+
+def make_a_world_three_times() -> None:
+    for attempt in range(3):
+        ah.init_process_group("env://")
+        x = np.full(1000, ah.get_rank() + 1.0)
+        ah.all_reduce(x)
+        tell("sum", of=x[0], attempt=attempt)
+        ah.destroy_process_group()
+        assert not ah.is_initialized()
+
+
+def tell_place() -> None:
+    ah.init_process_group()
+    x = np.array([ah.get_rank() * 10 + ah.get_node_local_rank()])
+    ah.all_reduce(x)
+    tell("place", rank=ah.get_rank(), size=ah.get_world_size(), sum=int(x[0]))

@@ -105,9 +105,7 @@ if __name__ == "__main__":
         if "module" in _request:
             sys.argv = ["-m", *_request["arguments"]]
             runpy.run_module(_request["module"], run_name="__main__", alter_sys=True)
-        elif "program" in _request:
+        else:
+            # At this level: an exception that leaves the program ends the interpreter as usual.
             _module, _function = _request["program"]
             getattr(importlib.import_module(_module), _function)(*_request["arguments"])
-        else:
-            # At this level: an exception that leaves the script ends the interpreter as usual.
-            exec(compile(_request["script"], "<script>", "exec"), {"__name__": "__main__"})

@@ -63,8 +63,7 @@ class ForkServer:
     def start(self, **request: Any) -> Child:
         """Fork a process that does what the request says, in its `environment`.
 
-        It calls a `program`, given by module and function, or runs a `module`, with `arguments`;
-        or it runs a `script`.
+        It calls a `program`, given by module and function, or runs a `module`, with `arguments`.
         """
         pipes = [os.pipe() for _ in range(3)]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]

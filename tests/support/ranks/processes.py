@@ -5,7 +5,6 @@ import json
 import os
 import queue
 import signal
-import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -17,8 +16,8 @@ import pytest
 
 from support.ranks.forking import PATIENCE, Child, ForkServer
 
-Program = str | Callable[..., None]
-"""A function of `programs`; or text, for what has to be a script."""
+Program = Callable[..., None]
+"""A function of a module that the process can import, as those of `programs`."""
 Job = Callable[..., list["Process"]]
 """Starts a program in each rank of a world: its size, the program, arguments, environment."""
 
@@ -27,13 +26,6 @@ BACKENDS = ("auto", "socket", "grpc")
 
 GRPC = pytest.param("grpc", marks=pytest.mark.nightly)
 """For tests that wait for seconds, of what is the same over any links."""
-
-_PREAMBLE = """
-import dataclasses, json, os, signal, sys, threading, time
-import numpy as np
-import allhands as ah
-from programs.protocol import as_json, failure, hear, tell, until
-"""
 
 
 @dataclass(eq=False)
@@ -113,13 +105,7 @@ class Cluster:
         They travel as JSON: lists, numbers, text. With a `holder` it runs on the host whose
         namespaces that process holds.
         """
-        if isinstance(program, str):
-            request: dict[str, Any] = {"script": _PREAMBLE + textwrap.dedent(program)}
-        else:
-            request = {
-                "program": [program.__module__, program.__name__],
-                "arguments": arguments,
-            }
+        request = {"program": [program.__module__, program.__name__], "arguments": arguments}
         return self._start(request, holder, environment)
 
     def world(

@@ -6,22 +6,16 @@ a row of the parity table holds on threads, over shared memory and over links by
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
+from support.ranks import rank_pool_member
 from support.ranks.processes import Cluster, Process
 
 SIZE = 4
 """Processes of a pool: ranks of the largest world that a test can have there."""
-
-_SCRIPT = """
-from support.ranks import rank_pool_member
-rank_pool_member.serve({rank}, {url!r}, {backend!r})
-"""
 
 
 class RankPool:
@@ -75,42 +69,10 @@ class RankPool:
     def _started(self) -> list[Process]:
         if not self._members:
             for rank in range(SIZE):
-                script = _SCRIPT.format(rank=rank, url=self._url, backend=self._backend)
-                self._members.append(self._cluster.start(script))
+                place = (rank, self._url, self._backend)
+                self._members.append(self._cluster.start(rank_pool_member.serve, *place))
         return self._members
 
     def _say(self, text: str) -> None:
         for member in self._members:
             member.say(text)
-
-
-def places(module: ModuleType, test: Callable[..., Any], given: Mapping[str, Any]) -> list[int]:
-    """Return where the arguments of a test are in each list that it is parametrized by."""
-    return [
-        next(
-            at
-            for at, row in enumerate(rows)
-            if all(one is given[name] for name, one in zip(names, row, strict=True))
-        )
-        for names, rows in parametrized(module, test)
-    ]
-
-
-def parametrized(
-    module: ModuleType, test: Callable[..., Any]
-) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-    """Yield what a test is parametrized by, and its module: names, and rows of values."""
-    of_module = getattr(module, "pytestmark", [])
-    marks = [*(of_module if isinstance(of_module, list) else [of_module])]
-    for mark in [*marks, *getattr(test, "pytestmark", [])]:
-        mark = getattr(mark, "mark", mark)
-        if mark.name == "parametrize":
-            said, values = mark.args[:2]
-            names = [one.strip() for one in said.split(",")] if isinstance(said, str) else [*said]
-            yield names, [_row(one, len(names)) for one in values]
-
-
-def _row(value: Any, count: int) -> tuple[Any, ...]:
-    if hasattr(value, "values") and hasattr(value, "marks"):  # pytest.param
-        return tuple(value.values)
-    return tuple(value) if count > 1 else (value,)

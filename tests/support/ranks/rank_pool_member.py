@@ -28,7 +28,7 @@ import allhands as ah
 from allhands import testing
 from allhands.api import default_world
 from allhands.testing import rank_errors, threads
-from support.ranks.rank_pool import parametrized
+from support.ranks.parameters import parametrized
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,155 @@
+"""Ranks that launchers start, which need no collective for what they show.
+
+This is a script: its first argument names a function, the others are for that.
+"""
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+
+def show_environment(names: str, *arguments: str) -> None:
+    """Print variables of the environment, whose names have commas between them."""
+    print(*(os.environ[name] for name in names.split(",")), *arguments)
+
+
+def show_interpreter(*arguments: str) -> None:
+    print(os.environ["RANK"], sys.executable, *arguments)
+
+
+def show_a_word() -> None:
+    print("ran")
+
+
+def wait_to_end() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    show_environment("ALLHANDS_URL,ALLHANDS_TOKEN")
+    signal.pause()
+
+
+def write_pieces_of_lines() -> None:
+    for _ in range(200):
+        for piece in (b"half ", b"\xff", b"\rline", b"\n"):
+            os.write(1, piece)
+    os.write(2, b"to stderr\n")
+    os.write(1, b"no line end")
+
+
+def write_both_streams() -> None:
+    print("out", os.environ["RANK"])
+    print("err", file=sys.stderr)
+
+
+def write_much_and_end(fifo: str) -> None:
+    fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # more than waits elsewhere on the way
+    Path(fifo).write_text(str(os.getpid()))
+    for number in range(600):
+        os.write(1, b"%d %s\n" % (number, bytes(1000)))
+
+
+def write_for_ever() -> NoReturn:
+    print(os.getpid())
+    while True:
+        print("more")
+
+
+def write_long_lines_for_ever() -> NoReturn:
+    while True:
+        print("x" * 1000)
+
+
+def hang() -> NoReturn:
+    """Do not want to end, with a child in the rank's group and one that has left it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    children = [
+        subprocess.Popen(["sleep", "600"], start_new_session=detached) for detached in (False, True)
+    ]
+    print("pids", os.getpid(), *(child.pid for child in children))
+    while True:
+        signal.pause()
+
+
+def fail_beside_one_that_hangs(fifo: str) -> None:
+    if os.environ["RANK"] == "0":
+        open(fifo).close()
+        raise SystemExit(5)
+    hang()
+
+
+def fail_beside_one_that_complains(fifo: str) -> None:
+    def complain(*_: object) -> None:
+        print("the other complains", file=sys.stderr)
+        sys.exit(4)
+
+    signal.signal(signal.SIGTERM, complain)
+    if os.environ["RANK"] == "1":
+        open(fifo, "w").close()  # waits until the other is ready
+        raise ValueError("the reason")
+    open(fifo).close()
+    signal.pause()
+
+
+def kill_rank_two() -> None:
+    if os.environ["RANK"] == "2":
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
+def end_one_after_the_other(fifo: str) -> None:
+    if os.environ["RANK"] == "1":
+        open(fifo).close()
+    print("done", os.getpid())
+
+
+def fail_and_let_the_victim_end_first(ready: str, failing: str) -> NoReturn:
+    from allhands.runtime.exit_notice import send_end_notice
+
+    if os.environ["RANK"] == "0":
+        victim = os.pidfd_open(int(Path(ready).read_text()))
+        print("the reason", file=sys.stderr)
+        send_end_notice(os.environ, is_failing=True)
+        Path(failing).write_text("")
+        select.select([victim], [], [])
+        print("more of the reason", file=sys.stderr)
+        os._exit(3)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    Path(ready).write_text(str(os.getpid()))
+    Path(failing).read_text()
+    print("a victim", file=sys.stderr)
+    send_end_notice(os.environ, is_failing=True)
+    os._exit(1)
+
+
+def tidy_up_at(signum: str) -> None:
+    def tidy(*_: object) -> None:
+        print("tidied up")
+        sys.exit(0)
+
+    signal.signal(int(signum), tidy)
+    print("ready")
+    signal.pause()
+
+
+def stay_after_signals() -> NoReturn:
+    signal.signal(signal.SIGINT, lambda *_: print("interrupted"))
+    signal.signal(signal.SIGTERM, lambda *_: print("asked to end"))
+    print("ready")
+    while True:
+        signal.pause()
+
+
+def leave_children() -> None:
+    for detached in (False, True):
+        child = subprocess.Popen(["sleep", "600"], start_new_session=detached)
+        print(child.pid)
+        child.returncode = 0  # or Python warns that it still runs
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,153 @@
+"""Ranks that launchers start, which make up a world.
+
+This is a script: its first argument names a function, the others are for that.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+import allhands as ah
+
+
+def _raise() -> None:
+    raise ValueError("the reason")
+
+
+def _say_and_exit() -> None:
+    print("the reason", file=sys.stderr)
+    sys.exit(3)
+
+
+def _leave_and_raise() -> None:
+    try:
+        raise ValueError("the reason")
+    finally:
+        ah.destroy_process_group()
+
+
+ENDS: dict[str, Callable[[], object]] = {
+    "raise": _raise,
+    "exit": _say_and_exit,
+    "leave and raise": _leave_and_raise,
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit well": lambda: sys.exit(0),
+    "exit 3 at once": lambda: os._exit(3),
+    "exit 0 at once": lambda: os._exit(0),
+}
+"""How a rank goes, by what is said of it."""
+
+
+def lose_rank_one_in_a_collective(end: str) -> None:
+    ah.init_process_group()
+    ah.barrier()
+    if ah.get_rank() == 1:
+        ENDS[end]()
+    ah.all_reduce(np.ones(4))
+
+
+def lose_rank_two_between_calls(end: str, length: str) -> None:
+    ah.init_process_group()
+    x = np.ones(int(length))
+    ah.all_reduce(x)
+    if ah.get_rank() == 2:
+        ENDS[end]()
+    while True:
+        ah.all_reduce(x)
+
+
+def block_elsewhere(links: str) -> None:
+    """Block in a group without the rank that fails: one does so twice, one has a handler."""
+    ah.init_process_group(timeout=100, backend=links)
+    pair = ah.new_group([0, 1])
+    threads = ah.new_group([0, 1])
+    with ah.connect() as control:  # for all at once, also if one of them ends then
+        control.barrier("ready", str(ah.get_rank()), ["0", "1", "2"])
+    if ah.get_rank() == 2:
+        os._exit(3)
+    if ah.get_rank() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("its own handler"))
+        signal.pause()
+
+    def block() -> None:
+        try:
+            ah.barrier(group=threads)
+        except ah.GroupAborted as error:
+            print(error.reason)
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    try:
+        ah.barrier(group=pair)
+    except SystemExit as error:
+        thread.join()
+        print("blocked", error.code)
+        raise
+
+
+def show_addresses() -> None:
+    ah.init_process_group(timeout=30)
+    ah.barrier()
+    with ah.connect() as control:
+        told = {one.address.rpartition(":")[0] for one in control.job().members}
+    if ah.get_rank() == 0:
+        print(*told)
+    ah.destroy_process_group()
+
+
+def show_how_rank_one_ended(end: str) -> None:
+    ah.init_process_group(timeout=30)
+    ah.barrier()
+    if ah.get_rank() == 1:
+        ENDS[end]()
+    try:
+        ah.barrier()
+    except ah.PeerFailed as error:
+        [absent] = error.verdict.absent
+        print(absent.rank, absent.state, absent.exit_status, absent.signal, absent.text)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def show_place() -> None:
+    ah.init_process_group()
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+    told = [os.environ[name] for name in names]
+    assert 0 < int(os.environ["MASTER_PORT"]) < 1 << 16
+    print(*told, ah.get_rank(), ah.get_world_size(), ah.get_node_local_rank())
+
+
+def show_size() -> None:
+    ah.init_process_group()
+    if ah.get_rank() == 0:
+        print(json.dumps({"what": "done", "size": ah.get_world_size()}))
+    ah.destroy_process_group()
+
+
+def show_sum() -> None:
+    ah.init_process_group()
+    x = np.ones(1)
+    ah.all_reduce(x)
+    print("sum", x[0])
+    ah.destroy_process_group()
+
+
+def join_and_leave() -> None:
+    ah.init_process_group()
+    ah.destroy_process_group()
+    print("ran")
+
+
+def set_a_key(url: str) -> None:
+    ah.init_process_group(url, rank=0, world_size=1)
+    ah.store().set("key", b"value")
+    ah.destroy_process_group()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
