@@ -8,6 +8,8 @@ from allhands.testing import link_suite, store_suite
 
 pytest_plugins = ["pytester"]
 
+# Text, not modules: each is a test file of a project of its own, and the test is of that project.
+
 STORE = '''
 """A store in a dict, by somebody who has read the docstrings of Store and nothing else."""
 

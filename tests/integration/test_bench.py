@@ -24,6 +24,8 @@ from allhands.bench.launchers import (
     find_launcher,
 )
 from allhands.bench.rank_pool import RankPool, RankPoolFailed
+from programs import bench_ranks
+from support.ranks.launchers import as_script
 from support.ranks.processes import Cluster
 
 BENCH = [sys.executable, "-m", "allhands.cli.main", "bench"]
@@ -131,47 +133,22 @@ def test_a_step_of_training_is_measured_with_both_backends_of_pytorch() -> None:
 
 # ---------------------------------------------------------------- contenders that go wrong
 
-_ALONE = """
-import os, socket, sys
-from pathlib import Path
-import numpy as np
-from allhands.bench.start_gate import StartGate
-from allhands.bench.rank import serve
-from allhands.bench.ipc import JsonConnection
-
-class Alone:
-    "A world of one: what it is given is the sum."
-    rank, size, about = 0, 1, {}
-    allocate = staticmethod(lambda elements, dtype: np.empty(elements, dtype))
-    barrier = get_variant = close = lambda self: None
-
-    def bind(self, cell, x, out, seed):
-        def call():
-            %s
-        return call
-
-folder = Path(sys.argv[sys.argv.index("--gate") + 1]).parent
-connection = socket.socket(socket.AF_UNIX)
-connection.connect(str(folder / "driver"))
-serve(JsonConnection(connection), Alone(), StartGate(folder / "gate", 0, 1))
-"""
-
 
 class Started:
-    """Starts a rank of a contender whose call does what the test says."""
+    """Starts a rank of a contender whose call does as its name says."""
 
-    def __init__(self, system: str, call: str) -> None:
+    def __init__(self, system: str) -> None:
         self.system = system
-        self._script = _ALONE % call
 
     def list_processes(
         self, hosts: Sequence[BenchHost], ranks: int, arguments: Sequence[str], port: int
     ) -> list[ProcessSpec]:
-        return [ProcessSpec((sys.executable, "-c", self._script, *arguments), os.environ)]
+        script = as_script(bench_ranks.serve_alone, self.system, *arguments)
+        return [ProcessSpec((sys.executable, *script), os.environ)]
 
 
-def measured(nbytes: int, **calls: str) -> tuple[dict[str, Any], Bench]:
-    launchers = [Started(name, call) for name, call in calls.items()]
+def measured(nbytes: int, *systems: str) -> tuple[dict[str, Any], Bench]:
+    launchers = [Started(system) for system in systems]
     with start_bench(launchers, 1) as running:  # type: ignore[arg-type]
         results = running.measure(BenchCase("all_reduce", 1, nbytes), 0.0)
         return {one.system: one for one in results}, running
@@ -179,7 +156,7 @@ def measured(nbytes: int, **calls: str) -> tuple[dict[str, Any], Bench]:
 
 @pytest.mark.parametrize("nbytes", [8, 64 << 10])
 def test_a_wrong_result_gives_no_figure_and_names_who_lied(nbytes: int) -> None:
-    results, _ = measured(nbytes, honest="pass", liar="x[-1] += 1")
+    results, _ = measured(nbytes, "honest", "liar")
     assert results["honest"].summary is not None
     assert results["liar"].summary is None
     assert "WRONG RESULT on rank 0" in results["liar"].failed
@@ -187,14 +164,12 @@ def test_a_wrong_result_gives_no_figure_and_names_who_lied(nbytes: int) -> None:
 
 
 def test_a_contender_that_gives_the_result_of_the_call_before_is_caught() -> None:
-    late = "now = x.copy(); x[:] = globals().get('kept', now); globals()['kept'] = now"
-    results, _ = measured(64 << 10, lazy=late)
+    results, _ = measured(64 << 10, "lazy")
     assert "WRONG RESULT" in results["lazy"].failed
 
 
 def test_a_contender_that_does_not_take_the_arguments_refuses_the_cell_and_stays() -> None:
-    refuse = "if x.size == 2: raise TypeError('cannot reduce this')"
-    with start_bench([Started("choosy", refuse)], 1) as running:  # type: ignore[list-item]
+    with start_bench([Started("choosy")], 1) as running:  # type: ignore[list-item]
         (first,) = running.measure(BenchCase("all_reduce", 1, 8), 0.0)
         (second,) = running.measure(BenchCase("all_reduce", 1, 16), 0.0)
     assert (first.refused, first.failed, first.summary) == ("cannot reduce this", None, None)
@@ -202,7 +177,7 @@ def test_a_contender_that_does_not_take_the_arguments_refuses_the_cell_and_stays
 
 
 def test_a_failure_is_told_once_and_the_contender_is_out() -> None:
-    with start_bench([Started("mortal", "sys.exit('gone')")], 1) as running:  # type: ignore[list-item]
+    with start_bench([Started("mortal")], 1) as running:  # type: ignore[list-item]
         (first,) = running.measure(BenchCase("all_reduce", 1, 8), 0.0)
         (second,) = running.measure(BenchCase("all_reduce", 1, 16), 0.0)
     assert "gone" in first.failed
@@ -210,11 +185,12 @@ def test_a_failure_is_told_once_and_the_contender_is_out() -> None:
 
 
 def test_a_contender_that_dies_is_out_with_its_last_words() -> None:
-    results, _ = measured(8, honest="pass", mortal="sys.exit('no more memory')")
+    results, _ = measured(8, "honest", "out of memory")
     assert results["honest"].summary is not None
-    assert results["mortal"].summary is None
-    assert "a rank ended in prepare" in results["mortal"].failed
-    assert "no more memory" in results["mortal"].failed
+    mortal = results["out of memory"]
+    assert mortal.summary is None
+    assert "a rank ended in prepare" in mortal.failed
+    assert "no more memory" in mortal.failed
 
 
 def test_a_barrier_that_lets_ranks_through_early_is_caught(tmp_path: Path) -> None:
@@ -235,7 +211,7 @@ def test_a_launcher_whose_ranks_do_not_know_each_other_is_told(tmp_path: Path) -
             return super().list_processes(*arguments) * 2
 
     with pytest.raises(RankPoolFailed, match="see a world of 1, not 2"):
-        RankPool(Twice("apart", "pass"), 2, tmp_path)  # type: ignore[arg-type]
+        RankPool(Twice("honest"), 2, tmp_path)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- nothing is left behind
@@ -316,21 +292,12 @@ def test_the_hosts_are_gone_afterwards() -> None:
     assert not any(map(psutil.pid_exists, holders))
 
 
-_HOLDING = """
-import sys
-from allhands.bench import netns
-try:
-    with netns.open_two_hosts(None) as hosts:
-        print(*(host.enter[2] for host in hosts), flush=True)
-        sys.stdin.read()
-except netns.NoNamespaces as refusal:
-    print("refused:", refusal, flush=True)
-"""
-
-
 def test_the_hosts_are_gone_also_when_their_maker_is_killed() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", _HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, *as_script(bench_ranks.hold_hosts)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as maker:
         assert maker.stdout is not None
         said = maker.stdout.readline()
@@ -338,6 +305,7 @@ def test_the_hosts_are_gone_also_when_their_maker_is_killed() -> None:
             maker.wait()
             pytest.skip(said)
         holders = [psutil.Process(int(pid)) for pid in said.split()]
+        assert len(holders) == 2
         maker.kill()
     _, alive = psutil.wait_procs(holders, timeout=30)
     assert alive == []

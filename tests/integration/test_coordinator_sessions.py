@@ -14,23 +14,8 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.coordinator import Coordinator
 from allhands_server.machine.effects import Joined, MemberLeft, WorldFormed
 from allhands_server.machine.member_messages import Join, Leave
-
-# A worker in a process of its own: it joins, says so, and waits to be killed.
-_WORKER = """
-import queue, sys
-import grpc
-from allhands_proto.v1 import coordinator_pb2 as wire, coordinator_pb2_grpc
-
-port, token, job = sys.argv[1:]
-says = queue.SimpleQueue()
-join = wire.Join(job=job, rank=1, world_size=3, host="doomed", pid=1, port=1)
-says.put(wire.SessionRequest(join=join))
-stub = coordinator_pb2_grpc.CoordinatorStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
-metadata = (("authorization", f"Bearer {token}"),)
-for event in stub.Session(iter(says.get, None), metadata=metadata):
-    if not event.HasField("caller_refused"):  # what strangers of other tests did
-        print(event.WhichOneof("event"), flush=True)
-"""
+from programs import coordinated
+from support.ranks.launchers import as_script
 
 
 async def test_members_get_their_introduction_and_then_their_world(
@@ -94,9 +79,10 @@ async def test_a_process_that_is_killed_is_lost_to_the_others_before_its_heartbe
     caller: Any, daemon: DaemonProcess, job_name: str
 ) -> None:
     first = await caller.join(job_name, 0, 3)
-    arguments = (str(daemon.notice.port), daemon.notice.token, job_name)
+    place = (daemon.notice.port, daemon.notice.token, job_name)
+    script = as_script(coordinated.stay_in_a_session, *place)
     with subprocess.Popen(  # noqa: ASYNC220  # the loop may wait for its first line
-        [sys.executable, "-c", _WORKER, *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, *script], stdout=subprocess.PIPE, text=True
     ) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "joined\n"

@@ -137,6 +137,7 @@ def test_a_build_without_a_compiler_is_no_wheel_for_every_machine(
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_other_systems_are_refused_by_name(system: str, sdist: Path, tmp_path: Path) -> None:
     run("tar", "-xf", str(sdist), where=tmp_path)
+    # Text: the system has to be another one before anything is imported.
     build = (
         f"import sys; sys.platform = {system!r}\n"
         "from hatchling.build import prepare_metadata_for_build_wheel as prepare\n"

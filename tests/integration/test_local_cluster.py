@@ -4,10 +4,8 @@ import contextlib
 import os
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -15,6 +13,8 @@ import pytest
 
 import allhands as ah
 from allhands.testing import LocalCluster, RankError, RanksStuck
+from programs import coordinated
+from support.ranks.launchers import as_script
 
 
 def total(start: int, *, step: int) -> tuple[int, int, int, float]:
@@ -138,23 +138,9 @@ def test_leaving_the_block_ends_what_still_runs():
         cluster.run(sleeps_on_1)
 
 
-def test_ranks_end_with_the_process_that_has_started_them(tmp_path: Path):
-    script = tmp_path / "starter.py"
-    script.write_text(
-        textwrap.dedent("""
-        import os, time
-        from allhands.testing import LocalCluster
-
-        def sleeps():
-            time.sleep(600)
-
-        if __name__ == "__main__":
-            with LocalCluster(2) as cluster:
-                print(*cluster.start(sleeps).pids, flush=True)
-                time.sleep(600)
-        """)
-    )
-    starter = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+def test_ranks_end_with_the_process_that_has_started_them():
+    script = as_script(coordinated.start_ranks_that_sleep)
+    starter = subprocess.Popen([sys.executable, *script], stdout=subprocess.PIPE, text=True)
     with starter:
         assert starter.stdout is not None
         pids = [int(pid) for pid in starter.stdout.readline().split()]

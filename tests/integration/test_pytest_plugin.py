@@ -4,6 +4,8 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
+# Test files as text: what the plugin makes of a file, also a wrong one, is what is tested.
+
 
 @pytest.fixture
 def ran(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):

@@ -26,6 +26,7 @@ CELLS = "all_reduce:8,all_reduce:1048576,broadcast:8,broadcast:1048576,barrier:0
 BATCH_SECONDS = 0.02
 LEAST_ROUNDS = 9
 
+# Text: it has to import the package of a build, and nothing of this tree, in any version.
 RANK = """
 import json, sys, time
 import numpy as np

@@ -92,7 +92,7 @@ class _Worker:
             tell("wrong", step=self.state.step, call=what, rank=rank, size=size)
 
 
-def _count_held() -> dict[str, int]:
+def _count_held() -> dict[str, Any]:
     """Count threads, files, sockets and segments of shared memory of this process."""
     gc.collect()
     files = collections.Counter(
@@ -104,6 +104,7 @@ def _count_held() -> dict[str, int]:
         segments = {line.split()[4] for line in maps if "memfd:" in line}
     return {
         "threads": threading.active_count(),
+        "names": sorted(thread.name for thread in threading.enumerate()),
         "segments": len(segments),
         "sockets": files["socket"],
         "files": sum(files.values()) - files["socket"],

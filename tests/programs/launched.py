@@ -7,6 +7,7 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,17 @@ def leave_children() -> None:
         child = subprocess.Popen(["sleep", "600"], start_new_session=detached)
         print(child.pid)
         child.returncode = 0  # or Python warns that it still runs
+
+
+def send_as_another_user(path: str) -> None:
+    """Exit with 7 where another user may not send to a socket."""
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    try:
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"leaving", path)
+    except PermissionError:
+        sys.exit(7)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from allhands.testing.poll import poll_until
 from support.torch.ranks import on_ranks, run_ranks
 
+# Programs as text: what a new interpreter imports, and in which order, is what is tested.
+
 
 @on_ranks(2)
 def test_a_program_that_names_the_backend_gets_its_sums(rank: int) -> None:

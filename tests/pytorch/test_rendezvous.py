@@ -21,7 +21,9 @@ from allhands.bench import netns
 from allhands.errors import StoreTimeout
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.torch.rendezvous.store import Store
+from programs import torch_launched
 from support.ranks.addresses import address_beyond_loopback, free_port
+from support.ranks.launchers import as_script
 from support.torch.ranks import RanksFailed, run_ranks
 
 _OWN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ALLHANDS_URL", "TORCHELASTIC_RUN_ID")
@@ -379,17 +381,16 @@ def test_p119_ranks_in_two_networks_meet_at_the_address_of_rank_0(tmp_path: Path
 
 
 def test_p119_a_launch_of_this_package_is_the_job_that_torch_joins(tmp_path: Path) -> None:
-    script = tmp_path / "joins.py"
-    script.write_text(
-        "import os, torch, torch.distributed as dist\n"
-        "dist.init_process_group('allhands')\n"
-        "x = torch.ones(1); dist.all_reduce(x)\n"
-        "same = dist.group.WORLD.world.job == os.environ['ALLHANDS_JOB']\n"
-        "print('sum', x.item(), 'local', dist.get_node_local_rank(), 'same job', same)\n"
-        "dist.destroy_process_group()\n"
-    )
     run = subprocess.run(
-        [sys.executable, "-m", "allhands.cli.main", "run", "-n", "2", str(script)],
+        [
+            sys.executable,
+            "-m",
+            "allhands.cli.main",
+            "run",
+            "-n",
+            "2",
+            *as_script(torch_launched.show_job),
+        ],
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

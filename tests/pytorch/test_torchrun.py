@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from allhands.testing.daemon import DaemonProcess, run_daemon
+from programs import torch_launched
 from support.ranks.addresses import address_beyond_loopback, free_port
+from support.ranks.launchers import as_script
 from support.torch.ranks import run_ranks
 
 _ROOT = Path(__file__).parents[2]
@@ -156,37 +158,10 @@ def test_a_worker_that_is_killed_is_named_and_the_job_goes_on(
     assert losses == sorted(losses, reverse=True)
 
 
-_GROWING = """
-import os, sys, time
-from pathlib import Path
-import torch, torch.distributed as dist
-
-dist.init_process_group("allhands")
-print("worker", os.getpid(), flush=True)
-size, seen = dist.get_world_size(), Path(sys.argv[1])
-if dist.get_rank() == 0:
-    print("size", size, flush=True)
-until = time.monotonic() + 60
-while time.monotonic() < until:
-    x = torch.ones(1)
-    dist.all_reduce(x)
-    assert x.item() == size
-    if size == 2:
-        seen.touch()
-    elif seen.exists():
-        dist.destroy_process_group()
-        print("alone again", flush=True)
-        sys.exit()
-    time.sleep(0.05)
-"""
-
-
 @pytest.mark.timeout(240)  # six times somebody imports PyTorch, after one another
 def test_a_world_grows_with_a_node_and_goes_on_when_that_is_lost(
     torchrun: Callable[..., _Agent], daemon: DaemonProcess, tmp_path: Path
 ) -> None:
-    script = tmp_path / "growing.py"
-    script.write_text(_GROWING)
     arguments = (
         "--nnodes=1:2",
         "--nproc-per-node=1",
@@ -195,8 +170,7 @@ def test_a_world_grows_with_a_node_and_goes_on_when_that_is_lost(
         f"--rdzv-endpoint=127.0.0.1:{daemon.notice.port}",
         f"--rdzv-conf=is_host=false,{_QUICK}",
         "--local-addr=127.0.0.1",
-        str(script),
-        str(tmp_path / "seen"),
+        *as_script(torch_launched.grow_and_shrink, tmp_path / "seen"),
     )
     first = torchrun(*arguments)
     first.until("size 1")

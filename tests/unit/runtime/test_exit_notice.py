@@ -22,6 +22,8 @@ from allhands.runtime.exit_notice import (
     send_cause_notice,
     send_end_notice,
 )
+from programs import launched
+from support.ranks.launchers import as_script
 
 Ear = tuple[ExitNoticeListener, dict[str, str]]
 
@@ -73,15 +75,8 @@ def test_other_users_cannot_reach_the_launcher() -> None:
     with contextlib.closing(ExitNoticeListener(launch)):
         assert stat.S_IMODE(os.stat(launch).st_mode) == 0o700
         if os.getuid() == 0:
-            forbidden = """
-import os, socket, sys
-os.setgroups([]), os.setgid(65534), os.setuid(65534)
-try:
-    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"leaving", sys.argv[1])
-except PermissionError:
-    sys.exit(7)
-"""
-            argv = [sys.executable, "-c", forbidden, f"{launch}/announcements"]
+            script = as_script(launched.send_as_another_user, f"{launch}/announcements")
+            argv = [sys.executable, *script]
             assert subprocess.run(argv, check=False).returncode == 7
     assert not os.path.exists(launch)
 
