@@ -85,7 +85,7 @@ lint-style: $(VENV)/.has-dev
 lint-types: $(VENV)/.has-dev
 	$(BIN)/mypy
 	$(BIN)/mypy examples
-	$(BIN)/mypy tests/programs
+	$(BIN)/mypy tests/programs tests/support
 
 lint-imports: $(VENV)/.has-dev
 	$(BIN)/lint-imports

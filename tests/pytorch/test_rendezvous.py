@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -23,7 +22,7 @@ from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.torch.rendezvous.store import Store
 from programs import torch_launched
 from support.ranks.addresses import address_beyond_loopback, free_port
-from support.ranks.launchers import as_script
+from support.ranks.launchers import COMMAND, as_script
 from support.torch.ranks import RanksFailed, run_ranks
 
 _OWN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ALLHANDS_URL", "TORCHELASTIC_RUN_ID")
@@ -382,15 +381,7 @@ def test_p119_ranks_in_two_networks_meet_at_the_address_of_rank_0(tmp_path: Path
 
 def test_p119_a_launch_of_this_package_is_the_job_that_torch_joins(tmp_path: Path) -> None:
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "allhands.cli.main",
-            "run",
-            "-n",
-            "2",
-            *as_script(torch_launched.show_job),
-        ],
+        [*COMMAND, "-n", "2", *as_script(torch_launched.show_job)],
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

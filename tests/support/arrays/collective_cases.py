@@ -1,7 +1,7 @@
 """Collective calls whose results are known to the last bit; for the scripts of ranks."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,52 @@ def folded(op: ah.ReduceOp, arrays: list[Array]) -> Array:
     return np.fix(result / len(arrays)) if result.dtype.kind in "iu" else result / len(arrays)
 
 
+@dataclass(frozen=True)
+class _Inputs:
+    """What the call of a rank is made of: which arrays it brings, and where they are."""
+
+    name: str
+    rank: int
+    size: int
+    length: int
+    dtype: "np.dtype[Any]"
+    op: ah.ReduceOp
+    root: int
+    seed: int
+    make: Make
+
+    @property
+    def ranks(self) -> range:
+        return range(self.size)
+
+    def own(self, of: int, more: int = 0) -> Array:
+        return values(of, self.length, self.dtype, self.seed + more)
+
+    def everyones(self, more: int = 0) -> list[Array]:
+        return [self.own(of, more) for of in self.ranks]
+
+    def joined(self) -> Array:
+        """Return a block of this rank for each."""
+        return self.placed(np.concatenate([self.own(self.rank, to) for to in self.ranks]))
+
+    def placed(self, array: Array) -> Array:
+        place = self.make(array.size, self.dtype)
+        place[...] = array
+        return place
+
+    def blank(self, count: int | None = None) -> Array:
+        return self.placed(np.zeros(self.length if count is None else count, self.dtype))
+
+    def case(
+        self,
+        *arguments: Any,
+        written: list[Array],
+        expected: list[Array],
+        unchanged: Sequence[Array] = (),
+    ) -> Case:
+        return Case(self.name, arguments, written, expected, list(unchanged))
+
+
 def case(
     name: str,
     rank: int,
@@ -113,65 +159,84 @@ def case(
     make: Make = np.empty,
 ) -> Case:
     """Make a call of `length` elements for each rank."""
-    found = np.dtype(dtype)
+    given = _Inputs(name, rank, size, length, np.dtype(dtype), op, root, seed, make)
+    if name == "barrier":
+        return given.case(written=[], expected=[])
+    for build in (_rooted, _reduction, _movement):
+        if (made := build(given)) is not None:
+            return made
+    raise ValueError(name)
 
-    def own(of: int, more: int = 0) -> Array:
-        return values(of, length, found, seed + more)
 
-    def placed(array: Array) -> Array:
-        place = make(array.size, found)
-        place[...] = array
-        return place
-
-    def blank(count: int = length) -> Array:
-        return placed(np.zeros(count, found))
-
-    ranks = range(size)
+def _rooted(given: _Inputs) -> Case | None:
+    rank, root, ranks = given.rank, given.root, given.ranks
     is_root = rank == root
-    match name:
-        case "barrier":
-            return Case(name, (), [], [], [])
+    match given.name:
         case "broadcast":
-            x = placed(own(rank))
-            return Case(name, (x, root), [x], [own(root)], [])
-        case "all_reduce":
-            x = placed(own(rank))
-            return Case(name, (x, op), [x], [folded(op, [own(r) for r in ranks])], [])
+            x = given.placed(given.own(rank))
+            return given.case(x, root, written=[x], expected=[given.own(root)])
         case "reduce":
-            x = placed(own(rank))
-            want = [folded(op, [own(r) for r in ranks])] if is_root else []
-            return Case(name, (x, root, op), [x] if is_root else [], want, [] if is_root else [x])
+            x = given.placed(given.own(rank))
+            if not is_root:
+                return given.case(x, root, given.op, written=[], expected=[], unchanged=[x])
+            total = folded(given.op, given.everyones())
+            return given.case(x, root, given.op, written=[x], expected=[total])
         case "gather":
-            x, outs = placed(own(rank)), [blank() for _ in ranks] if is_root else None
-            return Case(name, (x, outs, root), outs or [], [own(r) for r in ranks if outs], [x])
+            x = given.placed(given.own(rank))
+            if not is_root:
+                return given.case(x, None, root, written=[], expected=[], unchanged=[x])
+            outs, expected = [given.blank() for _ in ranks], given.everyones()
+            return given.case(x, outs, root, written=outs, expected=expected, unchanged=[x])
         case "scatter":
-            x, ins = blank(), [placed(own(root, r)) for r in ranks] if is_root else None
-            return Case(name, (x, ins, root), [x], [own(root, rank)], ins or [])
-        case "all_gather":
-            x, outs = placed(own(rank)), [blank() for _ in ranks]
-            return Case(name, (outs, x), outs, [own(r) for r in ranks], [x])
-        case "all_gather_into_tensor":
-            x, out = placed(own(rank)), blank(size * length)
-            return Case(name, (out, x), [out], [np.concatenate([own(r) for r in ranks])], [x])
+            x, expected = given.blank(), [given.own(root, rank)]
+            if not is_root:
+                return given.case(x, None, root, written=[x], expected=expected)
+            ins = [given.placed(given.own(root, to)) for to in ranks]
+            return given.case(x, ins, root, written=[x], expected=expected, unchanged=ins)
+    return None
+
+
+def _reduction(given: _Inputs) -> Case | None:
+    rank, op = given.rank, given.op
+    match given.name:
+        case "all_reduce":
+            x = given.placed(given.own(rank))
+            return given.case(x, op, written=[x], expected=[folded(op, given.everyones())])
         case "reduce_scatter":
-            out, ins = blank(), [placed(own(rank, r)) for r in ranks]
-            total = folded(op, [own(r, rank) for r in ranks])
-            return Case(name, (out, ins, op), [out], [total], ins)
+            out, ins = given.blank(), [given.placed(given.own(rank, to)) for to in given.ranks]
+            total = folded(op, given.everyones(rank))
+            return given.case(out, ins, op, written=[out], expected=[total], unchanged=ins)
         case "reduce_scatter_tensor":
-            out, x = blank(), placed(np.concatenate([own(rank, r) for r in ranks]))
-            total = folded(op, [own(r, rank) for r in ranks])
-            return Case(name, (out, x, op), [out], [total], [x])
+            out, x = given.blank(), given.joined()
+            total = folded(op, given.everyones(rank))
+            return given.case(out, x, op, written=[out], expected=[total], unchanged=[x])
+    return None
+
+
+def _movement(given: _Inputs) -> Case | None:
+    rank, ranks, length = given.rank, given.ranks, given.length
+    match given.name:
+        case "all_gather":
+            x, outs = given.placed(given.own(rank)), [given.blank() for _ in ranks]
+            expected = given.everyones()
+            return given.case(outs, x, written=outs, expected=expected, unchanged=[x])
+        case "all_gather_into_tensor":
+            x, out = given.placed(given.own(rank)), given.blank(given.size * length)
+            expected = [np.concatenate(given.everyones())]
+            return given.case(out, x, written=[out], expected=expected, unchanged=[x])
         case "all_to_all":
             # Rank i gives rank j a bit more, the larger i + j: each pair has a size of its own.
-            ins = [placed(values(rank, length + rank + r, found, seed + r)) for r in ranks]
-            outs = [blank(length + rank + r) for r in ranks]
-            want = [values(r, length + rank + r, found, seed + rank) for r in ranks]
-            return Case(name, (outs, ins), outs, want, ins)
+            seed, dtype = given.seed, given.dtype
+            sizes = [length + rank + peer for peer in ranks]
+            ins = [given.placed(values(rank, sizes[to], dtype, seed + to)) for to in ranks]
+            outs = [given.blank(size) for size in sizes]
+            expected = [values(of, sizes[of], dtype, seed + rank) for of in ranks]
+            return given.case(outs, ins, written=outs, expected=expected, unchanged=ins)
         case "all_to_all_single":
-            out, x = blank(size * length), placed(np.concatenate([own(rank, r) for r in ranks]))
-            whole = np.concatenate([own(r, rank) for r in ranks])
-            return Case(name, (out, x), [out], [whole], [x])
-    raise ValueError(name)
+            out, x = given.blank(given.size * length), given.joined()
+            expected = [np.concatenate(given.everyones(rank))]
+            return given.case(out, x, written=[out], expected=expected, unchanged=[x])
+    return None
 
 
 def allowed(dtype: npt.DTypeLike) -> Iterator[ah.ReduceOp]:

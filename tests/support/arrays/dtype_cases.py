@@ -104,7 +104,7 @@ def brought(dtype: str, rank: int, block: int = 0, length: int = LENGTH) -> Arra
     whole = rng.integers(1, 5, length)
     match dtype:
         case "bool":
-            return whole % 2 == 0
+            return np.equal(whole % 2, 0)
         case "pair":
             return np.array(list(zip(whole, rng.integers(0, 9, length), strict=True)), found)
         case "record":
@@ -198,117 +198,175 @@ class Call:
         return ""
 
 
+@dataclass(frozen=True)
+class _Inputs:
+    """What the call of a rank is made of."""
+
+    cell: Cell
+    rank: int
+    size: int
+    length: int
+
+    @property
+    def ranks(self) -> range:
+        return range(self.size)
+
+    @property
+    def root(self) -> int:
+        return 1 % self.size
+
+    @property
+    def is_root(self) -> bool:
+        return self.rank == self.root
+
+    @property
+    def op(self) -> ah.ReduceOp | None:
+        return OPS.get(self.cell.op)
+
+    def own(self, of: int, block: int = 0) -> Array:
+        return brought(self.cell.dtype, of, block, self.length)
+
+    def mine(self, block: int = 0) -> Array:
+        return self.own(self.rank, block).copy()
+
+    def blank(self, count: int | None = None) -> Array:
+        return np.zeros(self.length if count is None else count, DTYPES[self.cell.dtype])
+
+    def result(self, block: int = 0) -> Array:
+        cell = self.cell
+        if cell.dtype == "object" or not is_defined(cell.operation, cell.op, cell.dtype):
+            return self.blank()
+        return combined(cell.op, cell.dtype, [self.own(peer, block) for peer in self.ranks])
+
+
 def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
     """Make the call of a rank."""
-    dtype, ranks = cell.dtype, range(size)
-    root = 1 % size
-    is_root = rank == root
-
-    def own(of: int, block: int = 0) -> Array:
-        return brought(dtype, of, block, length)
-
-    def blank(count: int = length) -> Array:
-        return np.zeros(count, DTYPES[dtype])
-
-    mine = own(rank).copy()
-
-    def result(block: int = 0) -> Array:
-        if cell.dtype == "object" or not is_defined(cell.operation, cell.op, dtype):
-            return blank()
-        return combined(cell.op, dtype, [own(peer, block) for peer in ranks])
-
-    op = OPS.get(cell.op)
-    match cell.operation:
-        case "all_reduce":
-            return Call((mine, op), [mine], [result()])
-        case "reduce":
-            return Call((mine, root, op), [mine] if is_root else [], [result()] if is_root else [])
-        case "reduce_scatter":
-            out, ins = blank(), [own(rank, block).copy() for block in ranks]
-            return Call((out, ins, op), [out], [result(rank)])
-        case "reduce_scatter_tensor":
-            out = blank()
-            x = np.concatenate([own(rank, block) for block in ranks])
-            return Call((out, x, op), [out], [result(rank)])
-        case "all_reduce_coalesced":
-            both = [mine, own(rank, 1).copy()]
-            return Call((both, op), both, [result(), result(1)])
-        case "reduce_scatter_tensor_coalesced":
-            outs = [blank(), blank()]
-            xs = [_joined(own(rank, block + more) for block in ranks) for more in (0, 9)]
-            return Call((outs, xs, op), outs, [result(rank), result(rank + 9)])
-        case "scan" | "exscan":
-            stop = rank + (cell.operation == "scan")
-            if not stop or not is_defined(cell.operation, cell.op, dtype):
-                return Call((mine, op), [], [])
-            return Call(
-                (mine, op), [mine], [combined(cell.op, dtype, [own(r) for r in range(stop)])]
-            )
-        case "broadcast":
-            return Call((mine, root), [mine], [own(root)])
-        case "broadcast_coalesced":
-            both = [mine, own(rank, 1).copy()]
-            return Call((both, root), both, [own(root), own(root, 1)])
-        case "gather":
-            outs = [blank() for _ in ranks] if is_root else []
-            wanted = [own(peer) for peer in ranks]
-            return Call((mine, outs or None, root), outs, wanted if is_root else [])
-        case "scatter":
-            ins = [own(rank, block).copy() for block in ranks] if is_root else None
-            out = blank()
-            return Call((out, ins, root), [out], [own(root, rank)])
-        case "all_gather":
-            outs = [blank() for _ in ranks]
-            return Call((outs, mine), outs, [own(peer) for peer in ranks])
-        case "all_gather_into_tensor":
-            out = blank(size * length)
-            return Call((out, mine), [out], [_joined(own(peer) for peer in ranks)])
-        case "all_gather_coalesced":
-            lists = [[blank(), blank()] for _ in ranks]
-            wanted = [own(peer, block) for peer in ranks for block in range(2)]
-            both = [mine, own(rank, 1).copy()]
-            return Call((lists, both), [out for one in lists for out in one], wanted)
-        case "all_gather_into_tensor_coalesced":
-            outs = [blank(size * length) for _ in range(2)]
-            wanted = [_joined(own(peer, block) for peer in ranks) for block in range(2)]
-            return Call((outs, [mine, own(rank, 1).copy()]), outs, wanted)
-        case "all_to_all":
-            # Rank i gives rank j as many as i + j: each pair has a size of its own.
-            ins = [own(rank, block)[: rank + block].copy() for block in ranks]
-            outs = [blank(min(rank + peer, length)) for peer in ranks]
-            wanted = [own(peer, rank)[: rank + peer] for peer in ranks]
-            return Call((outs, ins), outs, wanted)
-        case "all_reduce of sparse arrays":
-            return _sparse_call(cell, rank, size, own, op)
-        case "reduce_scatter_v":
-            # Blocks of as many as their rank and one more.
-            ins = [own(rank, block)[: block + 1].copy() for block in ranks]
-            return Call((ins, op), [], [], [result(rank)[: rank + 1]])
-        case "all_gather_v":
-            return Call((mine[:rank],), [], [], [own(peer)[:peer] for peer in ranks])
-        case "gather_v":
-            wanted = [own(peer)[:peer] for peer in ranks] if is_root else []
-            return Call((mine[:rank], root), [], [], wanted)
-        case "scatter_v":
-            if dtype == "object":  # who gives nothing has nothing to refuse: each is the root
-                return Call(([own(rank, block).copy() for block in ranks], rank), [], [])
-            ins = [own(rank, block)[:block].copy() for block in ranks] if is_root else None
-            return Call((ins, root), [], [], [own(root, rank)[:rank]])
-        case "all_to_all_v":
-            ins = [own(rank, block)[: rank + block].copy() for block in ranks]
-            return Call((ins,), [], [], [own(peer, rank)[: rank + peer] for peer in ranks])
-        case "all_to_all_single":
-            x = _joined(own(rank, block) for block in ranks)
-            out = blank(size * length)
-            return Call((out, x), [out], [_joined(own(peer, rank) for peer in ranks)])
+    given = _Inputs(cell, rank, size, length)
+    for make in (_reduction, _coalesced, _movement, _exchange, _uneven):
+        if (call := make(given)) is not None:
+            return call
     raise ValueError(cell)
 
 
-def _sparse_call(
-    cell: Cell, rank: int, size: int, own: Callable[[int], Array], op: ah.ReduceOp | None
-) -> Call:
+def _reduction(given: _Inputs) -> Call | None:
+    mine, op, rank, is_root = given.mine(), given.op, given.rank, given.is_root
+    match given.cell.operation:
+        case "all_reduce":
+            return Call((mine, op), [mine], [given.result()])
+        case "reduce":
+            written, wanted = ([mine], [given.result()]) if is_root else ([], [])
+            return Call((mine, given.root, op), written, wanted)
+        case "reduce_scatter":
+            out, ins = given.blank(), [given.mine(block) for block in given.ranks]
+            return Call((out, ins, op), [out], [given.result(rank)])
+        case "reduce_scatter_tensor":
+            out = given.blank()
+            x = _joined(given.own(rank, block) for block in given.ranks)
+            return Call((out, x, op), [out], [given.result(rank)])
+        case "scan" | "exscan" as operation:
+            stop = rank + (operation == "scan")
+            if not stop or not is_defined(operation, given.cell.op, given.cell.dtype):
+                return Call((mine, op), [], [])
+            before = [given.own(peer) for peer in range(stop)]
+            return Call((mine, op), [mine], [combined(given.cell.op, given.cell.dtype, before)])
+        case "all_reduce of sparse arrays":
+            return _sparse_call(given)
+    return None
+
+
+def _coalesced(given: _Inputs) -> Call | None:
+    rank, size, ranks, op = given.rank, given.size, given.ranks, given.op
+    both = [given.mine(), given.mine(1)]
+    outs: list[Array]
+    match given.cell.operation:
+        case "all_reduce_coalesced":
+            return Call((both, op), both, [given.result(), given.result(1)])
+        case "reduce_scatter_tensor_coalesced":
+            outs = [given.blank(), given.blank()]
+            xs = [_joined(given.own(rank, block + more) for block in ranks) for more in (0, 9)]
+            return Call((outs, xs, op), outs, [given.result(rank), given.result(rank + 9)])
+        case "broadcast_coalesced":
+            root = given.root
+            return Call((both, root), both, [given.own(root), given.own(root, 1)])
+        case "all_gather_coalesced":
+            lists = [[given.blank(), given.blank()] for _ in ranks]
+            wanted = [given.own(peer, block) for peer in ranks for block in range(2)]
+            return Call((lists, both), [out for one in lists for out in one], wanted)
+        case "all_gather_into_tensor_coalesced":
+            outs = [given.blank(size * given.length) for _ in range(2)]
+            wanted = [_joined(given.own(peer, block) for peer in ranks) for block in range(2)]
+            return Call((outs, both), outs, wanted)
+    return None
+
+
+def _movement(given: _Inputs) -> Call | None:
+    mine, rank, ranks, root = given.mine(), given.rank, given.ranks, given.root
+    everyone = [given.own(peer) for peer in ranks]
+    match given.cell.operation:
+        case "broadcast":
+            return Call((mine, root), [mine], [given.own(root)])
+        case "gather":
+            outs = [given.blank() for _ in ranks] if given.is_root else []
+            return Call((mine, outs or None, root), outs, everyone if given.is_root else [])
+        case "scatter":
+            ins = [given.mine(block) for block in ranks] if given.is_root else None
+            out = given.blank()
+            return Call((out, ins, root), [out], [given.own(root, rank)])
+        case "all_gather":
+            outs = [given.blank() for _ in ranks]
+            return Call((outs, mine), outs, everyone)
+        case "all_gather_into_tensor":
+            out = given.blank(given.size * given.length)
+            return Call((out, mine), [out], [_joined(everyone)])
+    return None
+
+
+def _exchange(given: _Inputs) -> Call | None:
+    rank, ranks = given.rank, given.ranks
+    match given.cell.operation:
+        case "all_to_all":
+            # Rank i gives rank j as many as i + j: each pair has a size of its own.
+            ins = [given.own(rank, block)[: rank + block].copy() for block in ranks]
+            outs = [given.blank(min(rank + peer, given.length)) for peer in ranks]
+            wanted = [given.own(peer, rank)[: rank + peer] for peer in ranks]
+            return Call((outs, ins), outs, wanted)
+        case "all_to_all_single":
+            x = _joined(given.own(rank, block) for block in ranks)
+            out = given.blank(given.size * given.length)
+            return Call((out, x), [out], [_joined(given.own(peer, rank) for peer in ranks)])
+    return None
+
+
+def _uneven(given: _Inputs) -> Call | None:
+    """Make a call whose blocks each have a size of their own."""
+    mine, rank, ranks, root = given.mine(), given.rank, given.ranks, given.root
+    match given.cell.operation:
+        case "reduce_scatter_v":
+            # Blocks of as many as their rank and one more.
+            ins = [given.own(rank, block)[: block + 1].copy() for block in ranks]
+            return Call((ins, given.op), [], [], [given.result(rank)[: rank + 1]])
+        case "all_gather_v":
+            return Call((mine[:rank],), [], [], [given.own(peer)[:peer] for peer in ranks])
+        case "gather_v":
+            wanted = [given.own(peer)[:peer] for peer in ranks] if given.is_root else []
+            return Call((mine[:rank], root), [], [], wanted)
+        case "scatter_v":
+            if given.cell.dtype == "object":
+                # Who gives nothing has nothing to refuse: each is the root.
+                return Call(([given.mine(block) for block in ranks], rank), [], [])
+            blocks = [given.own(rank, block)[:block].copy() for block in ranks]
+            wanted = [given.own(root, rank)[:rank]]
+            return Call((blocks if given.is_root else None, root), [], [], wanted)
+        case "all_to_all_v":
+            ins = [given.own(rank, block)[: rank + block].copy() for block in ranks]
+            wanted = [given.own(peer, rank)[: rank + peer] for peer in ranks]
+            return Call((ins,), [], [], wanted)
+    return None
+
+
+def _sparse_call(given: _Inputs) -> Call:
     """Make a call in which each rank stores its own element, and the first one."""
-    length = len(own(0))
+    cell, rank, size, own, length = given.cell, given.rank, given.size, given.own, given.length
     places = [sorted({0, one % LENGTH}.intersection(range(length))) for one in range(size)]
     x = ah.SparseArray(np.array([places[rank]], int), own(rank)[places[rank]], (length,))
     wanted: list[Array] = []
@@ -318,7 +376,7 @@ def _sparse_call(
             array[places[one]] = own(one)[places[one]]
         stored = sorted({place for one in places for place in one})
         wanted = [np.array([stored], int), combined(cell.op, cell.dtype, dense)[stored]]
-    return Call((x, op), [], [], wanted, x)
+    return Call((x, given.op), [], [], wanted, x)
 
 
 def is_defined(operation: str, op: str, dtype: str) -> bool:

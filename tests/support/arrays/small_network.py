@@ -55,7 +55,7 @@ def descend(given: Arrays, found: Arrays) -> None:
 
 def trained_alone(steps: int, **dtypes: str) -> Arrays:
     """Train on whole batches, in one process."""
-    given = parameters(**dtypes)
+    given = parameters(0, **dtypes)
     for step in range(steps):
         descend(given, dict(gradients(given, *batch(step))))
     return given

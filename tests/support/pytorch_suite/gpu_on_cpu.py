@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
 
-class OnProcessor(TorchFunctionMode):
+class OnProcessor(TorchFunctionMode):  # type: ignore[misc]
     """While it is entered tensors that were to be on a GPU are on the processor."""
 
     def __torch_function__(

@@ -38,7 +38,7 @@ class Name(str):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = hash("gloo").__index__  # type: ignore[assignment]
+    __hash__ = hash("gloo").__index__
     """Sets of backends are looked up for one that has Gloo."""
 
 

@@ -57,12 +57,12 @@ def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
     for once in ("allhands.torch.worlds", "allhands_server.embedded"):
         importlib.import_module(once)
 
-    module = open_tests(backend, gates)
+    module: Any = open_tests(backend, gates)
     for one in common_distributed.TIMEOUT_OVERRIDE:
         common_distributed.TIMEOUT_OVERRIDE[one] = timeout
     torch.set_num_threads(1)
 
-    class Judged(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
+    class Judged(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[misc]
         def setUp(self) -> None:
             super().setUp()
             self._start_processes(torch.multiprocessing.get_context("fork").Process)

@@ -44,7 +44,7 @@ def serve(rank: int, url: str, backend: str) -> None:
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what tests print is no answer
     member = _Member(rank, url, backend, told)
-    threads.run_threads = testing.run_threads = member.run_threads  # type: ignore[assignment]
+    threads.run_threads = testing.run_threads = member.run_threads
     # As pytest has them in this project.
     warnings.simplefilter("error")
     while text := sys.stdin.readline():

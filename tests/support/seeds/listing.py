@@ -84,7 +84,7 @@ def count(letter: str) -> int:
 
 def all_tests() -> dict[str, bool]:
     """Return all tests, as `G.Class.test`: does each call helpers that its listing has not?"""
-    found = {}
+    found: dict[str, bool] = {}
     for letter in LISTINGS:
         resting = _resting(letter)
         found |= {f"{letter}.{test}": test in resting for test in tests(letter)}

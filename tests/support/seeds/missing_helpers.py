@@ -56,7 +56,7 @@ def with_comms() -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
 # ---------------------------------------------------------------- modules
 
 
-class Task(nn.Module):
+class Task(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.p = nn.Parameter(torch.ones(2, 2))
@@ -65,7 +65,7 @@ class Task(nn.Module):
         return self.p + x
 
 
-class ModuleForDdpCommHook(nn.Module):
+class ModuleForDdpCommHook(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.t0 = Task()
@@ -74,7 +74,7 @@ class ModuleForDdpCommHook(nn.Module):
         return self.t0(x + rank)
 
 
-class SparseGradientModule(nn.Module):
+class SparseGradientModule(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.EmbeddingBag(10, 10, sparse=True)
@@ -83,7 +83,7 @@ class SparseGradientModule(nn.Module):
         return nn.functional.softmax(self.embedding(x), dim=1)
 
 
-class _Layers(nn.Module):
+class _Layers(nn.Module):  # type: ignore[misc]
     """Layers on devices in turn."""
 
     def __init__(self, devices: Sequence[Any]) -> None:
@@ -311,7 +311,7 @@ class AbstractCommTest:
             self.assertEqual(x, wanted)
 
 
-class ProcessGroupWithDispatchedCollectivesTests(MultiProcessTestCase):
+class ProcessGroupWithDispatchedCollectivesTests(MultiProcessTestCase):  # type: ignore[misc]
     """Calls of `torch.distributed` in a world of one."""
 
     @property
@@ -360,7 +360,7 @@ class ProcessGroupWithDispatchedCollectivesTests(MultiProcessTestCase):
             dist.all_to_all_single(other, x.t())
 
 
-class CompilerTest(MultiProcessTestCase):
+class CompilerTest(MultiProcessTestCase):  # type: ignore[misc]
     """Calls that are waited for: traced into a graph, which is run again, and compiled."""
 
     def setUp(self) -> None:
@@ -379,23 +379,23 @@ class CompilerTest(MultiProcessTestCase):
             self.assertEqual(made(x + step), act(x + step))
 
     def _test_allreduce_work_wait(self, x: Any) -> None:
-        group = self._get_default_group()  # type: ignore[attr-defined]
+        group = self._get_default_group()
         self._same_when_traced(
             x, lambda y: funcol.all_reduce(y + y, "sum", group) * 2, "all_reduce"
         )
 
     def _test_allgather_work_wait(self, x: Any) -> None:
-        group = self._get_default_group()  # type: ignore[attr-defined]
+        group = self._get_default_group()
         self._same_when_traced(
             x, lambda y: funcol.all_gather_tensor(y + y, 0, group) * 2, "all_gather_into_tensor"
         )
 
     def _test_broadcast_work_wait(self, x: Any) -> None:
-        group = self._get_default_group()  # type: ignore[attr-defined]
+        group = self._get_default_group()
         self._same_when_traced(x, lambda y: funcol.broadcast(y + y, 0, group) * 2, "broadcast")
 
     def _test_scatter_work_wait(self, x: Any) -> None:
-        group = self._get_default_group()  # type: ignore[attr-defined]
+        group = self._get_default_group()
 
         def act(given: Any) -> Any:
             y = torch.empty_like(given)
@@ -406,7 +406,7 @@ class CompilerTest(MultiProcessTestCase):
         self._same_as(torch.compile(act, backend="eager"), act, x)
 
     def _test_nested_comm_tensor_wrapping(self, x: Any) -> None:
-        group = self._get_default_group()  # type: ignore[attr-defined]
+        group = self._get_default_group()
 
         def act(given: Any) -> Any:
             y = funcol.all_reduce(given + given, "sum", group)
@@ -415,7 +415,7 @@ class CompilerTest(MultiProcessTestCase):
         self._same_when_traced(x, act, "all_reduce", "all_reduce")
 
     def _test_consecutive_comm_work_wait(self, x: Any) -> None:
-        group = self._get_default_group()  # type: ignore[attr-defined]
+        group = self._get_default_group()
 
         def act(given: Any) -> Any:
             return funcol.all_reduce(funcol.all_reduce(given, "sum", group), "sum", group) * 2

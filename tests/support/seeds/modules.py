@@ -13,6 +13,7 @@ from torch.testing._internal import common_distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import allhands.torch
+from allhands.torch import names
 from support.seeds import listing, missing_helpers
 
 
@@ -85,9 +86,7 @@ class _ProcessGroupByOptions:
 
     def __new__(cls, store: Any, rank: int, size: int, options: Any) -> Any:
         limit = timedelta(seconds=options._timeout)
-        dist.init_process_group(
-            allhands.torch.names.NAME, store=store, rank=rank, world_size=size, timeout=limit
-        )
+        dist.init_process_group(names.NAME, store=store, rank=rank, world_size=size, timeout=limit)
         return dist.group.WORLD
 
 

@@ -15,7 +15,7 @@ DEVICE = "emulated"
 _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
 
-class DeviceTensor(torch.Tensor):
+class DeviceTensor(torch.Tensor):  # type: ignore[misc]
     """A tensor of the device that is made up; `raw` is its memory."""
 
     raw: torch.Tensor
@@ -46,7 +46,7 @@ def raw(one: Any) -> Any:
     return one.raw if hasattr(one, "raw") else _RAW[_place(one)]
 
 
-class SparseDeviceTensor(torch.Tensor):
+class SparseDeviceTensor(torch.Tensor):  # type: ignore[misc]
     """A sparse tensor of the device; what is not here does nobody ask of one."""
 
     raw: torch.Tensor
