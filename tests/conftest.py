@@ -37,7 +37,7 @@ def _is_no_wake_of_a_closed_loop(record: logging.LogRecord) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what is not there; write the parity table where the environment says so."""
+    """List the missing tools; write the parity table if the environment says so."""
     skipped = terminalreporter.stats.get("skipped", ())
     if left_out := sum(ABSENT in str(getattr(one, "longrepr", "")) for one in skipped):
         terminalreporter.write_line(f"{ABSENT} ({left_out})")
@@ -57,7 +57,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
-    """Give the process that forks those of all tests."""
+    """Yield the fork server of all tests' processes."""
     made = ForkServer()
     yield made
     made.close()
@@ -65,7 +65,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, fork_server: ForkServer) -> Iterator[Cluster]:
-    """Give a cluster; what it has started is gone after the test."""
+    """Yield a cluster; its processes are gone after the test."""
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
     made = Cluster(runtime, fork_server)
@@ -75,7 +75,7 @@ def cluster(tmp_path: Path, fork_server: ForkServer) -> Iterator[Cluster]:
 
 @pytest.fixture
 def backend() -> str:
-    """Name what carries the calls; tests of several are parametrized by it."""
+    """Return the backend; tests of several backends are parametrized by it."""
     return "auto"
 
 

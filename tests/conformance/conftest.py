@@ -1,4 +1,4 @@
-"""A real coordinator for the stores that need one."""
+"""A real coordinator for the stores that need a coordinator."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 @pytest.fixture(params=["line", "grpc"])
 def control(daemon: DaemonProcess, request: pytest.FixtureRequest) -> Iterator[Control]:
-    """A client of the daemon, for a job of its own, whose calls take one way or the other."""
+    """A client of the daemon, with a job per test, over either port."""
     job = f"conformance-{next(_jobs)}"
     is_line = request.param == "line"
     with Control(daemon.endpoint, job=job, timeout=10, use_lines=is_line) as made:

@@ -1,4 +1,4 @@
-"""Two fabrics as one: what happens to a peer that only one of them reaches."""
+"""Fallback between two fabrics: peers that only one of both reaches."""
 
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -30,7 +30,7 @@ def name(rank: int) -> str:
 async def world(
     receivers: Sequence[Receiver], *, data_ports: bool = True, last: int | None = None
 ) -> AsyncIterator[list[Fabric]]:
-    """Give the fabrics of a world; `last` is what the last rank says its data port is."""
+    """Yield the fabrics of a world; `last` is the last rank's announced data port."""
     ports = [Ports("socket" if data_ports else "grpc") for _ in receivers]
     for one in ports:
         await one.start("127.0.0.1")

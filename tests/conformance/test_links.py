@@ -1,4 +1,4 @@
-"""Every fabric through the one suite, and what only a network must refuse."""
+"""Every fabric through the link suite, and the refusals that only networks need."""
 
 import asyncio
 import logging
@@ -79,7 +79,7 @@ class TestSocket(LinkSuite):
 
 
 class Stranger:
-    """Somebody who dials a worker's port without belonging to its world."""
+    """A process outside the world that dials a worker's port."""
 
     def __init__(self, port: int) -> None:
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""What the port for raw-socket links must refuse, and who must get in all the same."""
+"""The port for raw-socket links: connections to refuse, and peers to admit meanwhile."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ class Worker:
         self.fabric = SocketFabric(self.port, identity(0), addresses, self.recorder)
 
     async def is_well(self) -> None:
-        """Check that a peer gets in, and its frame through."""
+        """Check that a peer is admitted, and its frame arrives."""
         await dial_as(identity(1), self.port)
         assert self.recorder.frames == [(1, make_frame(1))]
         assert self.recorder.breaks == []
@@ -78,7 +78,7 @@ async def dial_as(me: Identity, port: SocketListener) -> None:
 
 
 class Stranger:
-    """Somebody at a worker's port who says what no peer would."""
+    """A connection to a worker's port with bytes that no peer would send."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -88,7 +88,7 @@ class Stranger:
         return cls(*await asyncio.open_connection("127.0.0.1", port.port))
 
     async def dropped(self) -> bytes:
-        """Wait until the worker has closed the connection; return what it said before."""
+        """Wait until the worker has closed the connection; return its bytes until then."""
         said = b""
         async with asyncio.timeout(10):
             try:
@@ -100,7 +100,7 @@ class Stranger:
         return said
 
     async def step(self) -> bytes:
-        """Read one step of the worker's half of the handshake."""
+        """Read one message of the worker's half of the handshake."""
         async with asyncio.timeout(10):
             *_, nbytes = PREAMBLE.unpack(await self.reader.readexactly(PREAMBLE.size))
             return await self.reader.readexactly(nbytes)

@@ -1,4 +1,4 @@
-"""Every store through the one suite."""
+"""Every store through the store suite."""
 
 import itertools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -52,7 +52,7 @@ class TestFileStore(StoreSuite):
 
 
 class TestSecondFileStoreOfAFile(StoreSuite):
-    """What one store writes another reads, as two processes would."""
+    """Two stores of one file, as in two processes: writes of either are read by the other."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
@@ -63,7 +63,7 @@ class TestSecondFileStoreOfAFile(StoreSuite):
 
 
 class TestTCPStore(StoreSuite):
-    """The master and another, as two processes have them."""
+    """The master's store and a second one, as in two processes."""
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:

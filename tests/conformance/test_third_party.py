@@ -1,4 +1,4 @@
-"""The suites on a store and on links that are not ours, as third parties write them."""
+"""The suites on a store and links of third parties."""
 
 import re
 
@@ -331,7 +331,7 @@ def alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcome(pytester: pytest.Pytester, text: str) -> tuple[int, set[str]]:
-    """Return how many tests passed, and the names of those that failed."""
+    """Return the number of passed tests, and the names of the failed."""
     pytester.makepyfile(test_mine=text)
     result = pytester.runpytest_inprocess("-rf", "-p", "no:cacheprovider")
     failed = re.findall(r"^FAILED \S+::(\w+)", result.stdout.str(), re.MULTILINE)

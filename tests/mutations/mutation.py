@@ -12,12 +12,12 @@ SOURCES = Path("client", "allhands")
 
 
 class DoesNotFit(ValueError):
-    """The text that is to be replaced is not there exactly once."""
+    """The text to replace does not occur exactly once."""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A text of a file, and what stands there instead."""
+    """A text of a file, and its replacement."""
 
     row: int
     """Of the parity table."""
@@ -44,7 +44,7 @@ class Mutation:
         return [f"tests/{one}" for one in rows.proofs(self.face).get(self.row, [])]
 
     def applied(self, text: str) -> str:
-        """Return the text of the file with the mutation in it.
+        """Return the file's text after the replacement.
 
         Raises:
             DoesNotFit: as it says.

@@ -112,7 +112,7 @@ class Copy:
                 core.write_bytes(kept)
 
     def check(self) -> None:
-        """Check that tests of this copy import the package that is in it."""
+        """Check that tests of this copy import the copy's package."""
         script = "import allhands, allhands_server; print(allhands.__file__)"
         found = subprocess.run(
             [sys.executable, "-c", script],
@@ -141,7 +141,7 @@ class Copy:
 
 
 def main() -> int:
-    """Run the mutations that are asked for; return 1 where one was not noticed."""
+    """Run the requested mutations; return 1 if any went unnoticed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("rows", nargs="*", type=int, help="rows, by number; by default all")
     parser.add_argument("--all", action="store_true", help="say which rows notice, of all")
@@ -194,7 +194,7 @@ def main() -> int:
 
 
 def _dotted(test: str) -> str:
-    """Return a test as the report names it."""
+    """Return a test's name in the form of the report."""
     return test.replace(".py::", "::").replace("/", ".").replace("::", ".")
 
 

@@ -15,7 +15,7 @@ RECORD = Path(__file__).with_name("seen.json")
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of a mutation."""
+    """The result of a mutation's run."""
 
     noticed: tuple[str, ...]
     """Tests that failed, as `file::name` below tests; a few are enough, unless all were run."""
@@ -24,13 +24,13 @@ class Seen:
 
 
 def key(mutation: Mutation) -> str:
-    """Return what names a mutation as long as it is the same."""
+    """Return a mutation's key, stable until its text changes."""
     text = "\0".join((mutation.file, mutation.old, mutation.new, mutation.face, str(mutation.row)))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def read() -> dict[str, Seen]:
-    """Return what was seen of each mutation, by its key."""
+    """Return the results of mutations by key."""
     if not RECORD.exists():
         return {}
     told = json.loads(RECORD.read_text())
@@ -38,7 +38,7 @@ def read() -> dict[str, Seen]:
 
 
 def write(found: Mapping[str, Seen]) -> None:
-    """Keep what was seen of mutations that there still are."""
+    """Store the results of mutations that still exist."""
     known = {key(one): one for one in MUTATIONS}
     kept = {
         name: asdict(found[name])
@@ -49,7 +49,7 @@ def write(found: Mapping[str, Seen]) -> None:
 
 
 def cells(rows: Iterable[int]) -> dict[int, str]:
-    """Return what the table of parity says of each row."""
+    """Return the parity table's cells for each row."""
     found, of_row = read(), defaultdict(list)
     for one in MUTATIONS:
         seen = found.get(key(one))

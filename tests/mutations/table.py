@@ -1,4 +1,4 @@
-"""The mutations: for each row of the parity table what breaks the behaviour that it names.
+"""The mutations: for each row of the parity table a change that breaks its behaviour.
 
 One that fits no longer has to be written anew, as the line that it replaces was; see `run`.
 """

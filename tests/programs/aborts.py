@@ -1,4 +1,4 @@
-"""Ranks that end a call, a group or a world on purpose, and ranks that are blocked meanwhile."""
+"""Ranks that end a call, a group or a world on purpose, and the ranks blocked meanwhile."""
 
 import contextlib
 import os

@@ -25,7 +25,7 @@ MAKERS: dict[str, Callable[..., npt.NDArray[Any]]] = {"np.empty": np.empty, "sha
 
 
 def variant() -> str:
-    """Return the way that the last call went over shared memory."""
+    """Return the variant of the last call over shared memory."""
     said = ah.default_group().explain()
     return said.partition("over shared memory, ")[2].partition(":")[0]
 
@@ -43,7 +43,7 @@ def tell_when_called() -> None:
 
 
 def outcome(one: Case, **more: Any) -> dict[str, Any]:
-    """Make a call; return its error, or what is wrong with its result."""
+    """Make a call; return its error, or the differences in its result."""
     told = failure(lambda: one.run(ah, **more))
     return {**told, "wrong": "" if told["error"] else one.wrong()}
 

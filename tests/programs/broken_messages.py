@@ -1,4 +1,4 @@
-"""Messages over shared memory that are late, unlike, cancelled, or whose other end is killed."""
+"""Messages over shared memory: late, mismatched, cancelled, or with a killed peer."""
 
 import random
 import time

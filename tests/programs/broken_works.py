@@ -1,4 +1,4 @@
-"""Calls over shared memory that nobody waits for at once, when something goes wrong."""
+"""Failing calls over shared memory with a deferred wait."""
 
 import signal
 import sys
@@ -15,7 +15,7 @@ LENGTHS = {"SMALL": SMALL, "LARGE": LARGE}
 
 
 def begin(length: int, **more: Any) -> ah.Work:
-    """Begin a sum in which each rank counts one more than the one before."""
+    """Begin a sum in which each rank counts one more than the rank before."""
     work = ah.all_reduce(np.full(length, ah.get_rank() + 1.0), async_op=True, **more)
     assert work is not None
     return work

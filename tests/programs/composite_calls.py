@@ -1,4 +1,4 @@
-"""Calls of several steps: what carries them, and what ends them in the middle."""
+"""Composite calls: their routes, and failures between the steps."""
 
 import asyncio
 import threading

@@ -1,17 +1,17 @@
-"""What a program finds wrong on its rank, which its test wants to be nothing."""
+"""Faults found by a program on its rank; its test expects none."""
 
 import numpy as np
 
 
 class Faults(list[list[str]]):
-    """Faults of one rank, each as texts: where it was, and what it is."""
+    """Faults of one rank, as texts: the place and the difference."""
 
     def note(self, wrong: object, *where: object) -> None:
-        """Note something wrong, unless it is false or empty."""
+        """Record a fault, unless `wrong` is false or empty."""
         if wrong:
             self.append([str(one) for one in (*where, wrong)])
 
     def compare(self, got: object, wanted: object, *where: object) -> None:
-        """Note where it was that what came is not what had to come, bit for bit."""
+        """Record a fault if a result differs from the expected one in any bit."""
         if not np.array_equal(got, wanted):  # type: ignore[arg-type]
             self.append([str(one) for one in where])

@@ -24,7 +24,7 @@ HANG_SECONDS = 40
 
 
 class Forked:
-    """A child that runs `body` and tells what it returns; ended as interpreters end."""
+    """A child that runs `body` and reports its result; ends as interpreters end."""
 
     def __init__(self, body: Callable[..., Any], *arguments: Any) -> None:
         self.reading, writing = os.pipe()
@@ -50,7 +50,7 @@ class Forked:
         sys.exit(0)
 
     def ended(self) -> tuple[int, Any]:
-        """Wait for its end; return its status, and what it told."""
+        """Wait for the child's end; return its status and report."""
         with open(self.reading, "rb") as told:
             said = told.read()
         status = os.waitpid(self.pid, 0)[1]
@@ -58,7 +58,7 @@ class Forked:
 
 
 def world(path: str, rank: int, size: int) -> float:
-    """Be a rank of a world that meets in a file; return the sum of its ranks."""
+    """Be a rank of a world with a rendezvous in a file; return the sum of its ranks."""
     ah.init_process_group(f"file://{path}", rank=rank, world_size=size, timeout=20)
     x = np.array([rank + 1.0])
     ah.all_reduce(x)
@@ -67,7 +67,7 @@ def world(path: str, rank: int, size: int) -> float:
 
 
 def children_of(path: str) -> list[tuple[int, Any]]:
-    """Let two children make a world; return how they ended."""
+    """Let two children make a world; return their exit statuses."""
     children = [Forked(world, path, rank, 2) for rank in range(2)]
     return [child.ended() for child in children]
 

@@ -1,4 +1,4 @@
-"""Groups that ranks make, while and after the world does other things."""
+"""Groups made by ranks during and after other calls of the world."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Random calls of ranks, some late, cancelled or unlike those of others."""
+"""Random calls of ranks: some late, cancelled or mismatched."""
 
 import os
 import random
@@ -24,7 +24,7 @@ DTYPES = (np.float32, np.float64, np.int16, np.uint8, np.complex64, np.float16)
 
 
 def play(seed: int, steps: int, group: Any) -> tuple[list[Any], dict[str, int]]:
-    """Go through a history that all ranks know; return what was wrong, and how calls ended."""
+    """Run a history known to all ranks; return the faults, and the calls' outcomes."""
     n, me = ah.get_world_size(), ah.get_rank()
     plan = random.Random(seed)
     mine = random.Random(f"{seed} {me}")

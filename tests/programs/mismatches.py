@@ -1,4 +1,4 @@
-"""Ranks that call different things, or bring different things to a call."""
+"""Ranks with different calls, or different arguments of a call."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Brought:
-    """What a rank brings: arrays of n, 3 n and 3 n + 1 elements."""
+    """A rank's inputs: arrays of n, 3 n and 3 n + 1 elements."""
 
     me: int
     n: int
@@ -161,7 +161,7 @@ def miss_a_rank() -> None:
 
 
 def differ_without_a_rank() -> None:
-    """Call with other lengths on ranks 0 and 2, while rank 1 does not call."""
+    """Call with different lengths on ranks 0 and 2, while rank 1 makes no call."""
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     ah.new_group([0, 1])

@@ -1,4 +1,4 @@
-"""What programs of ranks and their tests say to each other: lines of JSON out, lines of text in."""
+"""Protocol between programs of ranks and their tests: JSON lines out, text lines in."""
 
 import dataclasses
 import json
@@ -13,13 +13,13 @@ _PATIENCE = 20.0
 
 
 def tell(what: str, **more: Any) -> None:
-    """Tell the test something, which it expects by this name."""
+    """Send the test an event, which the test expects by this name."""
     sys.stdout.write(json.dumps({"what": what, **more}) + "\n")
     sys.stdout.flush()
 
 
 def hear() -> str:
-    """Wait for what the test says."""
+    """Wait for a line from the test."""
     return sys.stdin.readline().strip()
 
 
@@ -36,7 +36,7 @@ def as_json(verdict: ah.Verdict | None) -> dict[str, Any] | None:
 
 
 def failure(call: Callable[[], object]) -> dict[str, Any]:
-    """Run a call that must fail; return its error for `tell`."""
+    """Make a call that must fail; return its error for `tell`."""
     begun = time.monotonic()
     try:
         call()

@@ -1,4 +1,4 @@
-"""Ranks whose links go through a proxy that has a plan of faults, and ranks cut off by one."""
+"""Ranks with links through a proxy that has a plan of faults."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ Joined = tuple[Plan, int, npt.NDArray[np.float32]]
 
 @contextlib.contextmanager
 def joined(*, verify: bool = False) -> Iterator[Joined]:
-    """Join a world through a proxy; give its plan, the rank, and an array that was summed once.
+    """Join a world through a proxy; yield its plan, the rank, and an array summed before.
 
     A program that ends well leaves the world; one that is cut off ends its process itself.
     """

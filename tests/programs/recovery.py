@@ -9,7 +9,7 @@ from programs.protocol import failure, hear, tell
 
 
 def sum_of(value: float, length: int = 5, **more: Any) -> float:
-    """Return the sum of what all ranks bring."""
+    """Return the sum of all ranks' values."""
     x = np.full(length, float(value))
     ah.all_reduce(x, **more)
     assert (x == x[0]).all()

@@ -23,13 +23,13 @@ def shared(length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def variant() -> str:
-    """Return the way that the last call went over shared memory."""
+    """Return the variant of the last call over shared memory."""
     said = ah.default_group().explain()
     return said.partition("over shared memory, ")[2].partition(":")[0]
 
 
 def blocks() -> int:
-    """Return the bytes that this process's own shared memory takes."""
+    """Return the bytes allocated in this process's shared memory."""
     found = [os.stat(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_ours(fd)]
     assert len(found) == 1, found
     return found[0].st_blocks * 512

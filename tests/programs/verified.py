@@ -1,4 +1,4 @@
-"""Groups that verify: results that differ, frames that are changed on their way."""
+"""Groups that verify: differing results, and frames changed on the link."""
 
 import struct
 import zlib

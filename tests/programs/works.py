@@ -1,4 +1,4 @@
-"""Works, futures and timeouts of ranks, whatever carries their calls."""
+"""Works, futures and timeouts of ranks, on every route."""
 
 import asyncio
 import contextlib

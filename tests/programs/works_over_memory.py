@@ -1,4 +1,4 @@
-"""Calls over shared memory that nobody waits for at once: who carries them out, in which order."""
+"""Calls over shared memory with a deferred wait: the running thread, and the order."""
 
 import gc
 import threading
@@ -17,7 +17,7 @@ LENGTHS = {"SMALL": SMALL, "LARGE": LARGE}
 
 
 def begin(kind: str, length: int = SMALL) -> tuple[ah.Work, npt.NDArray[np.float64]]:
-    """Begin a call that gives 3.0 to each of two ranks; return its work and its array."""
+    """Begin a call with the result 3.0 on two ranks; return its work and its array."""
     me = ah.get_rank()
     if kind == "all_reduce":
         x = np.full(length, me + 1.0)

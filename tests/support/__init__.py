@@ -1,1 +1,1 @@
-"""Helpers of the tests: ranks to run them on, arrays and tensors to run them with."""
+"""Helpers of the tests: ranks, arrays and tensors."""

@@ -1,4 +1,4 @@
-"""What the unit tests share."""
+"""Fixtures shared by the unit tests."""
 
 import pytest
 
@@ -15,7 +15,7 @@ EAGER_BUDGET = 192
 
 @pytest.fixture
 def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shrink everything that has a size, so that tens of elements are a large array.
+    """Shrink all size limits, so that tens of elements are a large array.
 
     They then take the paths of large ones: slices side by side, ring algorithms, messages that
     wait until they are asked for, and several frames for each.

@@ -1,4 +1,4 @@
-"""What a process makes of its arguments and environment: who it is and where its world meets."""
+"""Configuration of a process from arguments and environment: rank and rendezvous."""
 
 from collections.abc import Mapping
 from typing import Any

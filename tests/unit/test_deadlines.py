@@ -1,4 +1,4 @@
-"""Deadlines of blocks: the least of all counts, wherever it is set."""
+"""Deadlines of blocks: the earliest of all counts."""
 
 import asyncio
 from datetime import timedelta

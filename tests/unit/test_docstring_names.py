@@ -35,7 +35,7 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def find_identifiers(tree: ast.AST) -> set[str]:
-    """Return the identifiers that a piece of code uses or defines."""
+    """Return the identifiers used or defined in a tree."""
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -53,7 +53,7 @@ def find_identifiers(tree: ast.AST) -> set[str]:
 
 
 def list_docstrings(node: ast.AST) -> list[str]:
-    """Return the docstring of a definition, and those of its attributes."""
+    """Return the docstring of a definition, and its attributes' docstrings."""
     return [
         part.value.value
         for part in getattr(node, "body", [])
@@ -65,7 +65,7 @@ def list_docstrings(node: ast.AST) -> list[str]:
 
 @dataclass
 class Vocabulary:
-    """Names that a docstring anywhere in the tree may quote."""
+    """Names that any docstring of the package may quote."""
 
     names: set[str] = field(default_factory=set)
 
@@ -85,7 +85,7 @@ class Vocabulary:
                         self.names |= find_identifiers(part)
 
     def find_unknown(self, tree: ast.Module) -> Iterator[str]:
-        """Yield the names quoted in a module's docstrings that stand for nothing."""
+        """Yield the names quoted in a module's docstrings without a definition."""
         yield from self._visit(tree, find_identifiers(tree))
 
     def _visit(self, node: ast.AST, scope: set[str]) -> Iterator[str]:

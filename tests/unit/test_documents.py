@@ -1,4 +1,4 @@
-"""Documents that name files of the project name files that are there."""
+"""Documents name only existing files of the project."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ PLACES = (ROOT, ROOT / "client/allhands")
 
 
 def list_named_paths(text: str) -> list[str]:
-    """Return what stands between backticks and looks like a path with a folder in it."""
+    """Return the texts between backticks that look like paths with a folder."""
     return re.findall(r"`((?:S:)?[\w.]+(?:/[\w.]+)*(?:/|\.(?:py|c|h|proto|md)))`", text)
 
 

@@ -1,4 +1,4 @@
-"""Errors keep what they say on their way to another process."""
+"""Errors keep their attributes when pickled for another process."""
 
 import pickle
 

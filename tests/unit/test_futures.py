@@ -1,4 +1,4 @@
-"""Futures, and the threads that run what is to be done then."""
+"""Futures, and the threads that run their callbacks."""
 
 import asyncio
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""The mutations of rows fit the code as it is, and each row that has none is known."""
+"""The mutations of rows match the present code, and rows without any are known."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Options of calls and of worlds: what is not one is refused, by the name of the call."""
+"""Options of calls and worlds: unknown names are refused, with the call's name."""
 
 import asyncio
 import inspect
@@ -63,7 +63,7 @@ FUNCTIONAL = {
 
 
 def _list_calls(holder: Any, own: dict[str, tuple[Any, ...]]) -> list[tuple[str, tuple[Any, ...]]]:
-    """List the calls of a face that take a timeout, with arguments that fit."""
+    """List a face's calls with a timeout, with valid arguments."""
     found = []
     for name in dir(holder):
         call = getattr(holder, name)

@@ -1,4 +1,4 @@
-"""What is relied on from outside stays: public names, entry points, and the bytes of the wire."""
+"""The public surface is stable: names, entry points, and the bytes of the wire."""
 
 import pytest
 

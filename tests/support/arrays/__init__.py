@@ -1,1 +1,1 @@
-"""Calls on arrays whose results are known, right and wrong ones."""
+"""Calls on arrays with known results, valid and invalid ones."""

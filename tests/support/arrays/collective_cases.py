@@ -43,7 +43,7 @@ _UFUNCS = {
 
 @dataclass
 class Case:
-    """One call: its arguments, and what they must be afterwards."""
+    """A call: its arguments, and the expected contents after the call."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -55,11 +55,11 @@ class Case:
         self._before = [array.copy() for array in self.unchanged]
 
     def run(self, face: Any, **more: Any) -> Any:
-        """Make the call on a face that has it as a method or function."""
+        """Make the call on a face with a method or function of its name."""
         return getattr(face, self.name)(*self.arguments, **more)
 
     def wrong(self) -> str:
-        """Say what is not as it must be after the call; "": all is."""
+        """Return the differences from the expected contents; "" for none."""
         for at, (have, want) in enumerate(zip(self.written, self.expected, strict=True)):
             if not _same(have, want.astype(have.dtype)):
                 return f"{self.name}: output {at}: {have.ravel()[:8]} for {want.ravel()[:8]}"
@@ -76,7 +76,7 @@ def _same(one: Array, other: Array) -> bool:
 
 
 def values(rank: int, length: int, dtype: npt.DTypeLike, seed: int = 0) -> Array:
-    """Return what a rank brings: small whole numbers, of which sums are exact."""
+    """Return a rank's array: small whole numbers with exact sums."""
     return _pattern((rank + 3) % 7, (5 * rank + seed) % 7, length, np.dtype(dtype))
 
 
@@ -240,7 +240,7 @@ def _movement(given: _Inputs) -> Case | None:
 
 
 def allowed(dtype: npt.DTypeLike) -> Iterator[ah.ReduceOp]:
-    """Yield the operations that are defined for a dtype."""
+    """Yield the reductions defined for a dtype."""
     for op in ah.ReduceOp:
         try:
             check(op, dtype)
@@ -250,14 +250,14 @@ def allowed(dtype: npt.DTypeLike) -> Iterator[ah.ReduceOp]:
 
 
 def called(error: ah.CollectiveMismatch) -> dict[int, str]:
-    """Return what each rank called, of rows that also say where in a test that was."""
+    """Return each rank's call from the table of a mismatch, without call sites."""
     rows = {rank: row.partition(" at test_") for rank, row in error.table.items()}
     assert all(place for _, _, place in rows.values()), error.table
     return {rank: call for rank, (call, _, _) in rows.items()}
 
 
 def ranks_total(group: Any) -> float:
-    """Return the sum of the ranks of the world that are in a group, as they say it."""
+    """Return the sum of the world ranks in a group, by an all_reduce."""
     x = np.full(3, float(ah.get_rank()))
     ah.all_reduce(x, group=group)
     assert (x == x[0]).all()

@@ -1,4 +1,4 @@
-"""Every operation on every dtype: its cells, and what each must give.
+"""Every operation on every dtype: the cells, and each cell's expected result.
 
 A rank goes through all cells in one world, so that thousands of them take seconds.
 """
@@ -76,7 +76,7 @@ LENGTH = 7
 
 @dataclass(frozen=True)
 class Cell:
-    """An operation on a dtype; with a ReduceOp where it reduces."""
+    """An operation on a dtype, with a ReduceOp for reductions."""
 
     operation: str
     op: str
@@ -99,7 +99,7 @@ CELLS = [
 
 @functools.lru_cache(4096)
 def brought(dtype: str, rank: int, block: int = 0, length: int = LENGTH) -> Array:
-    """Return what a rank brings: sums of it are exact, but of what is narrow."""
+    """Return a rank's input: sums are exact, except in narrow dtypes."""
     found, rng = DTYPES[dtype], np.random.default_rng((rank, block))
     whole = rng.integers(1, 5, length)
     match dtype:
@@ -167,7 +167,7 @@ def quotient(made: Any, divisor: int) -> Any:
 
 @dataclass
 class Call:
-    """A call of one rank: its arguments, what it must write, and what it must leave alone."""
+    """A rank's call: its arguments, the arrays to be written, and those to stay unchanged."""
 
     arguments: tuple[Any, ...]
     written: list[Array]
@@ -182,7 +182,7 @@ class Call:
         self.before = [_bits(buffer) for buffer in self.buffers]
 
     def wrong(self, is_refused: bool, result: Any = None) -> str:
-        """Say what is not as it must be afterwards; "": all is."""
+        """Return the differences from the expected contents; "" for none."""
         wanted = {} if is_refused else {id(x): y for x, y in zip(self.written, self.wanted)}  # noqa: B905
         if self.returned and not is_refused:
             have = [(x.shape, _bits(x)) for x in _arrays(self.holder or result)]
@@ -380,7 +380,7 @@ def _sparse_call(given: _Inputs) -> Call:
 
 
 def is_defined(operation: str, op: str, dtype: str) -> bool:
-    """Say whether NumPy can make the result: written down apart from what is tested."""
+    """Return whether NumPy defines the result, independently of the tested code."""
     is_plain = dtype not in ("pair", "record", "object")
     if operation in SPARSE and op not in ("SUM", "AVG", "MIN", "MAX"):
         return False
@@ -406,7 +406,7 @@ def is_defined(operation: str, op: str, dtype: str) -> bool:
 
 
 def outcome(cell: Cell, rank: int, size: int) -> tuple[str, str]:
-    """Make a call; return how it ended, and what is wrong about that."""
+    """Make a call; return its outcome, and the differences from the expected one."""
     call, group = call_of(cell, rank, size), ah.default_group()
     before = group.sequence
     try:
@@ -420,12 +420,12 @@ def outcome(cell: Cell, rank: int, size: int) -> tuple[str, str]:
 
 
 def outcomes(rank: int, size: int) -> list[tuple[str, str]]:
-    """Go through all cells, in one order on all ranks."""
+    """Make the calls of all cells, in one order on all ranks."""
     return [outcome(cell, rank, size) for cell in CELLS]
 
 
 def named(operation: str) -> str:
-    """Return the name of the call that is an operation."""
+    """Return the name of an operation's call."""
     return operation.partition(" ")[0]
 
 

@@ -1,4 +1,4 @@
-"""Calls of which something goes wrong, on one rank: who fails must find all buffers untouched."""
+"""Calls that differ on one rank: the failing ranks must find all buffers untouched."""
 
 import random
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _SHORT = 0.08
 
 @dataclass(frozen=True)
 class Spoiled:
-    """A call, and what the odd rank does instead."""
+    """A call, and the different call of the odd rank."""
 
     cell: Cell
     length: int
@@ -33,7 +33,7 @@ class Spoiled:
     other: Cell
 
     def make(self, rank: int, size: int, group: ah.Group) -> str:
-        """Make it on one rank; return what is wrong afterwards; "": nothing is."""
+        """Make the call on one rank; return the differences afterwards; "" for none."""
         call = dtype_cases.call_of(self.cell, rank, size, self.length)
         arguments: Any = call.arguments
         name = self.cell.operation

@@ -1,4 +1,4 @@
-"""A small network and its gradients, in the order in which backpropagation finds them."""
+"""A small network and its gradients, in the order of backpropagation."""
 
 from collections.abc import Iterator
 
@@ -28,13 +28,13 @@ def parameters(seed: int = 0, **dtypes: str) -> Arrays:
 
 
 def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs and wanted outputs of one step, the same everywhere."""
+    """Return inputs and targets of a step, the same on all ranks."""
     random = np.random.default_rng(1000 + step)
     return random.normal(size=(ROWS, INPUTS)), random.normal(size=(ROWS, OUTPUTS))
 
 
 def gradients(given: Arrays, x: np.ndarray, y: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Give the gradient of the mean squared error by each parameter, that of the last one first.
+    """Yield the gradient of the mean squared error by each parameter, the last first.
 
     Each is the mean over the rows, in the dtype of its parameter.
     """

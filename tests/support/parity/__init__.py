@@ -1,1 +1,1 @@
-"""The table of what users of c10d count on."""
+"""The parity table: the behaviours that users of c10d rely on."""

@@ -41,7 +41,7 @@ def main() -> None:
 
 
 class _Kept:
-    """Outcomes, in a file to which they are added as they come; the last of a test counts."""
+    """Outcomes in an append-only file; the last outcome of a test counts."""
 
     def __init__(self, file: Path, again: Sequence[str]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Why tests of PyTorch's do not pass: causes, by what failures say."""
+"""Causes for failures of PyTorch's tests, by the failure's text."""
 
 import re
 
@@ -30,7 +30,7 @@ _CAUSES = {
 
 
 def cause(why: str) -> str:
-    """Return the cause of a failure; "? " and what it said last: nobody has given one."""
+    """Return the cause of a failure; "? " and the failure's last line if unknown."""
     for said, found in _CAUSES.items():
         if re.search(said, why):
             return found

@@ -1,4 +1,4 @@
-"""The processor in the place of GPUs, for tests that name them and do not mean them."""
+"""The CPU in place of GPUs, for tests that name GPUs without depending on them."""
 
 import contextlib
 from typing import Any
@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class OnProcessor(TorchFunctionMode):  # type: ignore[misc]
-    """While it is entered tensors that were to be on a GPU are on the processor."""
+    """A block in which tensors for a GPU are made on the CPU."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -58,7 +58,7 @@ def pretend(gpus: int) -> None:
 
 
 class _Stream:
-    """A stream, or an event on one: all that was begun has ended."""
+    """A stream or event whose work is always complete."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.stream_id = 0
@@ -68,7 +68,7 @@ class _Stream:
 
 
 def _place(one: Any, *, ordinal: bool) -> Any:
-    """Return the processor for a GPU, whatever names it; all else as it is."""
+    """Return the CPU for any name of a GPU; other arguments unchanged."""
     if ordinal and isinstance(one, int) and not isinstance(one, bool):
         return torch.device("cpu")
     if isinstance(one, str) and one.partition(":")[0] == "cuda":

@@ -18,7 +18,7 @@ Verdicts = dict[str, tuple[str, ...]]
 
 @dataclass
 class Record:
-    """How every test ended; `tried_again` are those that failed at first."""
+    """The outcome of every test; `tried_again` are tests that failed at first."""
 
     outcomes: dict[str, dict[str, list[Outcome]]] = field(default_factory=dict)
     """By backend and test, in the order of `RUNS`."""
@@ -26,7 +26,7 @@ class Record:
 
 
 def read() -> dict[str, Verdicts]:
-    """Return how every test ended, as the document has it."""
+    """Return the outcomes of all tests from the document."""
     word = {mark: outcome for outcome, mark in MARKS.items()}
     found: dict[str, Verdicts] = {}
     for name, gloo, ours in re.findall(
@@ -40,7 +40,7 @@ def read() -> dict[str, Verdicts]:
 
 
 def unexplained() -> list[str]:
-    """Return the tests that the document says have failed, for reasons nobody has given."""
+    """Return the document's failed tests without a known cause."""
     return re.findall(r"^\| `(test_\w+)` \|.*\| \? ", DOCUMENT.read_text(), re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""The gates that PyTorch's tests stand behind, and how far a run opens them.
+"""The skip conditions of PyTorch's tests, and the conditions that a run lifts.
 
 What they let through is decided by the name of the backend, while the module of the tests is
 imported; so a run has one way for all, and a process of its own.
@@ -22,7 +22,7 @@ those that are shut because tests do not always pass on the machines of PyTorch.
 
 
 class Name(str):
-    """A name of a backend that gates take for others."""
+    """A backend's name that skip conditions take for another one."""
 
     __slots__ = ("passes_for",)
     passes_for: frozenset[str]
@@ -112,6 +112,6 @@ def _open_for_nccl(tests: Any) -> None:
 
 @contextmanager
 def _upstream_issues_ignored() -> Iterator[None]:
-    """Open what is off on this system because it does not always pass at PyTorch's."""
+    """Enable tests that PyTorch disables on this system for not always passing."""
     with mock.patch.object(common_utils, "IS_LINUX", False):
         yield

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True, order=True)
 class Run:
-    """Under what conditions tests are run."""
+    """The conditions of a run of tests."""
 
     gates: str
     world_size: int
@@ -35,12 +35,12 @@ class Outcome:
 
     @property
     def may_pass(self) -> bool:
-        """Whether it failed, and not by taking all its time."""
+        """Whether the test failed other than by its deadline."""
         return self.outcome == "fail" and "terminated or timed out after" not in self.why
 
 
 class SuiteProcess:
-    """A process that runs tests one after the other, as it is asked to."""
+    """A process that runs tests on request, one after the other."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class SuiteProcess:
         self._process.communicate()
 
     def run_test(self, test: str) -> Outcome:
-        """Run one test, which has a deadline of its own."""
+        """Run one test within its own deadline."""
         given, told = self._process.stdin, self._process.stdout
         assert given is not None
         assert told is not None
@@ -68,7 +68,7 @@ class SuiteProcess:
 
 
 def start_process(backend: str, run: Run) -> SuiteProcess:
-    """Return one for the tests of the wheel."""
+    """Return a process for the tests of PyTorch's wheel."""
     return SuiteProcess(_command(backend, run))
 
 

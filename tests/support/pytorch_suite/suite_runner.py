@@ -87,7 +87,7 @@ def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
 
 
 def outcome(tests: Any, name: str) -> dict[str, Any]:
-    """Run one test; return how it ended, why, and in how many seconds."""
+    """Run one test; return its outcome, the reason, and the seconds."""
     result = unittest.TestResult()
     began = time.monotonic()
     with tempfile.TemporaryFile() as printed:

@@ -1,1 +1,1 @@
-"""Ranks as processes: forked quickly, told what to do, cut off from one another."""
+"""Ranks as processes: forked quickly, controlled by the test, cut off from each other."""

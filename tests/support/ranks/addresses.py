@@ -1,4 +1,4 @@
-"""Addresses and ports of this host, for tests that need one of their own."""
+"""Unused addresses and ports of this host, for tests."""
 
 import socket
 
@@ -8,7 +8,7 @@ from allhands.coordinator.rendezvous import find_address_towards
 
 
 def address_beyond_loopback() -> str:
-    """Return an address of this host that others reach; without one the test is skipped."""
+    """Return an address of this host reachable from others, or skip the test."""
     try:
         found = find_address_towards("192.0.2.1")
     except RuntimeError:
@@ -19,7 +19,7 @@ def address_beyond_loopback() -> str:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody uses now."""
+    """Return a free port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -36,7 +36,7 @@ def _preload() -> None:
 
 
 def _serve(door: socket.socket) -> dict[str, Any] | None:
-    """Fork children as they are asked for; return in each what it is to do, at the end None."""
+    """Fork children on request; return each child's task in the child, None at the end."""
     hearing, alarm = socket.socketpair()
     hearing.setblocking(False)
     alarm.setblocking(False)
@@ -82,7 +82,7 @@ def _join_namespaces(holder: int) -> None:
 
 
 def _report(door: socket.socket) -> None:
-    """Tell of the children that have ended."""
+    """Report the ended children."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""The fork server as tests know it: forks of a process that has imported everything."""
+"""The fork server's client: forks of a process with all imports done."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ _PATHS = os.pathsep.join(filter(None, (_TESTS, os.environ.get("PYTHONPATH"))))
 
 @dataclass
 class Child:
-    """A process that the fork server started, much as `subprocess.Popen` has its own."""
+    """A process forked by the fork server, with an interface like `subprocess.Popen`."""
 
     pid: int
     stdin: IO[str]
@@ -61,7 +61,7 @@ class ForkServer:
         self._reader.start()
 
     def start(self, **request: Any) -> Child:
-        """Fork a process that does what the request says, in its `environment`.
+        """Fork a process that carries out the request, in its `environment`.
 
         It calls a `program`, given by module and function, or runs a `module`, with `arguments`.
         """

@@ -30,7 +30,7 @@ GRPC = pytest.param("grpc", marks=pytest.mark.nightly)
 
 @dataclass(eq=False)
 class Process:
-    """A child that tells what happens to it in lines of JSON."""
+    """A child process that reports its events in lines of JSON."""
 
     child: Child
     lines: "queue.Queue[dict[str, Any] | None]" = field(default_factory=queue.Queue)
@@ -45,7 +45,7 @@ class Process:
             reader.start()
 
     def expect(self, *what: str) -> dict[str, Any]:
-        """Return the next thing told, which must be this one, or one of these."""
+        """Return the next event, which must have a given name."""
         told = self.lines.get(timeout=PATIENCE)
         assert told is not None, f"ended instead of telling {what}: {''.join(self.errors)}"
         assert told["what"] in what, told
@@ -81,7 +81,7 @@ class Process:
 
 @dataclass
 class Cluster:
-    """Processes of one test, in a runtime directory of their own."""
+    """Processes of one test, in a private runtime directory."""
 
     runtime: Path
     fork_server: ForkServer

@@ -1,4 +1,4 @@
-"""Processes that carry out tests which were written for threads as ranks.
+"""Processes that run tests which were written for threads as ranks.
 
 A pool is asked for a test by its place; `rank_pool_member` says what its processes make of it. So
 a row of the parity table holds on threads, over shared memory and over links by the same lines.
@@ -19,7 +19,7 @@ SIZE = 4
 
 
 class RankPool:
-    """Processes that go through tests in step."""
+    """Processes that run the same tests in step."""
 
     def __init__(self, cluster: Cluster, url: str, backend: str) -> None:
         self._cluster = cluster
@@ -47,13 +47,13 @@ class RankPool:
             pytest.skip(skipped)
 
     def close(self) -> None:
-        """End the processes; the next test gets others."""
+        """End the processes; the next test starts new ones."""
         for member in self._members:
             member.close()
         self._members.clear()
 
     def _carried_out(self, request: str) -> tuple[list[str], str]:
-        """Return how each process that failed says that it did, and why the test was skipped."""
+        """Return the text of each failed process, and the reason of a skipped test."""
         members = self._started()
         self._say(request)
         while True:

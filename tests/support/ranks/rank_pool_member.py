@@ -1,4 +1,4 @@
-"""A process that carries out tests of threads as ranks together with others like it; see rank_pool.
+"""A pool process, which runs tests of thread ranks together with others; see rank_pool.
 
 Each process calls the whole test. Where the test has `allhands.testing` run a body on threads, the
 processes are the ranks instead: each joins a world of that size and calls the body, and all go on
@@ -33,14 +33,14 @@ from support.ranks.parameters import parametrized
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a body on one rank."""
+    """The outcome of a body on one rank."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 def serve(rank: int, url: str, backend: str) -> None:
-    """Carry out the tests that standard input asks for, until it ends."""
+    """Run the tests requested on standard input, until it ends."""
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what tests print is no answer
     member = _Member(rank, url, backend, told)
@@ -61,7 +61,7 @@ class _Member:
         self._test = 0
 
     def carry_out(self, request: dict[str, Any]) -> None:
-        """Call a test; tell how it ended."""
+        """Run a test; report its outcome."""
         self._test, self._worlds = request["number"], itertools.count()
         error = skipped = ""
         try:
@@ -75,7 +75,7 @@ class _Member:
     def run_threads(
         self, size: int, *, init: bool = True, deadline: float = 0, **options: Any
     ) -> Callable[[Callable[..., Any]], list[Any]]:
-        """Stand for what `allhands.testing` has by that name, with processes."""
+        """Stand in for `allhands.testing.run_threads`, with processes."""
 
         def call(body: Callable[..., Any]) -> list[Any]:
             assert init, "processes do not join by themselves: this is for threads alone"
@@ -110,7 +110,7 @@ class _Member:
         return outcome
 
     def _exchanged(self, mine: Outcome) -> Sequence[Outcome]:
-        """Return what became of the body on every process."""
+        """Return the body's outcome on every process."""
         self._tell(what="outcome", data=base64.b64encode(_packed(mine)).decode())
         told = json.loads(sys.stdin.readline())
         return [pickle.loads(base64.b64decode(one)) for one in told]  # noqa: S301 our own
@@ -144,7 +144,7 @@ def _module(path: str) -> ModuleType:
 
 
 def _test(module: ModuleType, name: str, places: Sequence[int]) -> Callable[[], object]:
-    """Return a test with the arguments at these places of the lists that it is parametrized by."""
+    """Return a test with its arguments, by their index in each list of the parametrization."""
     function = getattr(module, name)
     given: dict[str, Any] = {}
     for at, (names, rows) in zip(places, parametrized(module, function), strict=True):

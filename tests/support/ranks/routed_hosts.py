@@ -1,4 +1,4 @@
-"""Hosts on one machine with a router between them, which can be told to drop what goes between two.
+"""Hosts on one machine, with a router that can drop packets between any two.
 
 Each host is a network namespace of its own; the router is one more. Neither end of a connection
 learns from its own system that nothing gets through, as when a switch in between fails.
@@ -17,7 +17,7 @@ from allhands.bench import netns
 
 @dataclass(frozen=True)
 class RoutedHost:
-    """One host: its address, and the process that holds its namespaces."""
+    """A host: its address, and the process that holds its namespaces."""
 
     name: str
     address: str
@@ -42,7 +42,7 @@ class Routed:
         self._table("-F", "FORWARD")
 
     def slow(self, letters: str, rate: str, queue: str) -> None:
-        """Let hosts receive so much a second, what has to wait as long as `queue` says."""
+        """Limit the rate at which hosts receive; `queue` is the longest delay in the router."""
         for interface in self._towards(letters):
             shaped = ("root", "tbf", "rate", rate, "burst", "32kb", "latency", queue)
             netns.run_command(
@@ -58,7 +58,7 @@ class Routed:
             )
 
     def fast(self, letters: str) -> None:
-        """Let hosts receive what they can again."""
+        """Remove the rate limit of hosts."""
         for interface in self._towards(letters):
             netns.run_command(
                 [
@@ -82,7 +82,7 @@ class Routed:
 
 @contextmanager
 def routed_hosts(letters: str) -> Iterator[Routed]:
-    """Make hosts named by letters; they are gone afterwards. Skips the test where it cannot."""
+    """Make hosts named by letters for a block; skips the test if impossible."""
     if shutil.which("iptables") is None:
         pytest.skip("cutting hosts off needs iptables")
     with ExitStack() as stack:

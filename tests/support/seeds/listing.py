@@ -46,19 +46,19 @@ def is_there() -> bool:
 
 
 def program(backend: str) -> list[str]:
-    """Return the command that runs tests of the listings, as it is told, over a backend."""
+    """Return the command that runs requested tests of the listings over a backend."""
     return [sys.executable, "-m", "support.seeds.runner", "--backend", backend]
 
 
 def code(letter: str) -> list[str]:
-    """Return the lines of code of a listing, as they lie there."""
+    """Return a listing's lines of code, unchanged."""
     lines = (FOLDER / f"{LISTINGS[letter]}.md").read_text().splitlines()
     fences = [at for at, line in enumerate(lines) if line.startswith("```")]
     return lines[fences[0] + 1 : fences[-1]]
 
 
 def source(letter: str, backend: str = "gloo") -> str:
-    """Return the module that a listing was made of, for a backend.
+    """Return the source of a listing's module, for a backend.
 
     Raises:
         ListingChanged: what is to be mended is not there.
@@ -83,7 +83,7 @@ def count(letter: str) -> int:
 
 
 def all_tests() -> dict[str, bool]:
-    """Return all tests, as `G.Class.test`: does each call helpers that its listing has not?"""
+    """Return all tests, as `G.Class.test`, with whether helpers are missing for each."""
     found: dict[str, bool] = {}
     for letter in LISTINGS:
         resting = _resting(letter)
@@ -122,7 +122,7 @@ def _is_helper(name: str) -> bool:
 
 
 def _called(function: ast.FunctionDef) -> set[str]:
-    """Return the names of what a method uses of its own object."""
+    """Return the names of `self`'s attributes that a method uses."""
     return {
         node.attr
         for node in ast.walk(function)

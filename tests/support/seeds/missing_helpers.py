@@ -39,7 +39,7 @@ def exit_if_lt_x_gpu(count: int) -> None:
 
 
 def with_comms() -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """Decorate a test that has a default group while it runs."""
+    """Decorate a test to run within a default group."""
 
     def decorate(test: Callable[[Any], None]) -> Callable[[Any], None]:
         @functools.wraps(test)
@@ -214,7 +214,7 @@ class AbstractCommTest:
             self._counted(part, others)
 
     def _counted(self: Any, group: Any, others: Any) -> None:
-        """Check that each call counts one more, and that ranks without a call are seen."""
+        """Check that each call increments the count, and that ranks without a call are seen."""
         (before,) = set(self._numbers(group, others))
         for calls in range(1, 11):
             dist.all_reduce(torch.ones(1), group=group)

@@ -29,7 +29,7 @@ def prepare(backend: str) -> None:
 
 
 def module(letter: str, backend: str) -> types.ModuleType:
-    """Return the module of a listing, for a backend, with what it names and does not make."""
+    """Return a listing's module for a backend, with the names that the listing lacks."""
     made = types.ModuleType(f"seed_{letter}_{listing.LISTINGS[letter]}")
     sys.modules[made.__name__] = made
     vars(made).update(_GIVEN, BACKEND=backend)
@@ -39,7 +39,7 @@ def module(letter: str, backend: str) -> types.ModuleType:
 
 
 def methods(owner: type[unittest.TestCase], test: str) -> list[str]:
-    """Return what a test has become in its class: one method, or one for each parameter."""
+    """Return the methods of a test in its class: one, or one for each parameter."""
     if hasattr(owner, test):
         return [test]
     return [
@@ -67,7 +67,7 @@ class _Named(types.SimpleNamespace):
 
 
 class _Released:
-    """What releases the threads that wait for one that has raised something."""
+    """Releaser of threads that wait for a failed thread."""
 
     @staticmethod
     def exception_handle(error: BaseException) -> None:
@@ -75,11 +75,11 @@ class _Released:
 
     @staticmethod
     def reset() -> None:
-        """Nothing: each world has groups of its own."""
+        """Do nothing: each world has separate groups."""
 
 
 class _ProcessGroupByOptions:
-    """What stands for `ProcessGroupGloo`: a default group with the timeout of the options."""
+    """Stand-in for `ProcessGroupGloo`: a default group with the timeout of the options."""
 
     class _Options(types.SimpleNamespace):
         """As Gloo's; devices and threads are Gloo's own."""

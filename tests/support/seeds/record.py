@@ -37,7 +37,7 @@ class Ended:
 
 
 def read() -> dict[str, Ended]:
-    """Return how every test ended, as the document has it."""
+    """Return the outcomes of all tests from the document."""
     found = {}
     lines = re.findall(
         r"^\| `([GTJFK]\.\S+)`( †)? \| (.) \| (.) \| (.*) \|$",
@@ -71,7 +71,7 @@ def counts() -> str:
 
 
 def unexplained() -> list[str]:
-    """Return the tests that do not pass for reasons nobody has given."""
+    """Return the tests that do not pass without a known cause."""
     return [one.test for one in read().values() if one.note.startswith("? ")]
 
 

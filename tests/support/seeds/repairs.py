@@ -1,4 +1,4 @@
-"""Repairs of listings: what a listing has lost and cannot be meant otherwise is put back.
+"""Repairs of listings: unambiguous lost lines are restored.
 
 Heads of functions and classes whose bodies are there, indentation, decorators that the tests beside
 have, and loops over what a test names and does not make. A pattern finds the place; where it finds
@@ -14,11 +14,11 @@ Repair = Callable[[list[str]], list[str]]
 
 
 class ListingChanged(ValueError):
-    """A listing has no line where a repair has its place."""
+    """A listing has no line that a repair's pattern matches."""
 
 
 def repaired(letter: str, lines: Sequence[str]) -> list[str]:
-    """Return the lines of a listing with its repairs made, in their order."""
+    """Return the lines of a listing after its repairs, in their order."""
     found = list(lines)
     for repair in _REPAIRS.get(letter, ()):
         found = repair(found)
@@ -29,7 +29,7 @@ def repaired(letter: str, lines: Sequence[str]) -> list[str]:
 
 
 def _before(pattern: str, *new: str, after: str | None = None) -> Repair:
-    """Put lines before the first that matches, after one that matches `after`."""
+    """Insert lines before the first match, after a line that matches `after`."""
 
     def repair(lines: list[str]) -> list[str]:
         at = _place(lines, pattern, 0 if after is None else _place(lines, after))
@@ -39,7 +39,7 @@ def _before(pattern: str, *new: str, after: str | None = None) -> Repair:
 
 
 def _moved(first: str, last: str, columns: int) -> Repair:
-    """Move the lines from one that matches to before the next one that matches `last`."""
+    """Indent the lines from a match to before the next line that matches `last`."""
 
     def repair(lines: list[str]) -> list[str]:
         begin = _place(lines, first)
@@ -50,7 +50,7 @@ def _moved(first: str, last: str, columns: int) -> Repair:
 
 
 def _without(pattern: str) -> Repair:
-    """Leave out the lines that match."""
+    """Drop the matching lines."""
 
     def repair(lines: list[str]) -> list[str]:
         _place(lines, pattern)
@@ -68,7 +68,7 @@ def _replaced(pattern: str, instead: str) -> Repair:
 
 
 def _ungated(name: str) -> Repair:
-    """Let a test run that wants GPUs and uses none."""
+    """Enable a test that requires GPUs without using any."""
 
     def repair(lines: list[str]) -> list[str]:
         at = _place(lines, rf"\bdef {name}\b")
@@ -82,7 +82,7 @@ def _ungated(name: str) -> Repair:
 
 
 def _closed_once(lines: list[str]) -> list[str]:
-    """Leave out what closes the arguments of a function a second time."""
+    """Drop a second closing of a function's arguments."""
     found: list[str] = []
     for line in lines:
         if not (line.strip() == "):" and found and found[-1].strip() == "):"):

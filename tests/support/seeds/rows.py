@@ -138,7 +138,7 @@ _ROWS: Final[Mapping[int, str]] = MappingProxyType(
 
 
 def by_row(tests: Iterable[str]) -> dict[int, list[str]]:
-    """Return tests, as `G.Class.test`, by the rows that they are about.
+    """Return tests, as `G.Class.test`, by the parity rows of their subject.
 
     Raises:
         ValueError: a row names a test that is not there, or that several classes have.

@@ -72,7 +72,7 @@ def _test_runner(backend: str, timeout: float) -> Callable[[str], Told]:
 
 
 def _combined(ended: list[Told]) -> Told:
-    """Return one outcome for those of a test with all its parameters."""
+    """Return the combined outcome of a test's parameters."""
     for worst in ("fail", "pass", "skip"):
         found = [one for one in ended if one["outcome"] == worst]
         if found:
@@ -82,7 +82,7 @@ def _combined(ended: list[Told]) -> Told:
 
 
 def _apart(run: Callable[[], list[Told]], timeout: float) -> list[Told]:
-    """Run tests in a process of their own, with its children gone when it has told the outcomes."""
+    """Run tests in a child process, ended with its children after the outcomes."""
     there, here = os.pipe()
     began = time.monotonic()
     pid = os.fork()

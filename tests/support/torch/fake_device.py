@@ -1,4 +1,4 @@
-"""A device that is made up: PyTorch lets a backend in Python stand for one.
+"""A fictitious device: PyTorch lets a backend in Python stand for one.
 
 It keeps its tensors in memory that only its own copies reach; what is computed on them is computed
 there, by the processor. One for a process: PyTorch forgets no device.
@@ -16,7 +16,7 @@ _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
 
 class DeviceTensor(torch.Tensor):  # type: ignore[misc]
-    """A tensor of the device that is made up; `raw` is its memory."""
+    """A tensor of the fictitious device; `raw` is its memory."""
 
     raw: torch.Tensor
 
@@ -40,14 +40,14 @@ def _place(one: torch.Tensor) -> int:
 
 
 def raw(one: Any) -> Any:
-    """Return the memory of a tensor of the device; another one as it is."""
+    """Return the memory of a device tensor; any other tensor unchanged."""
     if one.device.type != DEVICE:
         return one
     return one.raw if hasattr(one, "raw") else _RAW[_place(one)]
 
 
 class SparseDeviceTensor(torch.Tensor):  # type: ignore[misc]
-    """A sparse tensor of the device; what is not here does nobody ask of one."""
+    """A sparse tensor of the device, with the methods in use."""
 
     raw: torch.Tensor
 
@@ -87,7 +87,7 @@ class SparseDeviceTensor(torch.Tensor):  # type: ignore[misc]
 
 
 def make_device(copies: list[str]) -> Any:
-    """Let PyTorch have the device while what this returns is held.
+    """Register the device with PyTorch while the returned object is held.
 
     `copies` hears of what goes there and back.
     """
@@ -140,7 +140,7 @@ def _sparse(
 
 
 def _computed(operation: Any, *given: Any, **named: Any) -> Any:
-    """Carry out an operation where the device keeps its tensors."""
+    """Compute an operation in the device's memory."""
     known: dict[int, Any] = {}
 
     def near(one: Any) -> Any:

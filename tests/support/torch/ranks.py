@@ -47,7 +47,7 @@ _LAST_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one rank."""
+    """The outcome of one rank."""
 
     value: Any = None
     error: str = ""
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class RanksFailed(AssertionError):
-    """Ranks raised something, ended or got stuck; `outcomes` by rank, None of who never told."""
+    """Ranks raised, ended or got stuck; `outcomes` by rank, None for silent ranks."""
 
     def __init__(self, outcomes: list[Outcome | None], printed: list[str], note: str) -> None:
         told = [
@@ -80,7 +80,7 @@ def run_ranks(
     dies: tuple[int, ...] = (),
     environment: dict[str, str] | None = None,
 ) -> list[Any]:
-    """Call `body(rank)` in `size` processes and return what they returned, by rank.
+    """Call `body(rank)` in `size` processes; return the results by rank.
 
     With `init` each has called `init_process_group(backend)` with that timeout before, and
     destroys the group afterwards. Of ranks that `dies` names no outcome is expected: they return
@@ -181,7 +181,7 @@ class _Rank:
 
 
 def _gathered(ranks: list[_Rank], until: float, dies: tuple[int, ...]) -> list[Outcome | None]:
-    """Return what the ranks tell until then; once one has failed the others have a little longer.
+    """Return the ranks' outcomes until a deadline, soon after the first failure.
 
     A rank that tells nothing has ended or hangs.
     """

@@ -1,4 +1,4 @@
-"""What ranks of torch.distributed bring to reductions, and what comes of it; and how to ask.
+"""Inputs and results of reductions over torch.distributed, and ways to call them.
 
 Written down with Python's own arithmetic, so that no library is judged by itself.
 """
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 
 def reductions(rank: int, size: int) -> list[tuple[Any, Any, Any]]:
-    """Return operations, what a rank brings, and what comes of it."""
+    """Return operations, with a rank's input and the result of each."""
     one, total = float(rank + 1), size * (size + 1) / 2
     found: list[tuple[Any, Any, Any]] = [
         (dist.ReduceOp.SUM, torch.tensor([one]), torch.tensor([total])),
@@ -65,7 +65,7 @@ def coalesced(rank: int, size: int) -> list[tuple[Any, list[Any], list[Any]]]:
 
 
 def options(kind: Any, **said: Any) -> Any:
-    """Return options of a call, made as programs make them."""
+    """Return options of a call, built as programs build them."""
     opts = kind()
     for name, value in said.items():
         setattr(opts, name, value)
@@ -73,7 +73,7 @@ def options(kind: Any, **said: Any) -> Any:
 
 
 def given(work: Any) -> Any:
-    """Return what a call gives through its future, as c10d's users ask for it."""
+    """Return a call's result through its future, as c10d's users do."""
     future = work.get_future()
     future.wait()
     return future.value()

@@ -21,7 +21,7 @@ Tensors = dict[str, Any]
 
 @dataclass(frozen=True)
 class Refused:
-    """A call that must be refused, with an error of a kind that says `text`."""
+    """A call that must be refused, with the error's class and `text`."""
 
     text: str
     attempt: Callable[[Any, Tensors, int], Any]
@@ -31,7 +31,7 @@ class Refused:
 
 
 def coo(length: int, dtype: Any = torch.float32) -> Any:
-    """Return a sparse tensor with a one at its first place."""
+    """Return a sparse tensor with a one at its first index."""
     return torch.sparse_coo_tensor([[0]], [1], size=(length,), dtype=dtype, check_invariants=True)
 
 
@@ -74,6 +74,6 @@ def tried(*cases: Refused, backend: str = "allhands") -> None:
 
 
 def both(*cases: Refused) -> None:
-    """Try all cases over Gloo as well: the texts are those that its users know."""
+    """Try all cases over Gloo too: the texts are the ones its users know."""
     tried(*cases)
     tried(*cases, backend="gloo")

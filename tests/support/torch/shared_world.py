@@ -1,4 +1,4 @@
-"""Several tests in one run of ranks: each is told what became of it, and joining costs once.
+"""Several tests in one run of ranks: separate outcomes, a single joining.
 
     in_shared_world = SharedWorld(4)
 
@@ -24,7 +24,7 @@ Test = Callable[[int], None]
 
 
 class SharedWorld:
-    """Tests that share ranks; options are those of `run_ranks`.
+    """Tests that share ranks; the options are `run_ranks`'s.
 
     Warnings are errors but for those that begin as the pattern `unheard` says.
     """

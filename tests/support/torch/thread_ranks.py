@@ -28,7 +28,7 @@ Body = Callable[[int], Any]
 def run_threads(
     size: int, body: Body, *, timeout: float = 30.0, deadline: float = 60.0
 ) -> list[Any]:
-    """Call `body(rank)` on `size` threads and return what they returned, by rank.
+    """Call `body(rank)` on `size` threads; return the results by rank.
 
     On each, `init_process_group("allhands")` has been called with that timeout.
 
@@ -46,7 +46,7 @@ def run_threads(
 
 @contextmanager
 def _worlds_of_threads() -> Iterator[None]:
-    """Let each thread have its own default group, and find groups by its own names."""
+    """Give each thread a separate default group and name space of groups."""
     _install_threaded_pg()
     torch._C._distributed_c10d._set_thread_isolation_mode(True)
     try:
@@ -58,7 +58,7 @@ def _worlds_of_threads() -> Iterator[None]:
 
 @contextmanager
 def default_group(rank: int, size: int, store: Any, timeout: float) -> Iterator[None]:
-    """Be a rank for a block; who waits for it is released when the block raises something."""
+    """Be a rank for a block; an error in the block releases waiting ranks."""
     limit = timedelta(seconds=timeout)
     with torch.autograd.set_multithreading_enabled(False):
         dist.init_process_group("allhands", store=store, rank=rank, world_size=size, timeout=limit)

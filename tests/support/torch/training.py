@@ -30,7 +30,7 @@ def network() -> nn.Sequential:
 
 
 def rows(rank: int, steps: int = STEPS) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield inputs and what is wanted of them, of each step of a rank."""
+    """Yield inputs and targets of each step of a rank."""
     made = torch.Generator().manual_seed(1 + rank)
     for _ in range(steps):
         yield torch.randn(ROWS, 6, generator=made), torch.randn(ROWS, 3, generator=made)

@@ -1,4 +1,4 @@
-"""The benchmark's check of results: passes what is right, and nothing else."""
+"""The benchmark's check of results: right results pass, wrong ones fail."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def numbers(cell: BenchCase, x: Array) -> "np.ndarray[tuple[int], np.dtype[np.fl
 
 
 def result(cell: BenchCase, rank: int, scale: int) -> Array:
-    """Do the operation by its definition, in float64."""
+    """Compute the operation by its definition, in float64."""
     all_of_them = [numbers(cell, brought(cell, one, scale)) for one in range(cell.ranks)]
     share = cell.elements // cell.ranks
     mine = slice(rank * share, (rank + 1) * share)

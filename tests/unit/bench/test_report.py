@@ -1,4 +1,4 @@
-"""The benchmark's report: ratios, merging, pictures and what cannot be had."""
+"""The benchmark's report: ratios, merging, plots and missing figures."""
 
 import io
 import os

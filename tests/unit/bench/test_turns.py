@@ -1,4 +1,4 @@
-"""The benchmark's pure part: whose turn it is, how many calls, what the times come to."""
+"""The benchmark's pure part: interleaving, call counts, statistics."""
 
 import itertools
 

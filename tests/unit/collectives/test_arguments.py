@@ -1,4 +1,4 @@
-"""What arrays may be given to a collective, and what becomes of them."""
+"""Arrays accepted by collectives, and the views or copies made of them."""
 
 import numpy as np
 import pytest

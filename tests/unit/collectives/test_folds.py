@@ -1,4 +1,4 @@
-"""All operands at once: what the native core folds, and what only Python does."""
+"""Folds of all operands at once, in the native core and in Python."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -44,7 +44,7 @@ def laid_out(shape: Sequence[int], order: str = "by host") -> list[HostLayout]:
 
 
 class Player:
-    """What one rank still has to do."""
+    """The remaining phases of one rank."""
 
     def __init__(self, made: Sequence[Phase]) -> None:
         self.phases = {phase.number: phase for phase in made}
@@ -52,7 +52,7 @@ class Player:
         assert len(self.phases) == len(made)
 
     def ready(self) -> list[Phase]:
-        """Return what may begin; on its host a rank does one thing after the other."""
+        """Return the phases that may begin; phases on a rank's host run in sequence."""
         first = [self.phases[number] for number in list(self.within)[:1]]
         across = [phase for phase in self.phases.values() if not phase.is_local]
         return [
@@ -67,7 +67,7 @@ class Player:
 
 
 def play(layouts: Sequence[HostLayout], natives: Sequence[CollectiveRequest], seed: int = 0) -> int:
-    """Carry out a call; return how many phases it took. Every phase may be as late as it likes."""
+    """Run a call's phases in arbitrary order; return their number."""
     players = [
         Player(plan_phases(layout, native, SliceScratch()))
         for layout, native in zip(layouts, natives, strict=True)
@@ -85,7 +85,7 @@ def play(layouts: Sequence[HostLayout], natives: Sequence[CollectiveRequest], se
 
 
 def meetings(players: Sequence[Player]) -> list[list[Phase]]:
-    """Find who is ready for what, by their places in it."""
+    """Return the ranks ready for each phase, by their place in it."""
     met: dict[tuple[int, tuple[int, ...]], dict[int, Phase]] = {}
     for rank, player in enumerate(players):
         for phase in player.ready():
@@ -99,7 +99,7 @@ def finish(players: Sequence[Player], group: Sequence[Phase]) -> None:
 
 
 def perform(calls: Sequence[CollectiveRequest]) -> None:
-    """Do what a collective does, of the ranks that make these calls."""
+    """Compute a collective from the requests of its ranks."""
     first = calls[0]
     for call in calls:
         assert (call.kind, call.dtype, call.count, call.op, call.root) == (

@@ -27,7 +27,7 @@ each_row = pytest.mark.parametrize("row", PRIMITIVES.values(), ids=PRIMITIVES)
 
 
 def start(name: str, rank: int, size: int, length: int = LENGTH, root: int = ROOT) -> Step:
-    """Make one rank's call, of which nothing is carried out."""
+    """Make one rank's call, without running it."""
     builder = StepBuilder("group", rank, size, deterministic=False, link_cost=None)
     step: Step = case(name, rank, size, length, root=root).run(builder)
     return step
@@ -38,7 +38,7 @@ def requests(name: str) -> list[CollectiveRequest]:
 
 
 def largest(sides: list[list[Array]]) -> Operand:
-    """Classify one side of a call, by the rank that has most on it."""
+    """Classify one side of a call by the rank with the most data."""
     count = max(sum(array.size for array in arrays) for arrays in sides)
     return {0: Operand.NONE, LENGTH: Operand.ARRAY}.get(count, Operand.BLOCKS)
 

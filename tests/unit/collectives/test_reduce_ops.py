@@ -1,4 +1,4 @@
-"""What a ReduceOp is: a value like any other, that ranks can compare by its name."""
+"""ReduceOp as a value: equality, hashing, names comparable across ranks."""
 
 import copy
 import pickle

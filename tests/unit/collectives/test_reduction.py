@@ -1,4 +1,4 @@
-"""What is reduced, what is refused, and what comes out."""
+"""Reductions: accepted dtypes, refusals, results."""
 
 import warnings
 from typing import Any

@@ -313,7 +313,7 @@ def test_all_to_all_exchanges_every_block(together: bool, size: int) -> None:
 
 
 def check_all_to_all(counts: Array, *, together: bool) -> Traffic:
-    """Row r of `counts`: what rank r sends to each."""
+    """Check an all_to_all; row r of `counts`: elements from rank r to each rank."""
     size = len(counts)
     schedules = [
         pairwise.all_to_all(

@@ -1,4 +1,4 @@
-"""A slip in the text of an algorithm, as anybody might make it: the simulator alone finds it."""
+"""Errors seeded into the text of an algorithm: the simulator alone finds each."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Algorithm = Callable[..., Schedule]
 
 @dataclass(frozen=True)
 class Play:
-    """One collective of a group: the schedules, what goes in, what should come out."""
+    """A collective of a group: the schedules, inputs and expected outputs."""
 
     schedules: Sequence[Schedule]
     inputs: Sequence[Array] | None
@@ -33,7 +33,7 @@ class Play:
     results: Sequence[Array]
 
     def betrays(self) -> str:
-        """Return what the simulator has to say against the schedules; "": nothing."""
+        """Return the simulator's complaint about the schedules; "" for none."""
         try:
             simulate(self.schedules, inputs=self.inputs, outputs=self.outputs)
         except ScheduleError as error:
@@ -76,7 +76,7 @@ def all_to_all(algorithm: Algorithm, size: int) -> Play:
 
 @dataclass(frozen=True)
 class Fault:
-    """A line of an algorithm, and what stands there instead."""
+    """A line of an algorithm, and its faulty replacement."""
 
     module: ModuleType
     algorithm: str
@@ -87,7 +87,7 @@ class Fault:
     """The least group that does anything else because of it."""
 
     def seeded(self) -> Algorithm:
-        """Return the algorithm with the fault in it."""
+        """Return the algorithm after the replacement."""
         text = inspect.getsource(self.module)
         assert text.count(self.line) == 1, f"{self.line!r} is not there, or not alone"
         namespace: dict[str, Any] = {"__name__": f"{self.module.__name__} with a fault"}

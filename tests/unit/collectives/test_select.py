@@ -1,4 +1,4 @@
-"""Which algorithm a call takes, by size and by what was measured of the links."""
+"""Choice of a call's algorithm, by size and by measured link cost."""
 
 import asyncio
 import math

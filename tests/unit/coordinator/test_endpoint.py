@@ -1,4 +1,4 @@
-"""How a coordinator is named, found and asked, and what its refusals become."""
+"""Coordinator endpoints: names, discovery, and translation of errors."""
 
 import os
 import socket

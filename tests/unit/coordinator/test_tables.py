@@ -1,4 +1,4 @@
-"""What people see of a status."""
+"""Tables of a job's status for people."""
 
 import json
 from dataclasses import replace

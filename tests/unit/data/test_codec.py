@@ -1,4 +1,4 @@
-"""What travels as an object comes out as it went in, and nothing else comes out of anything."""
+"""Objects decode to the values encoded, and malformed bytes decode to nothing."""
 
 import contextlib
 import dataclasses
@@ -47,7 +47,7 @@ values = st.recursive(
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Say whether two values are equal down to the types of what they hold."""
+    """Return whether two values are equal, down to the types of their items."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):

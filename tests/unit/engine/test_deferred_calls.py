@@ -1,4 +1,4 @@
-"""The backlog: in which order, and on whose threads, calls run that nobody waits for."""
+"""Deferred calls: their order, and the threads that run them."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PATIENCE = 10.0
 
 
 class ShmComm:
-    """Counts as the native one does, and runs nothing."""
+    """A communicator that counts like the native one, and runs nothing."""
 
     def __init__(self) -> None:
         self.last_number = self.queued = self.begun = self.completed = 0
@@ -48,7 +48,7 @@ class ShmComm:
 
 
 class Pending:
-    """A call that runs until it `may_end`."""
+    """A call that runs until `may_end` is set."""
 
     def __init__(self, world: "World") -> None:
         self.may_end, self.begun = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""One call on one rank, whose peers are played by the test."""
+"""Execution of a call on one rank, with peers played by the test."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from allhands.transport.outbox import EAGER_BYTES, PendingSend
 
 
 class Network:
-    """A mesh that does nothing by itself."""
+    """A mesh that only records calls."""
 
     def __init__(self, *, sends_at_once: bool = False) -> None:
         self.posted: list[tuple[int, PostedReceive]] = []
@@ -47,7 +47,7 @@ class Network:
 
 
 class Rank:
-    """Rank 1 of 4, with one array that is input and result."""
+    """Rank 1 of 4, with a single array as input and result."""
 
     def __init__(self, x: Array, *rounds: Round, sends_at_once: bool = False) -> None:
         self.x = x
@@ -65,7 +65,7 @@ class Rank:
         self.ended = self.execution.begin([Part(Schedule(rounds), nothing, Buffer([x], x.dtype))])
 
     def come(self, number: int, values: list[float], first: int = 0) -> None:
-        """Let elements of a message arrive, the number-th that was posted."""
+        """Deliver elements of a message to the number-th posted receive."""
         _, incoming = self.network.posted[number]
         data = np.array(values, self.x.dtype)
         incoming.land(first * data.itemsize, memoryview(data.tobytes()))
@@ -73,7 +73,7 @@ class Rank:
             incoming.done(None)
 
     def go(self, number: int) -> None:
-        """Let a message be out, the number-th that was sent."""
+        """Complete the number-th send."""
         self.network.sent[number][1].done(True)
 
 

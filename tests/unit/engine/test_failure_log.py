@@ -1,11 +1,11 @@
-"""Whom calls and messages blame, as transcripts: the first loss, not what followed from it."""
+"""Blame of failed calls and messages, as transcripts: the first loss, not its effects."""
 
 from allhands.engine.failures.losses import FailureLog
 from allhands.errors import AllhandsError
 
 
 class Failure:
-    """What makes an error; equal to another one of that name."""
+    """An error factory, equal to any other of the same name."""
 
     def __init__(self, name: str) -> None:
         self.name = name

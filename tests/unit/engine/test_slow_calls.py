@@ -1,4 +1,4 @@
-"""When a blocked call is told of, by numbers; and that it is, over links."""
+"""Warnings about blocked calls: the thresholds, and the warnings over links."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
 
 
 async def told(caplog: pytest.LogCaptureFixture, event: str, count: int) -> list[dict[str, Any]]:
-    """Wait for records of an event; nothing tells of them but they themselves."""
+    """Poll until `count` log records of an event exist."""
     while True:
         facts = [getattr(record, "allhands", {}) for record in caplog.records]
         found = [one for one in facts if one.get("event") == event]

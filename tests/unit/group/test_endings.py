@@ -1,4 +1,4 @@
-"""How calls of a group end when they do not end well, and that the group goes on where it can."""
+"""Failures of a group's calls, and the calls that still work afterwards."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -42,7 +42,7 @@ async def three() -> AsyncIterator[InprocWorld]:
 
 
 async def assert_usable(world: InprocWorld, members: Sequence[Group] | None = None) -> None:
-    """Check that the next call of everybody gives the right numbers."""
+    """Check that the next call gives the right result on all ranks."""
     members = world.groups if members is None else members
     for length in (1, 150):
         xs = [np.arange(length) * (group.rank + 1) for group in members]

@@ -33,7 +33,7 @@ def total(arrays: Sequence[Array]) -> Array:
 
 
 def kept(arrays: Sequence[Array]) -> list[Array]:
-    """Copy inputs, to see afterwards that they are as they were."""
+    """Copy inputs, for a check that they stay unchanged."""
     return [array.copy() for array in arrays]
 
 

@@ -1,4 +1,4 @@
-"""Random histories of calls that go well, and of all ways in which they do not.
+"""Random histories of successful calls and of every kind of failure.
 
 Nothing of a call that failed is found in a later one: calls that end well are exact on every rank,
 outputs of those that say so are untouched, and in the end nothing is left over.
@@ -24,20 +24,20 @@ SOON = 0.02
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ranks that are not there answer at once."""
+    """Shorten the waits for absent ranks."""
     monkeypatch.setattr(tracker, "_ANSWER_DELAY", 0.005)
     monkeypatch.setattr(tracker, "_MISMATCH_SECONDS", 0.1)
 
 
 def cases(chance: random.Random, size: int) -> list[Case]:
-    """Make one random call, as each rank makes it."""
+    """Make a random call, in each rank's form."""
     name, length, seed = chance.choice(EVERY), chance.choice([0, 1, 5, 150]), chance.randrange(9)
     root = chance.randrange(size)
     return [case(name, rank, size, length, root=root, seed=seed) for rank in range(size)]
 
 
 def check(one: Case, before: Sequence[bytes], ended: object) -> None:
-    """Check the outputs of a call against what is said of it."""
+    """Check the outputs of a call against its outcome."""
     if not isinstance(ended, BaseException):
         assert one.wrong() == ""
         return

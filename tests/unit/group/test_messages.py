@@ -1,4 +1,4 @@
-"""Point-to-point messages of a group: matched as MPI has it, whatever their size."""
+"""Point-to-point messages of a group: matched by MPI's rules, at every size."""
 
 from collections.abc import AsyncIterator
 from itertools import pairwise

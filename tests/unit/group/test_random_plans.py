@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("miniature")
 
 
 def random_plan(draw: random.Random, seed: int) -> tuple[Plan, bool]:
-    """Draw a plan; say whether bits flip in it."""
+    """Draw a plan; return whether bits flip in it."""
     plan, flips = faults(seed), False
 
     def link() -> tuple[int | None, int | None]:
@@ -79,7 +79,7 @@ async def called(one: Case, group: Group) -> None:
 
 
 async def pass_on(group: Group, step: int) -> None:
-    """Send to the next rank what the one before sends to this one."""
+    """Send the message of the previous rank to the next rank."""
     rank, size = group.rank, group.size
     there, here = np.full(step, rank, np.int64), np.zeros(step, np.int64)
     works = [group.send(there, (rank + 1) % size, step), group.recv(here, (rank - 1) % size, step)]
@@ -89,7 +89,7 @@ async def pass_on(group: Group, step: int) -> None:
 
 
 async def play(world: FaultyWorld, group: Group, seed: int) -> list[str]:
-    """Make all calls of a history on one rank; return what was wrong, and how calls ended."""
+    """Make a history's calls on one rank; return the faults, and the calls' outcomes."""
     history, rank = random.Random(seed), group.rank
     pace = random.Random(f"{seed} {rank}")
     ended = []

@@ -1,4 +1,4 @@
-"""What a rank finds in its environment."""
+"""Environment variables of a launched rank."""
 
 import pytest
 

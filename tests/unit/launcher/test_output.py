@@ -1,4 +1,4 @@
-"""Who may speak while a failing rank has its last words."""
+"""Output of ranks around a failure: the failing rank's last lines come first."""
 
 import asyncio
 

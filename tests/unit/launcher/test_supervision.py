@@ -1,4 +1,4 @@
-"""What a launch does about what happens to its ranks, as transcripts."""
+"""Reactions of a launch to events of its ranks, as transcripts."""
 
 import signal
 

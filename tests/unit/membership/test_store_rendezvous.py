@@ -28,7 +28,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @dataclass
 class _Elsewhere:
-    """A store that is at some host."""
+    """A store with a host's address."""
 
     keys: HashStore
     host: str
@@ -54,7 +54,7 @@ def _meet(
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let each rank be at a place of its own."""
+    """Give each rank a separate locality."""
     places = threading.local()
     count = iter(range(100))
 

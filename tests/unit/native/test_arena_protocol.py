@@ -123,7 +123,7 @@ def last_worlds(*programs: Program) -> set[World]:
 
 
 def endings(*programs: Program) -> set[tuple[str | None, ...]]:
-    """All ways in which the programs can end together; None is for one that sleeps for ever."""
+    """Yield all joint outcomes of the programs; None for a program that sleeps for ever."""
     return {tuple(me.result for me in world.processors) for world in last_worlds(*programs)}
 
 
@@ -262,7 +262,7 @@ def test_a_number_that_overtakes_its_data_is_caught() -> None:
 
 
 def toucher(*, enter: str = "seq_cst", look: bool = True, leave: str = "seq_cst") -> Program:
-    """Writes into another rank's array, which must not happen after that one has it back."""
+    """A program that writes a peer's array, which must end before the peer has it back."""
     return (
         ("store", "inside", 1, enter),
         *((("load", "abandoned"), ("if", 1, "out")) if look else ()),

@@ -1,4 +1,4 @@
-"""The tests of the native core that are in C, as they are and under sanitizers.
+"""The native core's tests in C, plain and under sanitizers.
 
 ALLHANDS_NATIVE_ROUNDS says how long the random ones go on; `make sanitize` gives them more time,
 and looks at addresses also where ranks are threads.
@@ -42,7 +42,7 @@ RUNS = [
 
 
 def run(command: list[str], timeout: float = 600) -> tuple[int, str]:
-    """Return how it ended, and what it said. Late, it is killed with all that it has started."""
+    """Run a command; return status and output. On timeout its process group is killed."""
     with subprocess.Popen(
         command,
         text=True,
@@ -60,14 +60,14 @@ def run(command: list[str], timeout: float = 600) -> tuple[int, str]:
 
 
 class Builder:
-    """Compiles the core once for each way to build it, whichever process asks for it first."""
+    """Compiles each build of the core once, across all test processes."""
 
     def __init__(self, compiler: str, folder: Path) -> None:
         self._compiler = compiler
         self._folder = folder
 
     def test(self, build: str, source: Path) -> list[str]:
-        """Return the command that runs the test."""
+        """Return the command of a test."""
         core = self._folder / f"core-{build}.a"
         program = self._folder / f"{source.stem}-{build}"
         with self._alone(build):
@@ -80,7 +80,7 @@ class Builder:
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """Keep the other processes of this run from building the same."""
+        """Keep other processes of this run from making the same build."""
         with open(self._folder / f"{name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -92,7 +92,7 @@ class Builder:
         return [setarch, "-R"] if build == "thread" and setarch else []
 
     def why_not(self, build: str) -> str:
-        """Return why nothing can be built or run that way here; nothing if it can."""
+        """Return the reason why a build is impossible here; "" if possible."""
         source = self._folder / f"nothing-{build}.c"
         program = self._folder / f"nothing-{build}"
         with self._alone(program.name):

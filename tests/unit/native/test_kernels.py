@@ -1,4 +1,4 @@
-"""The reductions in C give what NumPy gives; halves what float32 gives, rounded once."""
+"""Reductions in C equal NumPy's; of half types float32's, rounded once."""
 
 import enum
 import itertools
@@ -99,7 +99,7 @@ def parts(x: Array) -> Array:
 
 
 def assert_same(actual: Array, wanted: Array) -> None:
-    """Bit for bit, but that any NaN is as good as another."""
+    """Check equality in every bit, with all NaNs equal."""
     assert actual.dtype == wanted.dtype
     actual, wanted = parts(actual), parts(wanted)
     bits = np.dtype(f"u{actual.itemsize}")
@@ -112,7 +112,7 @@ def assert_same(actual: Array, wanted: Array) -> None:
 
 
 class Special(enum.Enum):
-    """What else goes among random values."""
+    """Special values among random values."""
 
     NOTHING = enum.auto()
     FINITE = enum.auto()

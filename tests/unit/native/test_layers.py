@@ -20,7 +20,7 @@ FILES = sorted(NATIVE.rglob("*.[ch]"))
 
 
 def includes(file: Path) -> list[str]:
-    """Return the files of the core that one of its files includes, as it names them."""
+    """Return the core's headers included by a file."""
     return re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE)
 
 

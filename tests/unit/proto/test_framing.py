@@ -1,4 +1,4 @@
-"""Frames, however the network cuts what carries them."""
+"""Frames, cut at any byte by the network."""
 
 import tracemalloc
 

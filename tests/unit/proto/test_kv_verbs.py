@@ -1,4 +1,4 @@
-"""Tests of the table of key-value verbs, and of what the two sides derive from it."""
+"""The table of key-value verbs, and the code both sides derive from it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where notices are left, and whose runtime directory is trusted."""
+"""Directories of notices, and the checks of a runtime directory's owner."""
 
 import os
 import stat

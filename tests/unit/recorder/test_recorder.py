@@ -57,7 +57,7 @@ def record(sequence: int = 1, **more: Any) -> OperationRecord:
 
 
 def nothing(error: BaseException) -> None:
-    """Hear of failures that are of no interest."""
+    """Ignore a failure."""
 
 
 # ---------------------------------------------------------------- ring
@@ -361,7 +361,7 @@ async def test_a_call_over_links_says_for_whom_it_waits_and_how_it_failed() -> N
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0

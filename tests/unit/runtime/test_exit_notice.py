@@ -1,4 +1,4 @@
-"""What ranks tell their launcher, by way of the kernel."""
+"""Exit notices of ranks to their launcher, through the kernel."""
 
 import contextlib
 import os

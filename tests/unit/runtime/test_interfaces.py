@@ -1,4 +1,4 @@
-"""What this host says of its interfaces."""
+"""Network interfaces of this host."""
 
 import socket
 
@@ -56,7 +56,7 @@ async def test_a_host_of_another_machine_is_told_as_such() -> None:
 
 
 def _free_ports(count: int) -> range:
-    """Return ports in a row that nobody listens on now."""
+    """Return consecutive free ports."""
     for low in range(20000, 30000, count):
         with_all = [socket.socket() for _ in range(count)]
         try:

@@ -1,4 +1,4 @@
-"""The loop's thread, and the loop lent to others: one owner at a time, and no rest for it."""
+"""The loop's thread, and the loop borrowed by callers: one owner at a time."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def thread() -> Iterator[LoopThread]:
 
 
 def borrow(thread: LoopThread, act: Callable[[], bool]) -> None:
-    """Borrow the loop, also where its thread has just taken it."""
+    """Borrow the loop, even right after its thread has taken it."""
     while not thread.run_on_caller_thread(act):
         pass
 
@@ -95,7 +95,7 @@ def test_what_others_call_comes_to_its_turn_while_it_is_lent_again_and_again(
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the thread leave a loop that it has lent alone until somebody rings."""
+    """Keep the thread off a borrowed loop until the doorbell rings."""
     monkeypatch.setattr(loop_thread, "PARK_SECONDS", 60.0)
     monkeypatch.setattr(loop_thread, "MAX_PARK_SECONDS", 60.0)
 
@@ -218,7 +218,7 @@ def test_it_ends_while_others_borrow_it() -> None:
 
 
 class PollerCompletionQueue:
-    """Named as gRPC's is, which wakes loops of worlds that are over."""
+    """Namesake of gRPC's poller, which wakes closed loops."""
 
     def handle_events(self, text: str) -> None:
         raise RuntimeError(text)

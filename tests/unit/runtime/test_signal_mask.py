@@ -1,4 +1,4 @@
-"""Blocks that handlers of signals do not break into."""
+"""Blocks that signal handlers do not interrupt."""
 
 import signal
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from allhands.runtime.signal_mask import DelayedSignals
 
 
 class Rang(Exception):
-    """What the handler raises."""
+    """Raised by the test's handler."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What SLURM's variables say about the nodes of a step."""
+"""SLURM's variables about the nodes of a step."""
 
 from collections.abc import Mapping
 

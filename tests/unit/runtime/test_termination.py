@@ -13,7 +13,7 @@ from allhands.runtime.termination import Terminated
 
 
 class Ends:
-    """What a world does when the signal comes."""
+    """A world's reaction to the signal."""
 
     def __init__(self) -> None:
         self.count = 0

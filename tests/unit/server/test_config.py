@@ -1,4 +1,4 @@
-"""What a coordinator may be started with: closed by default."""
+"""Configurations of a coordinator: closed by default."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The plan of faults: what it draws for which message, and when nothing passes."""
+"""The plan of faults: its draws for each message, and its partitions."""
 
 import math
 

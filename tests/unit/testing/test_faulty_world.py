@@ -1,4 +1,4 @@
-"""Worlds under plans of faults, in virtual time: what each fault does, and who learns of it."""
+"""Worlds under plans of faults, in virtual time: each fault's effect and news."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ def story(
     pause: float = 0.5,
     verify: bool = False,
 ) -> "Story":
-    """Let all ranks call all_reduce again and again under a plan; return what came of it."""
+    """Let all ranks repeat all_reduce under a plan; return the outcomes."""
 
     async def main() -> Story:
         unexpected: list[object] = []
@@ -57,7 +57,7 @@ def story(
 
 
 def seen(outcome: object, x: np.ndarray) -> object:  # type: ignore[type-arg]
-    """Return what a rank has of a call: its error, or the one number that is in the result."""
+    """Return a rank's outcome of a call: its error, or the number in the result."""
     if isinstance(outcome, BaseException):
         return outcome
     return x[0] if (x == x[0]).all() else "different numbers"
@@ -90,7 +90,7 @@ class Story:
         )
 
     def errors(self) -> Sequence[BaseException]:
-        """Return what the ranks raised in the first call that any raised in."""
+        """Return the ranks' errors in the first failed call."""
         call = self.first_failure()[1]
         assert all(isinstance(one, ah.AllhandsError) or one == SUM for one in call)
         return [one for one in call if isinstance(one, BaseException)]

@@ -354,7 +354,7 @@ def stretched(span: Span) -> Span:
 
 
 def wrong_rounds(step: Round, rank: int) -> Iterator[tuple[str, Round]]:
-    """Break one thing at a time in one round of one rank."""
+    """Yield rounds of one rank with a single fault each."""
 
     def other(peer: int) -> int:
         return next(one % SIZE for one in range(peer + 1, peer + 3) if one % SIZE != rank)
@@ -390,7 +390,7 @@ def wrong_rounds(step: Round, rank: int) -> Iterator[tuple[str, Round]]:
 
 
 def faults(schedules: Schedules) -> Iterator[tuple[str, Schedules]]:
-    """Break one thing at a time in the schedules of all ranks."""
+    """Yield all ranks' schedules with a single fault each."""
     for rank, schedule in enumerate(schedules):
         rounds = schedule.rounds
 

@@ -1,4 +1,4 @@
-"""Time that passes at once."""
+"""Virtual time: waits end at once."""
 
 import asyncio
 import threading

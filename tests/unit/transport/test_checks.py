@@ -1,4 +1,4 @@
-"""Digests of frames: what they find, and what they cost those who do not verify."""
+"""Digests of frames: detected changes, and the cost without verification."""
 
 import random
 import zlib

@@ -1,4 +1,4 @@
-"""Frames: what is packed is unpacked, and nothing else is taken for one."""
+"""Frames: packing and unpacking, and malformed headers."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Workers prove who they are, and nobody else can."""
+"""Workers prove their identity, and strangers cannot."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ NONCE = b"n" * NONCE_BYTES
 
 
 def greeting(**change: object) -> Hello:
-    """What rank 2 says to rank 1, but for some fields."""
+    """The hello of rank 2 to rank 1, with some fields changed."""
     said = make_hello(job="j", incarnation="i", member="m", rank=2, to_rank=1)
     for name, value in change.items():
         setattr(said, name, value)

@@ -1,4 +1,4 @@
-"""What comes in, and which receive it is for."""
+"""The inbox: incoming messages, and the receives they match."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("miniature")
 
 
 class Receive:
-    """A receive, and what became of it."""
+    """A receive and its outcome."""
 
     def __init__(
         self, total: int, signature: int = SIGNATURE, *, grain: int = 1, has_room: bool = False
@@ -42,7 +42,7 @@ class Receive:
 
 
 class Receiver:
-    """An inbox, and what it answered."""
+    """An inbox and its replies."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, Header]] = []
@@ -98,7 +98,7 @@ class Receiver:
         asked: bool = False,
         signature: int = SIGNATURE,
     ) -> ReceiveSink | None:
-        """Begin a frame whose payload comes later."""
+        """Begin a frame with a later payload."""
         whole = length if total is None else total
         header = Header(FrameKind.DATA, key, signature, whole, offset, length, is_cleared=asked)
         return self.inbox.open(PEER, header)

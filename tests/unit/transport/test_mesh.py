@@ -1,4 +1,4 @@
-"""The links of one rank as others come and go."""
+"""The links of a rank while peers come and go."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ class Verifying:
 
 
 class Held:
-    """A fabric whose only link takes no frame before it is told to."""
+    """A fabric whose only link holds frames until released."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

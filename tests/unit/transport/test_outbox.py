@@ -1,4 +1,4 @@
-"""What may be sent to one peer, and when."""
+"""The outbox: frames allowed to a peer, and their order."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("miniature")
 
 
 class Sender:
-    """An outbox, and what its messages were told."""
+    """An outbox and its messages' notifications."""
 
     def __init__(self, offer: Callable[[Frame], bool] = lambda _: False) -> None:
         self.outbox = Outbox(offer)
@@ -42,7 +42,7 @@ class Sender:
         self.outbox.on_cts(Header(FrameKind.CTS, message.key, signature, message.total))
 
     def frames(self) -> list[tuple[Header, bytes]]:
-        """Take all frames that may go now."""
+        """Take all frames allowed now."""
         found = []
         while (frame := self.outbox.next_frame()) is not None:
             self.outbox.finish_frame()
@@ -51,7 +51,7 @@ class Sender:
         return found
 
     def take(self) -> bytes:
-        """Take one frame, as a link does."""
+        """Take a frame, as a link does."""
         frame = self.outbox.next_frame()
         assert frame is not None
         text = whole(frame)

@@ -1,4 +1,4 @@
-"""The sender's end of a raw-socket link whose other end takes its time."""
+"""The sender's end of a raw-socket link with a slow reader."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ from allhands.transport.socket_link import SocketLink
 
 
 class Slow:
-    """A link, and the other end of its connection, which reads when it is told to."""
+    """A link, and the other end of its connection, read at the test's command."""
 
     def __init__(self) -> None:
         near, self.far = socket.socketpair()

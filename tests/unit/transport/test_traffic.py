@@ -47,7 +47,7 @@ class Receive:
 
 
 class Network:
-    """The mesh's part, without links: what each box gives goes to the right other one."""
+    """The mesh's part without links: each outbox's frames go to the peer's inbox."""
 
     def __init__(self) -> None:
         self.outboxes = {pair: Outbox() for pair in PAIRS}
@@ -58,7 +58,7 @@ class Network:
         return Inbox(lambda peer, header: self.outboxes[rank, peer].push_control(header))
 
     def put_out(self, pair: tuple[int, int]) -> bool:
-        """Move the next frame to the wire; say whether there was one."""
+        """Move the next frame to the wire; return whether there was a frame."""
         frame = self.outboxes[pair].next_frame()
         if frame is not None:
             self.wires[pair].append(whole(frame))
@@ -66,7 +66,7 @@ class Network:
         return frame is not None
 
     def take_in(self, pair: tuple[int, int]) -> bool:
-        """Deliver the oldest frame on the wire; say whether there was one."""
+        """Deliver the oldest frame on the wire; return whether there was a frame."""
         if not self.wires[pair]:
             return False
         frame, (sender, receiver) = self.wires[pair].popleft(), pair
@@ -86,7 +86,7 @@ class Network:
             pass
 
     def check_budget(self) -> None:
-        """Check that no byte of the budget is lost or made, wherever it is."""
+        """Check that the budget's bytes are conserved."""
         for sender, receiver in PAIRS:
             outbox, inbox = self.outboxes[sender, receiver], self.inboxes[receiver]
             there = [*map(whole, outbox._urgent), *self.wires[sender, receiver]]
@@ -142,7 +142,7 @@ class History:
         self.push(Sent(sender, receiver, key, self.random.randbytes(size)))
 
     def receive(self, receiver: int, source: int | None, tag: int, size: int) -> Receive:
-        """Make a receive; post it afterwards."""
+        """Make a receive, to be posted later."""
         data = bytearray(size)
 
         def land(offset: int, payload: memoryview) -> None:
@@ -170,19 +170,19 @@ class History:
         self.random.choice((self.network.put_out, self.network.take_in))(pair)
 
     def withdraw(self, message: Sent) -> None:
-        """Give up a send that has not ended."""
+        """Cancel a send that has not ended."""
         assert message.outgoing is not None
         message.withdrawn = message.told == []
         self.network.outboxes[message.sender, message.receiver].cancel(message.outgoing)
 
     def retract(self, receive: Receive) -> None:
-        """Give up a receive that has not ended."""
+        """Cancel a receive that has not ended."""
         if not receive.told:
             receive.retracted = True
             self.network.inboxes[receive.receiver].cancel_receive(receive.incoming)
 
     def check_end(self) -> None:
-        """Check that nothing is left anywhere."""
+        """Check that nothing is left."""
         self.network.check_budget()
         for inbox in self.network.inboxes:
             assert not inbox._posted
@@ -299,7 +299,7 @@ def test_messages_to_a_point_never_overtake_each_other(seed: int, open_share: fl
 
 
 def check_matching(history: History, *, in_order: bool = True) -> None:
-    """Check that what was received is whole, once, in order, and that nobody was passed over."""
+    """Check that messages arrived whole, once, in order, and that none was skipped."""
     by_line: defaultdict[tuple[int, int, int], list[Sent]] = defaultdict(list)
     for message in history.sent:
         if not message.withdrawn:
@@ -326,7 +326,7 @@ def check_matching(history: History, *, in_order: bool = True) -> None:
 
 
 def serve_the_rest(history: History, size: int) -> None:
-    """Send what is still waited for, and receive what is still there."""
+    """Send the awaited messages, and receive the rest."""
     while waiting := [one for one in history.receives if not one.told and not one.retracted]:
         receive = waiting[0]  # one at a time: another that is open to all may take its message
         source = (receive.receiver + 1) % RANKS if receive.source is None else receive.source

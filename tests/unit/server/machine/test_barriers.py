@@ -1,4 +1,4 @@
-"""Named barriers: who counts, who is refused, what the late are told."""
+"""Named barriers: arrivals, refusals, and replies to late participants."""
 
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.requests import Barrier

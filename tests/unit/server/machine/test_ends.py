@@ -1,4 +1,4 @@
-"""What is known of a member that went: dead, paused or cut off; who looked, and who told."""
+"""Knowledge about a departed member (dead, paused, cut off), and its sources."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ HERE = "here"
 
 
 def fates(t: Transcript, session: int) -> list[tuple[int, State, int | None, int | None]]:
-    """Return what a member was told of those that are lost."""
+    """Return the losses announced to a member."""
     lost = [one.verdict for one in t.read_pushed(session) if isinstance(one, MemberLost)]
     return [
         (one.rank, one.state, one.exit_status, one.signal)

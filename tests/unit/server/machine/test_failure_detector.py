@@ -1,4 +1,4 @@
-"""Members that fall silent: what speaks for their life, how they are named, when they are lost."""
+"""Silent members: evidence of life, their states, and their loss."""
 
 from collections.abc import Collection, Mapping
 
@@ -24,7 +24,7 @@ STEP = 0.1
 
 
 class Ranks:
-    """A world whose members beat each second, but for those that are silent."""
+    """A world whose members send heartbeats each second, except silent ones."""
 
     def __init__(self, size: int, *, window: float = 0.0, here: bool = True) -> None:
         self.t = Transcript(machine=Machine(HERE if here else ""))
@@ -38,7 +38,7 @@ class Ranks:
         self._beats = 0
 
     def at(self, until: float) -> None:
-        """Let time pass; the shell and the members answer what they are asked."""
+        """Advance the time; shell and members answer the machine's requests."""
         while self.t.now < until - STEP / 2:
             self.t.advance_to(round(self.t.now + STEP, 3))
             self._answer()
@@ -48,7 +48,7 @@ class Ranks:
                     self.t.send(self.sessions[rank], Heartbeat())
 
     def conditions(self, rank: int) -> list[tuple[int, State | None]]:
-        """Return what a rank was told of others that are silent, and of those that are not now."""
+        """Return the silent ranks announced to a rank, and those silent no more."""
         found = [one for one in self.told[rank] if isinstance(one, Condition)]
         return [(one.rank, one.absent.state if one.absent else None) for one in found]
 

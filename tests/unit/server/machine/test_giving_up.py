@@ -1,4 +1,4 @@
-"""Aborts, calls that are given up, and monitored barriers: all hear of it, and hear the same."""
+"""Aborts, cancelled calls and monitored barriers: all ranks get the same news."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What members of a world decide together: agreements, who goes on, newcomers."""
+"""Joint decisions of a world's members: agreements, survivors, newcomers."""
 
 from allhands_server.machine.effects import Joined, Newcomers, WorldFormed
 from allhands_server.machine.member_messages import Heartbeat, Leave, OpenGroup

@@ -1,4 +1,4 @@
-"""Jobs over their life: incarnations, what stays readable, what is forgotten, draining."""
+"""The life of jobs: incarnations, post-mortems, expiry, draining."""
 
 import pytest
 

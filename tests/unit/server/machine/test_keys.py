@@ -1,4 +1,4 @@
-"""The key-value part of the coordinator: what is answered, what waits, what is refused."""
+"""The coordinator's key-value store: replies, waits, refusals."""
 
 import pytest
 

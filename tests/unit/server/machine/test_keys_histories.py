@@ -57,13 +57,13 @@ STEPS = st.lists(
 
 
 class Model:
-    """The store as a dictionary; nothing waits in it."""
+    """The store as a dictionary, without waits."""
 
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
 
     def change(self, request: KeyRequest) -> object:
-        """Return what the answer must be, None for any revision, a Status for a refusal."""
+        """Return the expected reply: None for any revision, a Status for a refusal."""
         match request:
             case Set(_, key, value):
                 self.held[key] = value
@@ -89,7 +89,7 @@ class Model:
         return None
 
     def look(self, request: KeyRequest) -> object:
-        """Return what is seen now; KeyError where a key is missing."""
+        """Return the present values; KeyError for a missing key."""
         match request:
             case Get(_, key):
                 return self.held[key]

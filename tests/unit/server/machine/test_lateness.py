@@ -1,4 +1,4 @@
-"""What the machine makes of heartbeats and reports: clocks, lateness, collections."""
+"""Heartbeats and reports in the machine: clocks, lateness, collections."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_ranks_of_one_host_share_a_clock_unless_it_cannot_be_one() -> None:
 def learned(
     *begun: dict[int, float], offsets: dict[int, float | None] | None = None
 ) -> dict[int, LatenessStatus]:
-    """Return how late ranks were; for each call, when each began it."""
+    """Return the ranks' lateness from each call's start times by rank."""
     skew = LatenessTracker()
     for sequence, one in enumerate(begun, 1):
         for rank, at in one.items():

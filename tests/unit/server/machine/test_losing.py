@@ -15,7 +15,7 @@ BROKE = "its session broke"
 
 
 def beats(t: Transcript, sessions: list[int], until: float) -> None:
-    """Let members beat each second, as far as they are to."""
+    """Send members' heartbeats each second."""
     while t.now < until:
         t.advance_to(t.now + 1.0)
         for session in sessions:

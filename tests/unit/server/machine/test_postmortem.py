@@ -1,4 +1,4 @@
-"""What is known of a world after its end: its failures in order, and what its members recorded."""
+"""Post-mortem of a world: its failures in order, and its members' records."""
 
 import pytest
 

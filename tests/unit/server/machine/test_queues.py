@@ -1,4 +1,4 @@
-"""The queues of the coordinator: who gets what, who waits, what is refused."""
+"""Queues of the coordinator: receivers, waits, refusals."""
 
 import pytest
 

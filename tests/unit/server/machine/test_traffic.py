@@ -1,4 +1,4 @@
-"""How much the coordinator says: what n workers do every day costs n messages, not n^2."""
+"""Traffic of the coordinator: routine of n workers costs n messages, not n^2."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ SIZES = [4, 16, 64]
 
 
 class Counting(Transcript):
-    """A transcript that counts what is said to sessions, by what it is."""
+    """A transcript that counts messages to sessions by kind."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

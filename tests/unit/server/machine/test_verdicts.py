@@ -1,4 +1,4 @@
-"""Verdicts: who is absent in a call, in which of the states, and that all callers hear the same."""
+"""Verdicts: absent ranks of a call with their states, equal for all callers."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Random histories of membership: what must hold of a world whatever its members do."""
+"""Random histories of membership: invariants of a world."""
 
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ SIZES = st.integers(0, 4)
 
 @dataclass
 class Worker:
-    """What one worker has been told."""
+    """News received by one worker."""
 
     joined: Joined | None = None
     formed: WorldFormed | None = None
