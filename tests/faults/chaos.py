@@ -1,4 +1,4 @@
-"""A job that is killed, stopped, cut off and added to at random, and what must hold meanwhile.
+"""Chaos: a job with random kills, stops, cuts and new ranks, and its invariants.
 
     PYTHONPATH=tests python tests/faults/chaos.py --cycles 100 --seed 7 [--backend socket]
 
@@ -48,7 +48,7 @@ class Doors:
         self._threads: list[threading.Thread] = []
 
     def open(self) -> int:
-        """Make a door; return its port, which names it."""
+        """Open a door; return its port, the door's name."""
         listening = socket.create_server(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
         self._go(self._listen, port, listening)
@@ -96,7 +96,7 @@ class Doors:
 
 
 class Chaos:
-    """The ranks, what is done to them, and what they have told."""
+    """The ranks, the faults inflicted, and the ranks' reports."""
 
     def __init__(self, cluster: Cluster, seed: int, backend: str) -> None:
         self.cluster = cluster
@@ -140,7 +140,7 @@ class Chaos:
         return rank
 
     def listen(self, rank: Process, seconds: float = 0.0) -> bool:
-        """Take in what a rank has told; return whether it told anything."""
+        """Read a rank's reports; return whether there were any."""
         import queue
 
         heard = False
@@ -163,7 +163,7 @@ class Chaos:
                     self.ends[rank] = told["what"]
 
     def go_on(self, steps: int) -> None:
-        """Let the job make steps; it is stuck if that takes longer than any deadline."""
+        """Let the job make steps; stuck if that takes longer than any deadline."""
         wanted = self.latest + steps
         until = time.monotonic() + 3 * DEADLINE + 10
         while self.latest < wanted:
@@ -181,7 +181,7 @@ class Chaos:
         raise AssertionError(f"{why}\n{self.log[-5:]}\n{dict(self.told)}\n{errors}")
 
     def bury(self) -> None:
-        """Let go of ranks that were starved for so long that they were counted as lost."""
+        """Forget ranks counted as lost after a long starvation."""
         for rank in [one for one in self.alive if one.child.poll() is not None]:
             rank.ended()
             self.listen(rank)
@@ -244,7 +244,7 @@ class Chaos:
 
 
 def run(cluster: Cluster, seed: int, cycles: int, backend: str) -> dict[str, Any]:
-    """Run so many cycles; return what came of it, or raise AssertionError."""
+    """Run `cycles` cycles; return the tally, or raise AssertionError."""
     chaos = Chaos(cluster, seed, backend)
     try:
         for rank in range(SIZE):

@@ -1,4 +1,4 @@
-"""Who ends a call, a group or a world on purpose is named to all who were blocked, at once."""
+"""Deliberate ends of calls, groups and worlds: all blocked ranks get the name at once."""
 
 import os
 import signal

@@ -45,7 +45,7 @@ def test_who_waits_hears_of_the_death_of_a_rank_and_so_do_those_behind(
 
 @LENGTHS
 def test_calls_that_need_a_rank_that_has_left_fail_at_once(job: Job, length: str) -> None:
-    """Also those whose turn comes only after that was known."""
+    """Including calls whose turn comes only after the departure was known."""
     ranks = job(2, broken_works.wait_for_a_rank_that_left, length)
     ranks[1].expect("failed")
     ranks[1].say()

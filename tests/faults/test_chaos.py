@@ -1,4 +1,4 @@
-"""A few cycles of chaos; chaos.py says what that is, and runs as many as are wanted."""
+"""A few cycles of chaos; see chaos.py, which runs any number."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the others see when a rank dies, stops, lags or leaves."""
+"""Survivors of a rank that dies, stops, lags or leaves."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The elastic example, as its head says it is used."""
+"""The elastic example, run as its head describes."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def launch(daemon: DaemonProcess, count: int) -> "subprocess.Popen[str]":
 
 
 def pids(launcher: "subprocess.Popen[str]", size: int, ranks: int) -> dict[int, int]:
-    """Read until so many ranks have said that they are in a world of that size."""
+    """Read until `ranks` ranks report a world of that size."""
     assert launcher.stdout is not None
     found: dict[int, int] = {}
     while len(found) < ranks:

@@ -33,7 +33,7 @@ def hosts() -> Iterator[tuple[BenchHost, BenchHost]]:
 
 @pytest.fixture
 def span(spread: Spread, hosts: tuple[BenchHost, BenchHost]) -> Span:
-    """Give a function that runs a program in a world whose ranks are on the hosts named."""
+    """Return a function that runs a script in a world with ranks on the named hosts."""
 
     def start(places: str, program: Program, *arguments: Any) -> list[Process]:
         shared = {
@@ -77,7 +77,7 @@ def serve(cluster: Cluster, hosts: tuple[BenchHost, BenchHost]) -> Callable[[str
 
 
 def pid_of(host: BenchHost) -> int:
-    """Return the process that holds the namespaces of a host."""
+    """Return the pid of the process that holds a host's namespaces."""
     return int(host.command_prefix[host.command_prefix.index("--target") + 1])
 
 
@@ -304,7 +304,7 @@ def _at(coordinator: str, rank: int, size: int = 2, **more: str) -> dict[str, st
 
 
 def _met(ranks: list[Process]) -> list[str]:
-    """Return the addresses of a world whose ranks have met, without ports."""
+    """Return the addresses of a complete world, without ports."""
     told = [rank.expect("met") for rank in ranks]
     size = len(ranks)
     assert [one["sum"] for one in told] == [[float(size)] * 3] * size, told
@@ -335,7 +335,7 @@ def test_the_address_is_that_of_the_interface_or_as_it_is_given(
 def test_an_address_that_is_translated_on_the_way_is_advertised_all_the_same(
     spread: Spread, serve: Callable[[str], Process], hosts: tuple[BenchHost, BenchHost]
 ) -> None:
-    """Behind 192.0.2.7 host b is reached, which does not know of it."""
+    """Host b is reached at 192.0.2.7, an address unknown to the host."""
     enter_a = hosts[0].command_prefix
     subprocess.run([*enter_a, "ip", "route", "add", "192.0.2.7", "via", "10.77.0.2"], check=True)
     nat = ["iptables", "-t", "nat", "-A", "PREROUTING", "-d", "192.0.2.7", "-j", "DNAT"]

@@ -23,12 +23,12 @@ HANDSHAKE = 9.0
 
 
 def named(rank: Process) -> dict[str, object]:
-    """Return the first warning of a rank that names who is silent."""
+    """Return a rank's first warning that names silent ranks."""
     return rank.expect("named")
 
 
 def settled(rank: Process) -> dict[str, object]:
-    """Return what a rank's call ended in, past the warnings before it."""
+    """Return a rank's outcome of a call, after any warnings."""
     while (told := rank.expect("named", "sum"))["what"] == "named":
         pass
     return told
@@ -101,7 +101,7 @@ def token_of(cluster: Cluster) -> str:
 
 
 def until(claim: Callable[[], bool]) -> None:
-    """Look again until a claim is true: nothing tells of it."""
+    """Poll until a claim is true."""
     deadline = time.monotonic() + PATIENCE
     while not claim():
         assert time.monotonic() < deadline, "it did not come true"

@@ -1,4 +1,4 @@
-"""What ranks that call different things get: one table, at once, and their outputs as they were."""
+"""Mismatched calls: every rank gets a table at once, and unchanged outputs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What commands say of a job that has ended: who failed first, and where the others were."""
+"""Commands on an ended job: the first failure, and the positions of other ranks."""
 
 import json
 import signal
@@ -42,7 +42,7 @@ def status(cluster: Cluster) -> dict[str, Any]:
 
 
 def diagnosed(cluster: Cluster, exit_status: int) -> dict[str, Any]:
-    """Diagnose the job once it has ended."""
+    """Diagnose the job after its end."""
     poll_until(lambda: status(cluster)["state"] == "ended", PATIENCE)
     done = allhands(cluster, "diagnose", "j", "-o", "json")
     assert done.returncode == exit_status, done.stderr

@@ -1,4 +1,4 @@
-"""Ranks that share memory when one of them dies, stops, lags, leaves or calls something else."""
+"""Ranks that share memory with a rank that dies, stops, lags, leaves or mismatches."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Two hosts that do not reach each other, while both reach the coordinator on a third one."""
+"""Two hosts cut off from each other, but not from the coordinator on a third host."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def routed() -> Iterator[Routed]:
 
 @pytest.fixture
 def start(cluster: Cluster, routed: Routed) -> Iterator[Start]:
-    """Give a function that runs a program in a world whose ranks are on the hosts named."""
+    """Return a function that runs a script in a world with ranks on the named hosts."""
 
     def started(
         places: str, program: Program, *arguments: Any, **environment: str

@@ -1,4 +1,4 @@
-"""Threads of one rank that call on one group: told apart by labels, else refused on overlap."""
+"""Threads of one rank on a shared group: ordered by labels, else refused on overlap."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A link between two ranks only that is cut, in a network namespace; all are told of it alike."""
+"""A cut link between two ranks in a network namespace; all ranks get the same error."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ def host() -> Iterator[BenchHost]:
 
 @pytest.fixture
 def cut(host: BenchHost) -> Iterator[object]:
-    """Give a function that does away with what goes over connections."""
+    """Return a function that drops the packets of connections."""
 
     def tables(*arguments: str) -> None:
         subprocess.run(

@@ -1,4 +1,4 @@
-"""What every survivor of a fault is told: the right class for the right rank, the same for all.
+"""Errors of all survivors of a fault: the right class and rank, the same on each.
 
 Run as a script it prints a table of that, with seconds:
 `PYTHONPATH=tests python tests/faults/test_verdicts.py`.
@@ -22,7 +22,7 @@ from support.ranks.processes import BACKENDS, GRPC, Cluster
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls rank 2 of three, and what the two others are told."""
+    """A fault of rank 2 of three, and the errors expected on the two survivors."""
 
     name: str
     error: str
@@ -106,7 +106,7 @@ TIMEOUT = 1.5
 
 
 def strike(cluster: Cluster, fault: Fault, backend: str, length: int) -> list[dict[str, Any]]:
-    """Let a fault happen in a world of three; return what the two survivors tell."""
+    """Inflict a fault on a world of three; return the two survivors' reports."""
     url = cluster.daemon()
     daemon = cluster.started[-1]
     # Where a failure is known at once no deadline is what tells of it.
@@ -180,7 +180,7 @@ def test_who_comes_to_a_call_that_the_others_have_given_up_is_told_that_it_came_
 
 
 def table() -> Iterator[str]:
-    """Measure: which fault, over which backend, what survivors saw, after how many seconds."""
+    """Measure the faults by backend: the survivors' errors, and their seconds."""
     import tempfile
 
     fork_server = ForkServer()

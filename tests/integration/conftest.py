@@ -1,4 +1,4 @@
-"""A real coordinator, and members of a job there that say what they are told."""
+"""A real coordinator, and members of a job under the test's control."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ _jobs = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the asyncio tests of the coordinator share one loop.
+    """Let the asyncio tests of the coordinator share an event loop.
 
     gRPC's poller is one for the process, and logs an error when it wakes a loop that is closed.
     """
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """A daemon that the tests share; each brings its own job."""
+    """A daemon shared by the tests; each test has a separate job."""
     with run_daemon(tmp_path_factory.mktemp("runtime")) as running:
         yield running
 
@@ -70,7 +70,7 @@ def run(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def job_name() -> str:
-    """A job's name that no other test uses."""
+    """A unique name of a job."""
     return f"job-{next(_jobs)}"
 
 
@@ -144,7 +144,7 @@ class Caller:
         return session
 
     async def join(self, job: str, rank: int, size: int, **more: Any) -> "RawSession":
-        """Join a job; return the session once it is introduced."""
+        """Join a job; return the session after its introduction."""
         join = wire.Join(job=job, rank=rank, world_size=size, host="h", pid=1, port=7, **more)
         session = await self.open(wire.SessionRequest(join=join))
         session.joined = (await session.hear("joined")).joined
@@ -157,7 +157,7 @@ class Caller:
 
 
 class RawSession:
-    """A session that says only what it is told to say."""
+    """A session that sends only the test's messages."""
 
     def __init__(self, stream: "grpc.aio.StreamStreamCall[Any, Any]") -> None:
         self.stream = stream
@@ -167,7 +167,7 @@ class RawSession:
         await self.stream.write(wire.SessionRequest(**request))
 
     async def hear(self, *kinds: str) -> wire.SessionEvent:
-        """Read until an event of one of these kinds has come."""
+        """Read until an event of one of these kinds."""
         async with asyncio.timeout(10):
             while (event := await self.stream.read()) is not grpc.aio.EOF:
                 if event.WhichOneof("event") in kinds:
@@ -185,7 +185,7 @@ class RawSession:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def call_at() -> AsyncIterator[Callable[..., Caller]]:
-    """Give a function that makes callers of a coordinator: target, token, CA."""
+    """Return a factory of a coordinator's callers: target, token, CA."""
     made: list[Caller] = []
 
     def make(target: str, token: str | None, ca: bytes | None = None) -> Caller:

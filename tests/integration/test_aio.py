@@ -14,7 +14,7 @@ SIZE = 3
 
 
 def on_threads(act: Callable[[ah.aio.AsyncWorld], Awaitable[Any]], **options: Any) -> list[Any]:
-    """Run a coroutine on a loop of its own in each of some threads that are ranks."""
+    """Run a coroutine on a separate loop in each of several thread ranks."""
 
     async def main() -> Any:
         async with ah.aio.connect(backend="threads", timeout=20, **options) as world:

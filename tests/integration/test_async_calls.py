@@ -1,4 +1,4 @@
-"""Calls that are not waited for at once, of ranks that share memory: who carries them out."""
+"""Deferred calls over shared memory: the threads that run them."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_calls_can_be_begun_that_others_are_far_from(job: Job, kind: str, length
 
 
 def test_a_call_can_be_begun_that_has_no_room_yet(job: Job) -> None:
-    """The others are as many calls behind as they may be."""
+    """The peers are as many calls behind as the slots allow."""
     ranks = job(2, works_over_memory.begin_beyond_the_room)
     ranks[0].expect("begun")
     ranks[1].say()

@@ -1,4 +1,4 @@
-"""Calls of several steps, on real ranks: what carries them, and what ends them in the middle."""
+"""Composite calls on real ranks: their routes, and failures between steps."""
 
 import signal
 

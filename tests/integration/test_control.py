@@ -108,7 +108,7 @@ def test_a_barrier_refuses_other_participants(control: Control) -> None:
 
 
 def _arrive_at_last(control: Control, name: str, names: list[str]) -> None:
-    """Arrive, again if somebody with other participants happened to be there."""
+    """Arrive at a barrier, again after a refusal for other participants."""
     while True:
         try:
             control.barrier("gate", name, names)

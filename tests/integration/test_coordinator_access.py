@@ -1,4 +1,4 @@
-"""Who may talk to a coordinator: tokens, TLS, and what is open to all."""
+"""Access to a coordinator: tokens, TLS, and the open methods."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Lines to a coordinator, byte by byte: who is let in, what order calls keep, what is too much."""
+"""Key-value connections byte by byte: authentication, order of calls, limits."""
 
 import contextlib
 import re
@@ -30,7 +30,7 @@ _UNAUTHENTICATED, _INVALID, _TOO_LATE, _UNAVAILABLE = 16, 3, 4, 14
 
 
 class RawLine:
-    """A line that says only what it is told to say."""
+    """A key-value connection that sends only the test's bytes."""
 
     def __init__(self, daemon: DaemonProcess) -> None:
         with Control(daemon.endpoint, job=None) as control:
@@ -49,7 +49,7 @@ class RawLine:
         self.socket.sendall(encode_frame(wire.Calls(calls=calls).SerializeToString()))
 
     def greet(self) -> wire.KvWelcome:
-        """Say the hello, see the other side's proof, and show one."""
+        """Send the hello, read the server's proof, and send a proof."""
         return self.prove(prove(self.secret, "caller", _NONCE, self.challenge().nonce))
 
     def challenge(self) -> wire.KvChallenge:
@@ -93,7 +93,7 @@ def stranger(daemon: DaemonProcess) -> Iterator[RawLine]:
 
 @pytest.fixture
 def line(stranger: RawLine) -> RawLine:
-    """A line that was let in."""
+    """An authenticated key-value connection."""
     assert not stranger.greet().HasField("refused")
     return stranger
 
@@ -107,7 +107,7 @@ def put(id: int, job: str, key: str, value: bytes = b"") -> wire.Call:
 
 
 def refusals(daemon: DaemonProcess, line: RawLine) -> list[str]:
-    """Wait for the log's word on a line; return all it says."""
+    """Wait for the log's entry on a connection; return the whole log."""
     poll_until(
         lambda: any(f"refused a line from {line.name}: " in said for said in daemon.log_lines)
     )

@@ -13,7 +13,7 @@ TURNS = 12
 
 
 class Quiet:
-    """A listener that has nothing to tell."""
+    """A listener that ignores all events."""
 
     def get_progress(self) -> Sequence[wire.Progress]:
         return ()

@@ -1,4 +1,4 @@
-"""Requests over the wire: statuses, deadlines that say what was missing, many waiters."""
+"""Requests over gRPC: statuses, deadlines with their missing parts, many waiters."""
 
 import asyncio
 import time

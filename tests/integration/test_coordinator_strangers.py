@@ -1,4 +1,4 @@
-"""What strangers may cost a coordinator: descriptors, memory and time, all of which come back."""
+"""Costs of unauthenticated clients to a coordinator: descriptors, memory, time."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ _RST = struct.pack("ii", 1, 0)
 
 @contextlib.contextmanager
 def few_descriptors() -> Iterator[None]:
-    """Let processes that are started here have 1,024 descriptors, the usual limit."""
+    """Limit processes started here to 1,024 descriptors, the usual limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, hard))
     try:
@@ -76,7 +76,7 @@ def resident(daemon: DaemonProcess) -> int:
 
 
 def reset(port: int, count: int) -> None:
-    """Connect and reset so many times, faster than anybody accepts."""
+    """Connect and reset many times, faster than the server accepts."""
     for _ in range(count):
         with socket.socket() as stranger:
             stranger.settimeout(30)
@@ -106,7 +106,7 @@ def greet(port: int, secret: bytes) -> socket.socket:
 
 
 def works(daemon: DaemonProcess) -> None:
-    """Check that both ports serve who has the token."""
+    """Check that both ports serve a client with the token."""
     with Control(daemon.endpoint, job="j", timeout=30) as control:
         control.put("key", b"value")
         assert control.get("key") == b"value"
@@ -116,7 +116,7 @@ def works(daemon: DaemonProcess) -> None:
 
 
 def works_again(daemon: DaemonProcess) -> bool:
-    """Say whether both ports serve who has the token, a moment after they had their hands full."""
+    """Return whether both ports serve a client with the token soon after a flood."""
     try:
         works(daemon)
     except CoordinatorUnavailable:

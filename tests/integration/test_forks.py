@@ -1,4 +1,4 @@
-"""Forked children of ranks, of stores and of programs that were ranks: they work, or are told no.
+"""Forked children of ranks and of stores: calls that work, and calls that are refused.
 
 Each child collects its garbage, does its part, and ends as interpreters do. One that hangs tells
 where, and the test with it.

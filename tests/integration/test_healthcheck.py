@@ -18,7 +18,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Server:
-    """A gRPC server that has nothing but a health service."""
+    """A gRPC server with only a health service."""
 
     def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
         self.health = health.HealthServicer()

@@ -1,4 +1,4 @@
-"""What is published, and what pip makes of it: with and without a compiler, and not on Linux."""
+"""The published archives under pip: with and without a compiler, and not on Linux."""
 
 import email
 import os
@@ -25,7 +25,7 @@ FIND = (
 
 @pytest.fixture(scope="session")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive that an index would get, made from a copy that has no history."""
+    """The source archive, built from a copy without history."""
     copy = tmp_path_factory.mktemp("source") / "allhands"
     shutil.copytree(
         ROOT,
@@ -39,7 +39,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: str, where: Path | None = None, **variables: str) -> str:
-    """Return what the command prints; fail with everything that it said where it fails."""
+    """Run a command; return its output, which is the text of a failure."""
     done = subprocess.run(
         command, cwd=where, env={**os.environ, **variables}, capture_output=True, text=True
     )
@@ -65,7 +65,7 @@ def test_the_sdist_has_the_documents_and_no_link_that_is_dead_on_an_index(sdist:
 
 @dataclass(frozen=True)
 class Installation:
-    """A virtual environment whose pip has only the archive to install from, and its own cache.
+    """A virtual environment whose pip has only the archive, and a private cache.
 
     What the archive needs, to build and to run, is that of the tests' own environment.
     """

@@ -1,4 +1,4 @@
-"""Clients on lines: threads, tasks, interrupts, forks, and coordinators that vanish."""
+"""Clients on key-value connections: threads, tasks, interrupts, forks, lost coordinators."""
 
 import asyncio
 import gc
@@ -48,13 +48,13 @@ def own_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 
 def on_lines(control: Control) -> Control:
-    """Let the client know no other way but lines, so that what works works on them."""
+    """Disable the client's gRPC, so that calls must use key-value connections."""
     control._stub = None
     return control
 
 
 def begin(call: Callable[[], object]) -> "Future[object]":
-    """Run a call in a thread of its own."""
+    """Run a call on a new thread."""
     future: Future[object] = Future()
 
     def run() -> None:
@@ -68,7 +68,7 @@ def begin(call: Callable[[], object]) -> "Future[object]":
 
 
 def waits_for(control: Control, count: int) -> Callable[[], bool]:
-    """Claim that so many lines are in use."""
+    """Return a claim that `count` connections are in use."""
     return lambda: len(control._kv_pool._connections) - len(control._kv_pool._idle) >= count
 
 
@@ -215,13 +215,13 @@ def test_closing_ends_the_calls_of_other_threads(daemon: DaemonProcess, job_name
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A socket that listens, and does nothing else."""
+    """A listening socket without an acceptor."""
     with socket.create_server(("127.0.0.1", 0)) as made:
         yield made
 
 
 def lines_at(*ports: int) -> KvConnectionPool:
-    """Make a client whose coordinator names these ports, one after the other."""
+    """Make a client whose coordinator names these ports in turn."""
     named = iter(ports)
     endpoint = Endpoint(Address("127.0.0.1", 7070), "token")
     return KvConnectionPool(endpoint, lambda _: KvPort(next(named), _SECRET))
@@ -341,7 +341,7 @@ def test_a_reply_that_is_none_of_ours_breaks_the_line(listener: socket.socket) -
 
 @pytest.fixture
 def tls_daemon(tmp_path: Path) -> Iterator[tuple[DaemonProcess, Endpoint]]:
-    """A daemon with TLS, and how to reach it."""
+    """A daemon with TLS, and its endpoint."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     cert, key, ca = (tmp_path / f"{name}.pem" for name in ("cert", "key", "ca"))
@@ -383,7 +383,7 @@ async def test_an_asyncio_line_has_tls_too(tls_daemon: tuple[DaemonProcess, Endp
 
 @pytest.fixture
 def async_store(daemon: DaemonProcess, job_name: str) -> Callable[..., Any]:
-    """Give a function that makes a store of the test's job."""
+    """Return a factory of stores of the test's job."""
     return lambda **more: AsyncCoordinatorStore(daemon.endpoint, job=job_name, **more)
 
 

@@ -1,4 +1,4 @@
-"""Processes as ranks, for tests: what they give, how they fail, and that nothing is left."""
+"""LocalCluster: results, failures, and that no process is left."""
 
 import contextlib
 import os

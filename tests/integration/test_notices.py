@@ -1,4 +1,4 @@
-"""The files by which processes of one user find a coordinator, after processes that were killed."""
+"""Notices of coordinators after their processes were killed."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ def start() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process, and leave it a zombie: so it is until its parent waits for it."""
+    """Kill a process and leave it a zombie, unreaped."""
     process.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 

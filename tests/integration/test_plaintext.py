@@ -18,7 +18,7 @@ from support.ranks.processes import Cluster
 
 
 class Stranger:
-    """A listener at an address that other hosts reach; it keeps who connects."""
+    """A listener at an address reachable from other hosts; records connections."""
 
     def __init__(self) -> None:
         self.host = address_beyond_loopback()
@@ -28,7 +28,7 @@ class Stranger:
         self.url = f"ah://{self.host}:{self.port}/job"
 
     def was_called(self) -> bool:
-        """Say whether anybody has connected: the kernel has noted it by the time they fail."""
+        """Return whether a connection was made; the kernel knows by the time of failure."""
         try:
             self._socket.accept()[0].close()
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Process groups on what carries calls otherwise: memory, links, groups that can do more."""
+"""Process groups on each route: memory, links, and groups with more options."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""`allhands run`: what ranks find, what becomes of their output, which usage is refused."""
+"""`allhands run`: real launchers and ranks, mostly without collectives."""
 
 import os
 import subprocess

@@ -15,7 +15,7 @@ from support.ranks.processes import Cluster, Process
 
 @pytest.fixture(params=["absent", "unusable"])
 def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Variables that name no runtime directory; `unusable`: nor may its replacement be used."""
+    """Variables without a runtime directory; `unusable`: without a fallback either."""
     if request.param == "unusable":
         (tmp_path / f"allhands-{os.getuid()}").mkdir(mode=0o755)
     return {"XDG_RUNTIME_DIR": str(tmp_path / "absent"), "TMPDIR": str(tmp_path)}
@@ -26,7 +26,7 @@ def _daemon(cluster: Cluster, listen: str, **environment: str) -> Process:
 
 
 def _printed(cluster: Cluster, *arguments: str, **environment: str) -> str:
-    """Run a command that must end well, and return what it printed."""
+    """Run a command that must succeed; return its output."""
     child = cluster.fork_server.start(
         module="allhands.cli.main",
         arguments=[*arguments],

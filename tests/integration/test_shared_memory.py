@@ -11,7 +11,7 @@ from support.ranks.processes import Cluster, Job, Process
 
 
 def told(ranks: list[Process], what: str = "done") -> list[dict[str, Any]]:
-    """Return what all ranks tell; none has a fault to tell, and all end well."""
+    """Return all ranks' reports; none may have a fault, and all must succeed."""
     said = [rank.expect(what) for rank in ranks]
     for rank in ranks:
         assert rank.ended() == 0, "".join(rank.errors)

@@ -49,7 +49,7 @@ def test_processes_wake_each_other_through_a_file(cluster: Cluster, path: Path) 
 def test_a_writer_that_is_killed_has_written_all_of_a_change_or_nothing(
     cluster: Cluster, path: Path
 ) -> None:
-    """Nothing that was acknowledged is lost, nothing is half there, and nobody gets stuck."""
+    """No acknowledged write is lost, no write is partial, and no store blocks."""
     store = ah.FileStore(path, -1, 10)
     for _ in range(5):
         child = cluster.start(stores.write_for_ever, str(path))

@@ -1,4 +1,4 @@
-"""TLS to the coordinator: by its notice on its own host, and what is wrong where it fails."""
+"""TLS to the coordinator: by its notice on its own host, and the errors of failures."""
 
 import os
 import socket
@@ -157,7 +157,7 @@ CASES = {
 
 @pytest.fixture(params=CASES)
 def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Endpoint, str, str]]:
-    """A way to a coordinator that does not lead there, and what is to be said of it."""
+    """A misconfigured endpoint, and the expected error text."""
     says = CASES[request.param]
     runtime = tmp_path / "of-the-daemon"
     runtime.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""Works, futures and timeouts of ranks that are processes, whatever carries their calls."""
+"""Works, futures and timeouts of process ranks, on every route."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.parametrize("backend", BACKENDS[:2])
 
 
 def run_pair(job: Job, program: Callable[[], None]) -> list[dict[str, Any]]:
-    """Run a program on both ranks of a world; return what each tells when it is done."""
+    """Run a program on both ranks of a world; return their reports."""
     ranks = job(2, program)
     told = [rank.expect("done") for rank in ranks]
     for rank in ranks:
@@ -42,7 +42,7 @@ def test_functions_called_then_may_make_calls_and_wait_for_them(job: Job) -> Non
 
 
 def test_p004_a_timeout_that_was_set_counts_whatever_way_a_call_goes(job: Job) -> None:
-    """The plain calls, the persistent one and messages have it from the native core."""
+    """Plain calls, persistent calls and messages get it from the native core."""
     told = run_pair(
         job,
         works.time_out_in_every_way,

@@ -41,7 +41,7 @@ THREADS_ALONE = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Let the tests of rows that have ranks run on every way."""
+    """Run the tests of rows with ranks on every route."""
     if _has_ranks(metafunc):
         ways = getattr(metafunc.module, "WAYS", WAYS)
         metafunc.parametrize("way", ways, indirect=True)
@@ -60,7 +60,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest) -> object:
-    """Give what carries the test out: a pool, or by name the threads of this process."""
+    """Yield the ranks of a test: a pool, or the name of threads."""
     name = getattr(request, "param", "threads")
     return request.getfixturevalue("pool_of")(name) if name in BACKENDS else name
 
@@ -69,7 +69,7 @@ def way(request: pytest.FixtureRequest) -> object:
 def pool_of(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Callable[[str], RankPool]]:
-    """Give a function that gives the pool of a way."""
+    """Return a function from a route to its pool."""
     runtime = tmp_path_factory.mktemp("pools")
     runtime.chmod(0o700)
     cluster = Cluster(runtime, fork_server)

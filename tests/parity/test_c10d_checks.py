@@ -1,4 +1,4 @@
-"""What the methods of a process group refuse: with c10d's texts, before anything happens.
+"""Refusals of a process group's methods: with c10d's texts, before any data moves.
 
 Each test is one call that must be refused on every rank, and then a call on the same group that
 must go well: a refused one has taken no number, and nobody waits for it.
@@ -23,7 +23,7 @@ Attempt = Callable[[ah.ProcessGroup, Given], object]
 
 
 def coo(values: Array, length: int) -> ah.SparseArray:
-    """Return a sparse array of one element, at the first place."""
+    """Return a sparse array of a single element, at the first index."""
     return ah.SparseArray([[0]], values, (length,))
 
 
@@ -37,7 +37,7 @@ def arrays() -> Given:
 
 
 def refused(kind: type[Exception], text: str, attempt: Attempt) -> None:
-    """Make a call on four ranks that must be refused with an error of a kind that says `text`."""
+    """Make a call on four ranks that must fail with an error's class and `text`."""
 
     def body() -> None:
         pg = ah.process_group()
@@ -54,7 +54,7 @@ def refused(kind: type[Exception], text: str, attempt: Attempt) -> None:
 
 
 def rooted(kind: type[Any], rank: int, tensor: int | None = None) -> Any:
-    """Return options as programs make them."""
+    """Return options, built as programs build them."""
     opts = kind()
     opts.rootRank = rank
     if tensor is not None:

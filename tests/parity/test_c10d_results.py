@@ -1,4 +1,4 @@
-"""What the methods of a process group give, in c10d's forms, on every rank."""
+"""Results of a process group's methods, in c10d's forms, on every rank."""
 
 import math
 import operator
@@ -22,7 +22,7 @@ SIZE = 4
 
 
 def column(array: Array) -> Array:
-    """Return an equal array whose elements do not lie side by side."""
+    """Return an equal array with noncontiguous elements."""
     return np.stack([array, array], axis=1)[:, 0]
 
 
@@ -31,7 +31,7 @@ def whole(array: Array) -> Array:
 
 
 def reductions(rank: int, size: int) -> list[tuple[ah.ReduceOp, Array, Array]]:
-    """Return operations, what a rank brings and what comes of it, as c10d's own tests have them."""
+    """Return operations with a rank's input and the result, as in c10d's own tests."""
     one, total = float(rank + 1), size * (size + 1) / 2
     found: list[tuple[ah.ReduceOp, Array, Array]] = [
         (ah.ReduceOp.SUM, np.array([one]), np.array([total])),
@@ -98,7 +98,7 @@ def with_options(kind: type[Any], **said: object) -> Any:
 
 
 def given(work: ah.Work) -> Any:
-    """Return what a call gives, within a time that no call needs."""
+    """Return a call's result, within a generous time limit."""
     assert work.wait(20)
     return work.result()
 
@@ -210,7 +210,7 @@ PAIR = np.dtype([("value", np.float32), ("index", np.int64)])
 def test_p020_allreduce_of_several_arrays_with_the_other_operations(
     op: ah.ReduceOp, make: Callable[[int], Array], wanted: Array | None
 ) -> None:
-    """Rank r brings what is numbered 2r and 2r + 1."""
+    """Rank r contributes the arrays numbered 2r and 2r + 1."""
 
     def body(rank: int) -> None:
         mine = [make(2 * rank), make(2 * rank + 1)]
@@ -306,7 +306,7 @@ def test_p024_an_array_that_is_filled_is_in_a_list_once() -> None:
 
 
 def rows(rank: int, size: int, sparse_dims: int, dense_dims: int) -> ah.SparseArray:
-    """Return what c10d's own tests bring: ones, in as many places as the rank's number and one."""
+    """Return the input of c10d's own tests: rank + 1 ones."""
     indices = np.zeros((sparse_dims, rank + 1), np.int64)
     indices[-1] = np.arange(rank + 1)
     shape = [size] * sparse_dims + [2] * dense_dims
@@ -633,7 +633,7 @@ def test_p042_alltoall_base_with_sizes_of_every_kind(sizes: Any) -> None:
 
 @on_threads(SIZE)
 def test_p042_alltoall_base_with_sizes_that_differ(rank: int) -> None:
-    """Rank r gives r rows to rank 0, and one to each other."""
+    """Rank r sends r rows to rank 0, and a single row to each other rank."""
     send = [rank, 1, 1, 1]
     recv = [0, 1, 2, 3] if rank == 0 else [1] * SIZE
     output, x = np.full((sum(recv), 2), -1), np.full((sum(send), 2), rank)

@@ -9,7 +9,7 @@ from allhands.testing import assert_equal_on_rank, on_threads, run_threads
 
 
 def arrays(rank: int) -> list[np.ndarray]:
-    """Arrays of several dtypes and shapes, 0-d and empty ones among them."""
+    """Arrays of several dtypes and shapes, including 0-d and empty arrays."""
     half = pytest.importorskip("ml_dtypes").bfloat16
     dtypes = (np.float32, half, np.int64, np.float32, np.float16, np.int64)
     shapes = ((60,), (50, 2), (), (0, 3), (77,), (5, 5))

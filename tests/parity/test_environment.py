@@ -1,4 +1,4 @@
-"""What a process takes from its environment, and leaves alone in itself."""
+"""Environment variables read by a process, and those left unchanged."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from support.ranks.processes import Cluster
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Give an environment in which nobody has launched this process."""
+    """Yield an environment without a launcher's variables."""
     for name in list(os.environ):
         if name.startswith(("ALLHANDS_", "MASTER_", "OMPI_", "PMI_", "SLURM_", "MPI_LOCAL")):
             monkeypatch.delenv(name)

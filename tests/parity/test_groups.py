@@ -213,7 +213,7 @@ def test_p057_rank_that_has_not_made_the_group_is_named():
 
 
 def _numbers(group: Any, through: Any) -> list[int]:
-    """Return what every rank says of its number of calls, told on another group."""
+    """Return every rank's count of calls, gathered on another group."""
     told = np.empty(ah.get_world_size(through), np.int64)
     ah.all_gather_into_tensor(told, np.array([ah.get_sequence_number(group)]), through)
     return told.tolist()

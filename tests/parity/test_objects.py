@@ -22,7 +22,7 @@ class Stranger:
 
 
 class Odd:
-    """Of a type that does not travel."""
+    """An object of an unregistered type."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -32,7 +32,7 @@ class Odd:
 
 
 def item(rank: int) -> dict[object, object]:
-    """What a rank sends: of another size on each."""
+    """Return a rank's object, of a different size on each rank."""
     return {
         "rank": rank,
         rank: [None, True, 1.5, b"x" * rank * 1000, (1, {2, 3})],

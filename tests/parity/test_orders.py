@@ -28,7 +28,7 @@ _SHORT = 0.3
 
 
 def groups(rank: int) -> Iterator[tuple[ah.Group, list[int]]]:
-    """Make a group of each order; yield those that the rank is in, with their ranks."""
+    """Make a group of each order; yield this rank's groups, with their ranks."""
     for ranks in ORDERS:
         group = ah.new_group(ranks)
         if isinstance(group, ah.Group):
@@ -219,7 +219,7 @@ def test_p042_all_to_all_single_in_the_order_of_the_group(rank: int) -> None:
 
 @on_threads(SIZE)
 def test_p020_reductions_in_the_order_of_the_group(rank: int) -> None:
-    """An operation of the user that is not commutative tells who came first."""
+    """A user's noncommutative operation shows the order of operands."""
     ordered = ah.ReduceOp.user(lambda a, b: 10 * a + b)
     for group, ranks in groups(rank):
         x = np.array([rank])

@@ -54,7 +54,7 @@ def test_p079_gradients_as_bucket_views(limits: dict[str, float]):
 
 
 def test_p079_average_is_where_the_gradient_was():
-    """In the array given, or in the bucket; other parameters keep theirs."""
+    """In the given array, or in the bucket; other parameters keep their gradients."""
 
     def body(rank: int) -> None:
         given = {"a": np.zeros((2, 3)), "b": np.zeros(2, np.float32)}
@@ -129,7 +129,7 @@ def test_p079_buckets_begin_in_one_order_whatever_becomes_ready_first():
 
 
 class Tasks:
-    """Three tasks, of which the first rank uses one, the others another, and nobody the last."""
+    """Three tasks: the first for the first rank, the second for the rest, the third unused."""
 
     def __init__(self, **options: Any) -> None:
         self.views = options.get("gradient_as_bucket_view", False)
@@ -257,7 +257,7 @@ def test_p080_static_graph_fills_buckets_in_the_order_of_the_first_rank():
 
 
 def test_p081_no_rank_but_one_uses_all_parameters():
-    """Who leaves nothing out takes part in finding what others leave out all the same."""
+    """A rank that uses all parameters still takes part in the search for unused ones."""
 
     def body(rank: int) -> list[list[float]]:
         reducer = ah.Reducer([np.zeros(1), np.zeros(1)], find_unused_parameters=True)
@@ -271,7 +271,7 @@ def test_p081_no_rank_but_one_uses_all_parameters():
 
 @pytest.mark.parametrize("finds", [False, True], ids=["all used", "unused"])
 def test_p082_outputs_may_be_ignored(finds: bool):
-    """Steps without gradients need no call and no other rank, before others that have them."""
+    """Steps without gradients need no call and no other rank, before steps with gradients."""
 
     def body(rank: int) -> None:
         given = small_network.parameters()
@@ -300,7 +300,7 @@ def test_p082_outputs_may_be_ignored(finds: bool):
 
 
 def test_p083_ignored_parameters_are_left_alone():
-    """Such as a shard, which is another one on each rank."""
+    """Such as a shard, different on each rank."""
 
     def body(rank: int) -> None:
         shard = np.full(3 + rank, float(rank))

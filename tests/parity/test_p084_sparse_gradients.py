@@ -93,7 +93,7 @@ def test_p085_sparse_gradients_by_a_hook():
     ],
 )
 def test_p117_sparse_gradients_are_not_compressed(hook: Any, state: Any):
-    """They travel as they are, beside others that are."""
+    """Sparse gradients are sent uncompressed, beside compressed dense gradients."""
 
     def body(rank: int) -> np.ndarray:
         reducer = ah.Reducer([np.zeros((ROWS, WIDTH))], sparse=[0])

@@ -1,4 +1,4 @@
-"""Communication hooks: what they get, what they may answer with, and what is refused."""
+"""Communication hooks: arguments, accepted results, and refusals."""
 
 import threading
 from concurrent.futures import Future
@@ -13,7 +13,7 @@ from allhands.testing import run_threads
 
 
 def alone(body: Any) -> None:
-    """Run a test in a world of one."""
+    """Run a test in a world of one rank."""
     run_threads(1)(body)
 
 
@@ -50,7 +50,7 @@ def test_p085_future_of_a_call_and_what_follows_it():
 
 
 def test_p085_hooks_may_go_on_from_what_hooks_give():
-    """What follows the future of a hook runs when somebody asks, as that one does."""
+    """The continuation of a hook's future runs on request, as the hook itself does."""
 
     def hook(state: Any, bucket: ah.GradBucket) -> "Future[Any]":
         given = ah.hooks.fp16_compress(state, bucket)

@@ -1,4 +1,4 @@
-"""Buckets: how gradients are put into them, and the steps of a reducer one by one."""
+"""Buckets: their layout, and the steps of a reducer in sequence."""
 
 from itertools import groupby
 from typing import Any

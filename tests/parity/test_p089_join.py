@@ -1,4 +1,4 @@
-"""Join: uneven inputs, hooks that shadow, and what is raised instead."""
+"""Join: uneven inputs, shadowing hooks, and errors in their place."""
 
 import warnings
 from typing import Any
@@ -63,14 +63,14 @@ def inputs_of(rank: int, uneven: bool = True) -> range:
 
 
 def total_of(rank: int) -> int:
-    """What a rank adds up whose all_reduces the ranks that have joined still take part in."""
+    """Return a rank's sum while the joined ranks shadow its all_reduces."""
     return sum(SIZE - max(0, at - BASE_INPUTS + 1) for at in inputs_of(rank))
 
 
 def joined(
     joinables: int = 1, all_reduces: int = 1, uneven: bool = True, **terms: Any
 ) -> list[tuple[int, list[int]]]:
-    """Run the ranks; return of each what it added up, and what its post hooks wrote."""
+    """Run the ranks; return each rank's sum, and its post hooks' records."""
 
     def body(rank: int) -> tuple[int, list[int]]:
         made = [AllReducer() for _ in range(joinables)]
@@ -85,7 +85,7 @@ def joined(
 
 
 def thrown(joinables: list[AllReducer], inputs: int) -> str:
-    """Go through the inputs of a rank; return what is raised meanwhile."""
+    """Iterate over a rank's inputs; return the error raised meanwhile."""
     try:
         with ah.Join(joinables, throw_on_early_termination=True):
             for _ in range(inputs):
@@ -191,7 +191,7 @@ def test_p094_keyword_arguments_reach_every_hook_unchanged():
 
 
 def test_joinable_is_free_again_after_the_block():
-    """Only within the block does it speak: afterwards nobody would answer."""
+    """A joinable notifies only within the block: afterwards no rank would answer."""
 
     def body() -> tuple[Any, int]:
         one = AllReducer()

@@ -1,4 +1,4 @@
-"""Every compressing hook on the digits example: what it learns, and what it sends for that.
+"""Every compressing hook on the digits example: accuracy and traffic.
 
 The trainings are as long as the example's, in which every hook is within a point for each of five
 seeds that were tried. Shorter ones are not: `top_k` learns later.

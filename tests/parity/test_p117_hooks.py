@@ -1,4 +1,4 @@
-"""Hooks: what each makes of gradients, what it sends, and what it leaves for later."""
+"""Hooks: averages, traffic, and residuals for later steps."""
 
 import math
 import sys
@@ -27,7 +27,7 @@ def gradients(rank: int, step: int = 0, dtype: Any = np.float32) -> Gradients:
 
 
 def mean(step: int = 0, size: int = SIZE, dtype: Any = np.float32) -> Gradients:
-    """What an exact average of a step is."""
+    """Return the exact average of a step."""
     everybody = [gradients(rank, step, dtype) for rank in range(size)]
     return [
         np.mean([one.astype(complex if dtype is np.complex64 else float) for one in of_all], 0)
@@ -69,7 +69,7 @@ def flat(given: Gradients) -> np.ndarray:
 
 
 def calls_of(hook: Callable[..., Any], state: Callable[[], Any]) -> list[tuple[str, int, str]]:
-    """Return what one bucket costs: operation, bytes and label of each call."""
+    """Return a bucket's calls: operation, bytes and label of each."""
 
     def body(rank: int) -> list[tuple[str, int, str]]:
         reducer = ah.Reducer(gradients(rank))
@@ -377,7 +377,7 @@ def test_p117_saved_state_goes_on_as_the_one_it_was_saved_from(hook: Any, state:
 
 
 def test_p117_buckets_have_memories_of_their_own():
-    """A bucket that is filled anew begins without one."""
+    """A refilled bucket begins without residuals."""
 
     def body(rank: int) -> list[tuple[int, ...]]:
         small = {"bucket_cap_mb": 1e-6, "first_bucket_mb": 1e-6}

@@ -10,7 +10,7 @@ DTYPES = (np.float32, np.int16, np.complex128)
 
 
 def block(rank: int, more: int = 0) -> np.ndarray:
-    """What a rank brings: another shape on each, 0-d and empty ones included."""
+    """Return a rank's array: a different shape on each rank, including 0-d and empty."""
     shape = ((), (0, 3), (2, 3), (5,))[rank % 4]
     return (np.arange(np.prod(shape, dtype=int)) + 10 * rank + more).astype(np.int64).reshape(shape)
 

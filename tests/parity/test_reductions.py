@@ -1,4 +1,4 @@
-"""Reductions with every operation, and what an operation is."""
+"""Reductions with every operation, and operations as values."""
 
 import copy
 import functools

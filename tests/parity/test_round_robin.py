@@ -1,4 +1,4 @@
-"""Several groups used as one, to which calls are dealt in turn."""
+"""Several groups used as one, with calls dealt in turn."""
 
 from typing import Any
 

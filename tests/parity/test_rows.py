@@ -1,4 +1,4 @@
-"""Every row of the parity table is proven, and the table says by what."""
+"""Every row of the parity table is proven, and the table names the tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Mends of listings: they go where they belong, or say that the listing is another one."""
+"""Repairs of listings: each fits its listing, or reports a changed listing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the record of the seeds' tests says; `make test-torch` holds allhands to it."""
+"""The record of the seeds' tests; `make test-torch` checks allhands against it."""
 
 from support.seeds import record
 from support.seeds.rows import by_row

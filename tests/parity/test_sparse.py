@@ -10,7 +10,7 @@ OPS = {ah.ReduceOp.SUM: sum, ah.ReduceOp.MIN: min, ah.ReduceOp.MAX: max}
 
 
 def rows(rank: int, size: int, sparse_dims: int, dense_dims: int) -> ah.SparseArray:
-    """As upstream's tests make them: rank + 1 ones along the first dimension."""
+    """Return upstream's input: rank + 1 ones along the first dimension."""
     count = rank + 1
     indices = np.vstack([np.arange(count), *[np.zeros(count, int)] * (sparse_dims - 1)])
     shape = [size, *[2] * (sparse_dims - 1), *[2] * dense_dims]

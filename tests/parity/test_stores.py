@@ -1,4 +1,4 @@
-"""Stores and what is made of them: rows 2, 3, 97 and 115 of the parity table."""
+"""Stores and their uses: rows 2, 3, 97 and 115 of the parity table."""
 
 import itertools
 import re
@@ -26,7 +26,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[None]:
-    """Be a world of one."""
+    """Join a world of one rank."""
     ah.init_process_group(f"file://{tmp_path / 'meeting'}", rank=0, world_size=1, timeout=10)
     yield
     ah.destroy_process_group()
@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Give a function that makes a store of the kind that the test is for, given its timeout."""
+    """Return a factory of the parametrized store, with a timeout."""
     made: list[ah.Store] = []
 
     def one(timeout: float) -> ah.Store:

@@ -1,4 +1,4 @@
-"""What the record of PyTorch's own tests says; `make test-torch` holds allhands to it."""
+"""The record of PyTorch's own tests; `make test-torch` checks allhands against it."""
 
 from support.pytorch_suite import record
 from support.pytorch_suite.suite_process import RUNS

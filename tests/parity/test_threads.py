@@ -1,4 +1,4 @@
-"""Threads as ranks: what fails on one surfaces, whatever the others are in."""
+"""Threads as ranks: errors of a rank surface, whatever call the rest is in."""
 
 import threading
 import time

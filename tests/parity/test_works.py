@@ -104,7 +104,7 @@ def test_p114_futures_are_chained_and_waited_for_together(rank):
 
 @on_threads(2)
 def test_p114_a_function_called_then_may_make_a_call_and_wait_for_it(rank):
-    """On the thread that ended the first call it would wait for itself."""
+    """On the completing thread, the function would wait for itself."""
     group = ah.default_group()
 
     def go_on(done: ah.futures.Future[object]) -> np.ndarray:
@@ -153,7 +153,7 @@ def test_a_thousand_calls_of_eight_threads_on_their_own_groups_are_exact(rank):
 
 @on_threads(2)
 def test_a_thousand_calls_of_eight_threads_and_a_loop_on_one_group_are_exact(rank):
-    """Calls pair in the order of each rank; what is alike may be made by any thread."""
+    """Calls pair in the order of each rank; equal calls may be made by any thread."""
     group, count = ah.default_group(), 125
     arrays = [np.full(3, rank + 1) for _ in range(8 * count)]
     lasting = [np.full(3, rank + 1) for _ in range(count)]

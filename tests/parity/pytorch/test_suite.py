@@ -1,4 +1,4 @@
-"""PyTorch's own tests of its collectives pass over allhands wherever they do over Gloo."""
+"""PyTorch's own tests of its collectives pass over allhands wherever they pass over Gloo."""
 
 from collections.abc import Iterator
 
