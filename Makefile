@@ -75,8 +75,8 @@ sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also und
 
 # ---------------------------------------------------------------- lint
 
-.PHONY: lint lint-style lint-types lint-imports lint-faces lint-c lint-wire lint-container
-lint: lint-style lint-types lint-imports lint-faces lint-c lint-wire lint-container ## Check all but behaviour
+.PHONY: lint lint-style lint-types lint-imports lint-faces lint-c lint-kinds lint-wire lint-container
+lint: lint-style lint-types lint-imports lint-faces lint-c lint-kinds lint-wire lint-container ## Check all but behaviour
 
 lint-style: $(VENV)/.has-dev
 	$(BIN)/ruff check --quiet
@@ -108,6 +108,9 @@ lint-c: $(VENV)/.has-dev
 format-c: $(VENV)/.has-dev ## Format the C of the native core and of its tests
 	$(BIN)/clang-format -i $(C_SOURCES)
 
+lint-kinds: $(VENV)/.has-dev
+	$(BIN)/python client/allhands/native/generate_kinds.py --check
+
 lint-wire: $(VENV)/.has-dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python proto/generate.py --check
 
@@ -125,6 +128,11 @@ faces: $(VENV)/.has-dev ## Generate the plain and awaited collectives anew from 
 .PHONY: proto
 proto: $(VENV)/.has-dev ## Generate the wire code anew from the .proto files
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python proto/generate.py
+
+# Not with .has-dev: the core may not compile before.
+.PHONY: kinds
+kinds: $(BIN)/python ## Generate the core's kinds of calls anew from the table of primitives
+	$(BIN)/python client/allhands/native/generate_kinds.py
 
 # With headers, as each brings them but Debian's. Those that are not there are told of.
 WHEEL_PYTHONS ?= python3.11 python3.12 python3.13 python3.14

@@ -1,7 +1,8 @@
 """Table of the primitive collectives: one row of facts for each. Pure data, no algorithm.
 
 A primitive is carried out as one call: over links by a plan, over shared memory by a C function.
-All that asks how primitives differ asks the row.
+All that asks how primitives differ asks the row; the kinds of the native core are generated from
+the table by `native/generate_kinds.py` (`make kinds`).
 """
 
 from collections.abc import Mapping

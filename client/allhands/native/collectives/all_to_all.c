@@ -160,7 +160,7 @@ static ah_status all_to_all(ah_comm *comm, uint64_t signature, const pieces *wha
 
 ah_status ah_all_to_all(ah_comm *comm, ah_call *call, const void *const in[], const size_t send[],
                         void *const out[], const size_t recv[]) {
-    uint64_t signature = ah_sign_call(call, CALL_ALL_TO_ALL, 0, 0, 0);
+    uint64_t signature = ah_sign_call(call, AH_KIND_ALL_TO_ALL, 0, 0, 0);
     pieces what = {(const char *const *)in, (char *const *)out};
     ah_status status = ah_call_start(comm, call);
     if (status == AH_OK && comm->size == 1 && send[0] != recv[0]) {

@@ -5,20 +5,9 @@
 #include <string.h>
 
 #include "collectives/collectives.h"
+#include "collectives/kinds.h"
 #include "comm/call.h"
 #include "comm/wait.h"
-
-enum {
-    CALL_BARRIER,
-    CALL_ALL_REDUCE,
-    CALL_REDUCE,
-    CALL_REDUCE_SCATTER,
-    CALL_BROADCAST,
-    CALL_GATHER,
-    CALL_SCATTER,
-    CALL_ALL_GATHER,
-    CALL_ALL_TO_ALL,
-};
 
 /* Small and on this core's way anyhow; `from` and `to` may be the same, or NULL for no bytes. */
 static inline void ah_copy_small(void *to, const void *from, size_t nbytes) {

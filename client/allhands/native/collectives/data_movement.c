@@ -16,7 +16,7 @@ static uint64_t all_ranks(const ah_comm *comm) { return comm->others | AH_BIT(co
 
 ah_status ah_barrier(ah_comm *comm, ah_call *call) {
     ah_slot *slot;
-    uint64_t signature = ah_sign_call(call, CALL_BARRIER, 0, 0, 0);
+    uint64_t signature = ah_sign_call(call, AH_KIND_BARRIER, 0, 0, 0);
     ah_status status = ah_call_start(comm, call);
     if (status == AH_OK && comm->size > 1) {
         call->variant = AH_SLOTS;
@@ -106,7 +106,7 @@ static ah_status broadcast_large(ah_comm *comm, uint64_t signature, void *x, siz
 }
 
 ah_status ah_broadcast(ah_comm *comm, ah_call *call, void *x, size_t nbytes, int root) {
-    uint64_t signature = ah_sign_call(call, CALL_BROADCAST, nbytes, (uint64_t)root, 0);
+    uint64_t signature = ah_sign_call(call, AH_KIND_BROADCAST, nbytes, (uint64_t)root, 0);
     ah_status status = ah_call_start(comm, call);
     if (status == AH_OK && comm->size > 1)
         status = is_small(comm, nbytes) ? broadcast_slots(comm, signature, x, nbytes, root)
@@ -185,7 +185,7 @@ static ah_status gather_large(ah_comm *comm, uint64_t signature, const void *in,
 
 ah_status ah_gather(ah_comm *comm, ah_call *call, const void *in, void *const out[], size_t nbytes,
                     int root) {
-    uint64_t signature = ah_sign_call(call, CALL_GATHER, nbytes, (uint64_t)root, 0);
+    uint64_t signature = ah_sign_call(call, AH_KIND_GATHER, nbytes, (uint64_t)root, 0);
     char *const *outs = (char *const *)out;
     ah_status status = ah_call_start(comm, call);
     if (status != AH_OK)
@@ -250,7 +250,7 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
 
 ah_status ah_scatter(ah_comm *comm, ah_call *call, const void *const in[], void *out, size_t nbytes,
                      int root) {
-    uint64_t signature = ah_sign_call(call, CALL_SCATTER, nbytes, (uint64_t)root, 0);
+    uint64_t signature = ah_sign_call(call, AH_KIND_SCATTER, nbytes, (uint64_t)root, 0);
     const char *const *ins = (const char *const *)in;
     ah_status status = ah_call_start(comm, call);
     if (status != AH_OK)
@@ -329,7 +329,7 @@ static ah_status all_gather_large(ah_comm *comm, uint64_t signature, const void 
 
 ah_status ah_all_gather(ah_comm *comm, ah_call *call, const void *in, void *const out[],
                         size_t nbytes) {
-    uint64_t signature = ah_sign_call(call, CALL_ALL_GATHER, nbytes, 0, 0);
+    uint64_t signature = ah_sign_call(call, AH_KIND_ALL_GATHER, nbytes, 0, 0);
     char *const *outs = (char *const *)out;
     ah_status status = ah_call_start(comm, call);
     if (status != AH_OK)

@@ -108,7 +108,7 @@ bool ah_all_reduce_splits(const ah_comm *comm, ah_type type, size_t count) {
 
 ah_status ah_all_reduce_start(ah_comm *comm, ah_call *call, ah_op op, ah_type type, const void *x,
                               size_t count) {
-    uint64_t signature = sign(call, CALL_ALL_REDUCE, op, type, count, 0);
+    uint64_t signature = sign(call, AH_KIND_ALL_REDUCE, op, type, count, 0);
     ah_status status = ah_call_start(comm, call);
     if (status == AH_OK) status = post_slot(comm, signature, x, count * ah_type_size(type));
     if (status != AH_OK) return ah_call_finish(comm, status);
@@ -117,7 +117,7 @@ ah_status ah_all_reduce_start(ah_comm *comm, ah_call *call, ah_op op, ah_type ty
 }
 
 ah_status ah_all_reduce_finish(ah_comm *comm, ah_op op, ah_type type, void *x, size_t count) {
-    uint64_t signature = sign(comm->call, CALL_ALL_REDUCE, op, type, count, 0);
+    uint64_t signature = sign(comm->call, AH_KIND_ALL_REDUCE, op, type, count, 0);
     size_t nbytes = count * ah_type_size(type);
     return ah_call_finish(comm, fold_slots(comm, signature, op, type, x, count, nbytes));
 }
@@ -125,7 +125,7 @@ ah_status ah_all_reduce_finish(ah_comm *comm, ah_op op, ah_type type, void *x, s
 ah_status ah_all_reduce(ah_comm *comm, ah_call *call, ah_op op, ah_type type, void *x,
                         size_t count) {
     size_t nbytes = count * ah_type_size(type);
-    uint64_t signature = sign(call, CALL_ALL_REDUCE, op, type, count, 0);
+    uint64_t signature = sign(call, AH_KIND_ALL_REDUCE, op, type, count, 0);
     ah_status status = ah_call_start(comm, call);
     if (status != AH_OK)
         ;
@@ -179,7 +179,7 @@ static ah_status reduce_large(ah_comm *comm, uint64_t signature, ah_op op, ah_ty
 ah_status ah_reduce(ah_comm *comm, ah_call *call, ah_op op, ah_type type, const void *in, void *out,
                     size_t count, int root) {
     size_t nbytes = count * ah_type_size(type);
-    uint64_t signature = sign(call, CALL_REDUCE, op, type, count, root);
+    uint64_t signature = sign(call, AH_KIND_REDUCE, op, type, count, root);
     ah_status status = ah_call_start(comm, call);
     if (status != AH_OK)
         ;
@@ -270,7 +270,7 @@ static ah_status reduce_scatter_large(ah_comm *comm, uint64_t signature, ah_op o
 ah_status ah_reduce_scatter(ah_comm *comm, ah_call *call, ah_op op, ah_type type,
                             const void *const in[], void *out, size_t count) {
     size_t nbytes = count * ah_type_size(type);
-    uint64_t signature = sign(call, CALL_REDUCE_SCATTER, op, type, count, 0);
+    uint64_t signature = sign(call, AH_KIND_REDUCE_SCATTER, op, type, count, 0);
     ah_status status = ah_call_start(comm, call);
     if (status != AH_OK)
         ;

@@ -55,8 +55,8 @@ PyObject *record_shape(const CommObject *self, const Record *record) {
     return shape;
 }
 
-PyObject *call_splits(const CommObject *self, Kind kind) {
-    if (kind != ALL_TO_ALL && kind != ALL_TO_ALL_SINGLE) Py_RETURN_NONE;
+PyObject *call_splits(const CommObject *self, ah_kind kind) {
+    if (!ah_kind_has_splits(kind)) Py_RETURN_NONE;
     PyObject *both = PyList_New(0);
     for (int at = 0; both != NULL && at < 2 * self->size; at++) {
         const size_t *nbytes = at < self->size ? self->plan.send : self->plan.recv;
@@ -67,18 +67,14 @@ PyObject *call_splits(const CommObject *self, Kind kind) {
     return both;
 }
 
-static bool is_exchange(const Record *record) {
-    return record->kind == ALL_TO_ALL || record->kind == ALL_TO_ALL_SINGLE;
-}
-
 size_t record_bytes(const Record *record) {
-    if (is_exchange(record)) return record->amount;
+    if (ah_kind_has_splits((ah_kind)record->kind)) return record->amount;
     PyArray_Descr *dtype = (PyArray_Descr *)record->dtype;
     return dtype == NULL ? 0 : record->amount * (size_t)PyDataType_ELSIZE(dtype);
 }
 
 static size_t record_count(const Record *record) {
-    return is_exchange(record) ? 0 : record->amount;
+    return ah_kind_has_splits((ah_kind)record->kind) ? 0 : record->amount;
 }
 
 /* The record of a number given; NULL: there is none any more, or with an exception. */
@@ -97,7 +93,7 @@ static PyObject *none_or_error(void) {
 PyObject *comm_describe(CommObject *self, PyObject *given) {
     const Record *record = find_record(self, given);
     if (record == NULL) return none_or_error();
-    PyObject *ragged = record->sequence == self->begun ? call_splits(self, (Kind)record->kind)
+    PyObject *ragged = record->sequence == self->begun ? call_splits(self, (ah_kind)record->kind)
                                                        : Py_NewRef(Py_None);
     PyObject *shape = ragged == NULL ? NULL : record_shape(self, record);
     if (shape == NULL) {
@@ -208,7 +204,7 @@ int add_record_constants(PyObject *module) {
         [OUTCOME_CANCELLED] = "cancelled",
     };
     if (add_tuple(module, "OUTCOMES", tuple_of(outcomes, OUTCOMES)) < 0 ||
-        add_tuple(module, "KINDS", tuple_of(kind_names, KINDS)) < 0)
+        add_tuple(module, "KINDS", tuple_of(kind_names, AH_KINDS)) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "STARTS_KEPT", STARTS_KEPT);
 }

@@ -6,6 +6,7 @@
 #include "python/call_site.h"
 #include "python/clock.h"
 #include "python/failures.h"
+#include "python/kind_calls.h"
 #include "python/signature.h"
 
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
@@ -53,39 +54,11 @@ static uint64_t signature(const Plan *plan) {
     return mix(mix(names ^ plan->typesig << 24) + plan->count + plan->shapesig + plan->labelsig);
 }
 
-static ah_status run_plan(CommObject *self, ah_call *call) {
-    Plan *plan = &self->plan;
-    ah_comm *comm = self->comm;
-    size_t nbytes = plan->count * plan->itemsize;
-    switch (plan->kind) {
-    case BARRIER: return ah_barrier(comm, call);
-    case ALL_REDUCE:
-        return ah_all_reduce(comm, call, plan->op, plan->type, plan->out[0], plan->count);
-    case REDUCE:
-        return ah_reduce(comm, call, plan->op, plan->type, plan->in[0], plan->out[0], plan->count,
-                         plan->root);
-    case BROADCAST: return ah_broadcast(comm, call, plan->out[0], nbytes, plan->root);
-    case GATHER: return ah_gather(comm, call, plan->in[0], plan->out, nbytes, plan->root);
-    case SCATTER: return ah_scatter(comm, call, plan->in, plan->out[0], nbytes, plan->root);
-    case ALL_GATHER:
-    case ALL_GATHER_INTO_TENSOR: return ah_all_gather(comm, call, plan->in[0], plan->out, nbytes);
-    case REDUCE_SCATTER:
-    case REDUCE_SCATTER_TENSOR:
-        return ah_reduce_scatter(comm, call, plan->op, plan->type, plan->in, plan->out[0],
-                                 plan->count);
-    case ALL_TO_ALL:
-    case ALL_TO_ALL_SINGLE:
-        return ah_all_to_all(comm, call, plan->in, plan->send, plan->out, plan->recv);
-    case KINDS: break;
-    }
-    Py_UNREACHABLE();
-}
-
 /* What this rank brings to the call that runs: its array, or its block, or all that it sends. */
 static size_t own_bytes(const CommObject *self) {
     const Plan *plan = &self->plan;
     size_t nbytes = plan->count * plan->itemsize;
-    if (plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE)
+    if (ah_kind_has_splits(plan->kind))
         for (int rank = 0; rank < self->size; rank++) nbytes += plan->send[rank];
     return nbytes;
 }
@@ -104,7 +77,7 @@ static ah_status note_unshared(CommObject *self, RunningCall *running, ah_status
         if (!segment_unshare(own, call->unshared, call->unshared_bytes))
             Py_FatalError("allhands: out of memory where a peer could write to wrong memory");
         if (self->unshared_seen == own->unshared_count - 1) self->unshared_seen++;
-    } else if (status == AH_OK && self->plan.kind == ALL_REDUCE &&
+    } else if (status == AH_OK && self->plan.kind == AH_KIND_ALL_REDUCE &&
                segment_is_unshared(own, self->unshared_seen, self->plan.out[0], own_bytes(self)))
         return AH_INTERRUPTED;
     return status;
@@ -154,8 +127,7 @@ static void record(CommObject *self, uint64_t sequence, size_t nbytes, int64_t n
     record->op = (int8_t)plan->op;
     record->root = (int8_t)plan->root;
     record->outcome_bits = OUTCOME_RUNNING;
-    bool exchanges = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE;
-    record->amount = exchanges ? nbytes : plan->count;
+    record->amount = ah_kind_has_splits(plan->kind) ? nbytes : plan->count;
     set_reference(&record->dtype, plan->dtype);
     set_reference(&record->label, label);
     record_set_shape(self, record);

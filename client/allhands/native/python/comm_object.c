@@ -202,16 +202,12 @@ static void comm_dealloc(CommObject *self) {
     Py_DECREF(type);
 }
 
+#define INLINE_METHOD(name) {#name, (PyCFunction)(void (*)(void))comm_##name, METH_FASTCALL, NULL},
+
 static PyMethodDef comm_methods[] = {
-    {"barrier", (PyCFunction)(void (*)(void))comm_barrier, METH_FASTCALL, NULL},
-    {"all_reduce", (PyCFunction)(void (*)(void))comm_all_reduce, METH_FASTCALL, NULL},
-    {"reduce", (PyCFunction)(void (*)(void))comm_reduce, METH_FASTCALL, NULL},
-    {"broadcast", (PyCFunction)(void (*)(void))comm_broadcast, METH_FASTCALL, NULL},
-    {"all_gather_into_tensor", (PyCFunction)(void (*)(void))comm_all_gather_into_tensor,
-     METH_FASTCALL, NULL},
-    {"reduce_scatter_tensor", (PyCFunction)(void (*)(void))comm_reduce_scatter_tensor,
-     METH_FASTCALL, NULL},
-    {"all_to_all_single", (PyCFunction)(void (*)(void))comm_all_to_all_single, METH_FASTCALL, NULL},
+    /* clang-format off */
+    INLINE_METHODS(INLINE_METHOD)
+    /* clang-format on */
     {"start_all_reduce", (PyCFunction)(void (*)(void))comm_start_all_reduce, METH_FASTCALL, NULL},
     {"leave", (PyCFunction)comm_leave, METH_NOARGS, NULL},
     {"take_number", (PyCFunction)comm_take_number, METH_NOARGS, NULL},

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "collectives/collectives.h"
+#include "collectives/kinds.h"
 #include "python/arrays.h"
 #include "python/segment_object.h"
 
@@ -24,27 +25,11 @@
 #define SHAPE_LONG 14 /* in place of the number of dimensions: there is a tuple */
 #define SHAPE_NONE 15
 
-typedef enum {
-    BARRIER,
-    ALL_REDUCE,
-    REDUCE,
-    BROADCAST,
-    GATHER,
-    SCATTER,
-    ALL_GATHER,
-    ALL_GATHER_INTO_TENSOR,
-    REDUCE_SCATTER,
-    REDUCE_SCATTER_TENSOR,
-    ALL_TO_ALL,
-    ALL_TO_ALL_SINGLE,
-    KINDS
-} Kind;
-
-extern const char *const kind_names[KINDS];
+extern const char *const kind_names[AH_KINDS];
 
 /* What one call does, checked: the arguments of collectives.h. */
 typedef struct {
-    Kind kind;
+    ah_kind kind;
     ah_type type;     /* of what is reduced */
     uint64_t typesig; /* equal on all ranks exactly when their dtypes are */
     int op;
@@ -85,7 +70,7 @@ typedef struct {
     uint8_t outcome_bits; /* Outcome, then 4 bits on: ah_variant; RECORD_QUEUED */
 } Record;
 _Static_assert(sizeof(Record) == 64 && AH_MAX_RANKS <= 128 && OUTCOMES <= 16, "records fit");
-_Static_assert(KINDS <= 16 && SHAPE_DIMS < SHAPE_LONG, "kinds and dimensions fit");
+_Static_assert(AH_KINDS <= 16 && SHAPE_DIMS < SHAPE_LONG, "kinds and dimensions fit");
 
 /* What a record has no room for: most calls need none of it. */
 typedef union {

@@ -52,8 +52,8 @@ static int rank_of(CommObject *self, PyObject *given) {
     plan->dtype = NULL
 
 PyObject *comm_barrier(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN_INLINE(self_, 2, BARRIER);
-    plan->kind = BARRIER;
+    BEGIN_INLINE(self_, 2, AH_KIND_BARRIER);
+    plan->kind = AH_KIND_BARRIER;
     plan->count = plan->itemsize = 0;
     plan->typesig = 0;
     plan_no_shape(plan);
@@ -61,26 +61,26 @@ PyObject *comm_barrier(PyObject *self_, PyObject *const *args, Py_ssize_t nargs)
 }
 
 PyObject *comm_all_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN_INLINE(self_, 4, ALL_REDUCE); /* x, op, timeout, label */
+    BEGIN_INLINE(self_, 4, AH_KIND_ALL_REDUCE); /* x, op, timeout, label */
     PyArrayObject *x = plain_array(args[0], true);
     if (x == NULL || (plan->op = comm_op_index(self, args[1])) < 0) return decline(self);
     plan_type(plan, x);
     if (!ah_supports(plan->op, plan->type)) return decline(self);
-    plan->kind = ALL_REDUCE;
+    plan->kind = AH_KIND_ALL_REDUCE;
     plan->count = (size_t)PyArray_SIZE(x);
     plan->out[0] = PyArray_DATA(x);
     return run_inline(self, args[2], args[3]);
 }
 
 PyObject *comm_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN_INLINE(self_, 5, REDUCE); /* x, root, op, timeout, label */
+    BEGIN_INLINE(self_, 5, AH_KIND_REDUCE); /* x, root, op, timeout, label */
     if ((plan->root = rank_of(self, args[1])) < 0 || (plan->op = comm_op_index(self, args[2])) < 0)
         return decline(self);
     PyArrayObject *x = plain_array(args[0], plan->root == self->rank);
     if (x == NULL) return decline(self);
     plan_type(plan, x);
     if (!ah_supports(plan->op, plan->type)) return decline(self);
-    plan->kind = REDUCE;
+    plan->kind = AH_KIND_REDUCE;
     plan->count = (size_t)PyArray_SIZE(x);
     plan->in[0] = PyArray_DATA(x);
     plan->out[0] = plan->root == self->rank ? PyArray_DATA(x) : NULL;
@@ -88,11 +88,11 @@ PyObject *comm_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) 
 }
 
 PyObject *comm_broadcast(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN_INLINE(self_, 4, BROADCAST); /* x, root, timeout, label */
+    BEGIN_INLINE(self_, 4, AH_KIND_BROADCAST); /* x, root, timeout, label */
     PyArrayObject *x = plain_array(args[0], true);
     if (x == NULL || (plan->root = rank_of(self, args[1])) < 0) return decline(self);
     plan_type(plan, x);
-    plan->kind = BROADCAST;
+    plan->kind = AH_KIND_BROADCAST;
     plan->count = (size_t)PyArray_SIZE(x);
     plan->out[0] = PyArray_DATA(x);
     return run_inline(self, args[2], args[3]);
@@ -118,13 +118,13 @@ static void set_blocks(void *places[], void *first, size_t nbytes, int size) {
 }
 
 PyObject *comm_all_gather_into_tensor(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN_INLINE(self_, 4, ALL_GATHER_INTO_TENSOR); /* output, x, timeout, label */
+    BEGIN_INLINE(self_, 4, AH_KIND_ALL_GATHER_INTO_TENSOR); /* output, x, timeout, label */
     PyArrayObject *out, *in;
     if (!disjoint_pair(args[0], args[1], &out, &in) ||
         PyArray_SIZE(out) != PyArray_SIZE(in) * self->size)
         return decline(self);
     plan_type(plan, in);
-    plan->kind = ALL_GATHER_INTO_TENSOR;
+    plan->kind = AH_KIND_ALL_GATHER_INTO_TENSOR;
     plan->count = (size_t)PyArray_SIZE(in);
     plan->in[0] = PyArray_DATA(in);
     set_blocks(plan->out, PyArray_DATA(out), plan->count * plan->itemsize, self->size);
@@ -132,7 +132,7 @@ PyObject *comm_all_gather_into_tensor(PyObject *self_, PyObject *const *args, Py
 }
 
 PyObject *comm_reduce_scatter_tensor(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN_INLINE(self_, 5, REDUCE_SCATTER_TENSOR); /* output, x, op, timeout, label */
+    BEGIN_INLINE(self_, 5, AH_KIND_REDUCE_SCATTER_TENSOR); /* output, x, op, timeout, label */
     PyArrayObject *out, *in;
     if (!disjoint_pair(args[0], args[1], &out, &in) ||
         PyArray_SIZE(in) != PyArray_SIZE(out) * self->size ||
@@ -141,7 +141,7 @@ PyObject *comm_reduce_scatter_tensor(PyObject *self_, PyObject *const *args, Py_
     plan_type(plan, in);
     plan_block(plan, self->size);
     if (!ah_supports(plan->op, plan->type)) return decline(self);
-    plan->kind = REDUCE_SCATTER_TENSOR;
+    plan->kind = AH_KIND_REDUCE_SCATTER_TENSOR;
     plan->count = (size_t)PyArray_SIZE(out);
     plan->out[0] = PyArray_DATA(out);
     set_blocks((void **)plan->in, PyArray_DATA(in), plan->count * plan->itemsize, self->size);
@@ -149,14 +149,14 @@ PyObject *comm_reduce_scatter_tensor(PyObject *self_, PyObject *const *args, Py_
 }
 
 PyObject *comm_all_to_all_single(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN_INLINE(self_, 4, ALL_TO_ALL_SINGLE); /* output, x, timeout, label; equal shares */
+    BEGIN_INLINE(self_, 4, AH_KIND_ALL_TO_ALL_SINGLE); /* output, x, timeout, label; equal shares */
     PyArrayObject *out, *in;
     if (!disjoint_pair(args[0], args[1], &out, &in) || PyArray_NDIM(in) == 0 ||
         PyArray_NDIM(out) == 0 || PyArray_DIM(in, 0) % self->size ||
         PyArray_DIM(out, 0) % self->size || PyArray_SIZE(in) != PyArray_SIZE(out))
         return decline(self);
     plan_type(plan, in);
-    plan->kind = ALL_TO_ALL_SINGLE;
+    plan->kind = AH_KIND_ALL_TO_ALL_SINGLE;
     plan->count = 0; /* ranks may differ in it */
     plan_no_shape(plan);
     size_t share = (size_t)PyArray_NBYTES(in) / (size_t)self->size;

@@ -2,10 +2,11 @@
 #ifndef ALLHANDS_INLINE_CALLS_H
 #define ALLHANDS_INLINE_CALLS_H
 
-#include "python/comm_object_state.h"
+#include "python/kind_calls.h"
 
 typedef PyObject *CommMethod(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
-CommMethod comm_barrier, comm_all_reduce, comm_reduce, comm_broadcast, comm_all_gather_into_tensor,
-    comm_reduce_scatter_tensor, comm_all_to_all_single;
+#define DECLARE_METHOD(name) CommMethod comm_##name;
+INLINE_METHODS(DECLARE_METHOD)
+#undef DECLARE_METHOD
 
 #endif

@@ -2,14 +2,7 @@
 
 #include "python/signature.h"
 
-const char *const kind_names[KINDS] = {
-    "barrier",        "all_reduce",
-    "reduce",         "broadcast",
-    "gather",         "scatter",
-    "all_gather",     "all_gather_into_tensor",
-    "reduce_scatter", "reduce_scatter_tensor",
-    "all_to_all",     "all_to_all_single",
-};
+const char *const kind_names[AH_KINDS] = AH_KIND_NAMES;
 
 bool plan_label(Plan *plan, PyObject *label) {
     plan->labelsig = 0;

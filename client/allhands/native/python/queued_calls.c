@@ -98,8 +98,8 @@ static bool parse(PyObject *args, PyObject *kwargs, Arguments *given) {
 /* Plan operation, dtype and root; false: there is no such call. */
 static bool plan_operation(CommObject *self, const Arguments *given) {
     Plan *plan = &self->plan;
-    plan->kind = KINDS;
-    for (int at = 0; at < KINDS; at++)
+    plan->kind = AH_KINDS;
+    for (int at = 0; at < AH_KINDS; at++)
         if (strcmp(kind_names[at], given->kind) == 0) plan->kind = at;
     plan->type = AH_TYPES;
     plan->typesig = given->typesig;
@@ -108,8 +108,8 @@ static bool plan_operation(CommObject *self, const Arguments *given) {
     plan->op = given->op == Py_None ? -1 : comm_op_index(self, given->op);
     plan->root = given->root;
     plan->count = (size_t)given->count;
-    if (plan->kind == KINDS || given->count < 0 || given->root < -1 || given->root >= self->size ||
-        (given->op != Py_None && plan->op < 0))
+    if (plan->kind == AH_KINDS || given->count < 0 || given->root < -1 ||
+        given->root >= self->size || (given->op != Py_None && plan->op < 0))
         return false;
     if (given->dtype != Py_None) {
         if (!PyArray_DescrCheck(given->dtype)) return false;
@@ -125,7 +125,7 @@ static bool plan_operation(CommObject *self, const Arguments *given) {
 /* Plan where the data lies; false with an exception. */
 static bool plan_buffers(CommObject *self, const Arguments *given) {
     Plan *plan = &self->plan;
-    bool exchanges = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE;
+    bool exchanges = ah_kind_has_splits(plan->kind);
     if (exchanges && (!read_sizes(given->send, plan->itemsize, plan->send, self->size) ||
                       !read_sizes(given->recv, plan->itemsize, plan->recv, self->size)))
         return false;

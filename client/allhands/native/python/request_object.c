@@ -84,7 +84,7 @@ static void look_at_arguments(RequestObject *self) {
     plan_type(&self->plan, x);
     if (!plan_label(&self->plan, self->label)) return;
     self->dtype = Py_NewRef(self->plan.dtype);
-    self->plan.kind = ALL_REDUCE;
+    self->plan.kind = AH_KIND_ALL_REDUCE;
     self->plan.root = -1;
     self->plan.count = (size_t)PyArray_SIZE(x);
     self->plan.out[0] = PyArray_DATA(x);
@@ -115,7 +115,7 @@ static int start_all_reduce(RequestObject *self, int64_t timeout) {
     CommObject *comm = self->comm;
     Plan *plan = &comm->plan;
     PyObject *label = self->label == Py_None ? NULL : self->label;
-    plan->kind = ALL_REDUCE;
+    plan->kind = AH_KIND_ALL_REDUCE;
     plan->op = self->plan.op;
     plan->root = -1;
     plan->count = self->plan.count;
@@ -153,8 +153,9 @@ static PyObject *request_start(RequestObject *self, PyObject *unused) {
         self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE);
     int64_t timeout = 0;
     if (same) timeout = limit_by_deadlines(self->timeout ? self->timeout : self->comm->timeout_ns);
-    int entered =
-        same && timeout > 0 ? comm_try_enter(self->comm, kind_names[ALL_REDUCE], self->label) : 0;
+    int entered = same && timeout > 0
+                      ? comm_try_enter(self->comm, kind_names[AH_KIND_ALL_REDUCE], self->label)
+                      : 0;
     if (entered < 0) return NULL;
     if (entered) {
         if (start_all_reduce(self, timeout) < 0) return NULL;
@@ -245,8 +246,9 @@ PyObject *comm_start_all_reduce(PyObject *comm, PyObject *const *args, Py_ssize_
     }
     look_at_arguments(self);
     /* There is nothing pending, so this waits for nobody; nor does it where there is room. */
-    int entered =
-        self->plan.out[0] == NULL ? 0 : comm_try_enter(on, kind_names[ALL_REDUCE], self->label);
+    int entered = self->plan.out[0] == NULL
+                      ? 0
+                      : comm_try_enter(on, kind_names[AH_KIND_ALL_REDUCE], self->label);
     if (entered < 0) {
         Py_DECREF(self);
         return NULL;
