@@ -12,7 +12,7 @@ from allhands.collectives.primitive import Collectives
 from allhands.collectives.primitive_table import PRIMITIVES, Operand, Primitive
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.schedule import Area, Schedule
-from allhands.group.coalescing import CoalescingGroup
+from allhands.group.coalescing import coalesce
 from allhands.membership.fake import engine as fake_engine
 from allhands.testing.inproc_world import inproc_world, wait_results
 from support.arrays import collective_cases
@@ -136,10 +136,10 @@ async def test_two_calls_of_a_block_become_one_where_they_can(row: Primitive) ->
     cases, works = [], []
     async with inproc_world(SIZE) as world:
         for rank, group in enumerate(world.groups):
-            with CoalescingGroup.coalesce(group, threading.get_ident()) as collected:
+            with coalesce(group, threading.get_ident()) as collected:
                 for seed in (0, 1):
                     one = case(row.name, rank, SIZE, LENGTH, root=ROOT, seed=seed)
-                    one.run(collected)
+                    one.run(collected.redirect())
                     cases.append(one)
             works += collected.submit_all()
         await wait_results(works)
