@@ -22,7 +22,7 @@ from allhands.engine.result_check import (
     compute_digest,
     count_result_bytes,
 )
-from allhands.engine.routes import Route, choose_route
+from allhands.engine.routes import Route, choose_route, choose_step_route
 from allhands.engine.shm.host_group import HostGroup
 from allhands.engine.watchdog import Watchdog
 from allhands.errors import CoordinatorUnavailable
@@ -166,7 +166,8 @@ class CallRunner:
 
     def _open_composite_group(self) -> HostGroup | None:
         """Return where the later steps of chains go; None: over links, as on all ranks."""
-        if self._order.comm is None or self.verifies:
+        has_comm = self._order.comm is not None
+        if choose_step_route(has_comm=has_comm, verifies=self.verifies) is Route.LINKS:
             return None
         places = range(len(self._ranks))
         return HostGroup(

@@ -11,6 +11,9 @@ to choices that fit together: communicators, hosts and phases are agreed on by a
 from collections.abc import Mapping
 from enum import Enum
 
+import numpy as np
+
+from allhands.collectives.reduction import OPS, ReduceOp
 from allhands.engine.operation import Operation
 
 
@@ -24,7 +27,10 @@ class Route(Enum):
     event loop; a call that does not end within moments goes on there, as LINKS."""
     SPLIT_PHASE = "split-phase"
     """A small all_reduce over shared memory, next in turn: published at once; completed by the
-    thread that waits or one of those for callbacks. Persistent calls publish likewise, in C."""
+    thread that waits or one of those for callbacks."""
+    PERSISTENT = "persistent"
+    """An `all_reduce_init` of an ndarray and an operation of the core: at each start published
+    likewise, by the C core itself; submitted as a new call where that is not possible."""
     QUEUE = "queue"
     """Any call: the group's queue on the event loop."""
     DEFERRED = "deferred"
@@ -38,6 +44,9 @@ class Route(Enum):
     """Schedules over the mesh, on the loop."""
     HOSTS = "hosts"
     """Phases: within each host over shared memory, between hosts over links."""
+    SECOND_COMM = "second communicator"
+    """Later steps of a composite call, where the ranks share memory and results are not compared:
+    the C core, on the group's job thread."""
 
 
 _STARTS: Mapping[tuple[bool, bool], tuple[Route, ...]] = {
@@ -52,6 +61,11 @@ _STARTS: Mapping[tuple[bool, bool], tuple[Route, ...]] = {
 def list_starts(*, waits: bool, has_comm: bool) -> tuple[Route, ...]:
     """Return the routes of a call that begins, in the order of trying; QUEUE declines none."""
     return _STARTS[waits, has_comm]
+
+
+def choose_persistent(x: object, op: ReduceOp, *, has_core: bool) -> Route | None:
+    """Choose the route of a persistent all_reduce; None: every start submits a new call."""
+    return Route.PERSISTENT if has_core and type(x) is np.ndarray and op in OPS else None
 
 
 def choose_queue(operation: Operation, *, has_comm: bool, has_callbacks: bool) -> Route:
@@ -70,11 +84,15 @@ def choose_queue(operation: Operation, *, has_comm: bool, has_callbacks: bool) -
 def choose_route(operation: Operation, *, has_comm: bool, has_phases: bool) -> Route:
     """Choose the route of the next queued call.
 
-    A composite call takes the route of its first step; its later steps go over a second
-    communicator or, without shared memory, over links (`hosts.composite_runner`).
+    A composite call takes the route of its first step.
     """
     if operation.monitored_barrier is not None:
         return Route.COORDINATOR
     if has_comm:
         return Route.SHARED_MEMORY
     return Route.HOSTS if has_phases else Route.LINKS
+
+
+def choose_step_route(*, has_comm: bool, verifies: bool) -> Route:
+    """Choose the route of the later steps of a group's composite calls."""
+    return Route.SECOND_COMM if has_comm and not verifies else Route.LINKS

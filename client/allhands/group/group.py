@@ -11,8 +11,6 @@ import functools
 import threading
 from datetime import timedelta
 
-import numpy as np
-
 from allhands.collectives import arguments
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
@@ -20,7 +18,7 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.composite import Composed
 from allhands.collectives.composite_call import CompositeCall, make_custom_reduction
 from allhands.collectives.primitive import BuildParts, CallTimeout, Collectives
-from allhands.collectives.reduction import OPS, ReduceOp, check
+from allhands.collectives.reduction import ReduceOp, check
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result
 from allhands.data import sparse_array
@@ -30,6 +28,7 @@ from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import to_seconds
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import QueueOnlyNumbering, check_timeout
+from allhands.engine.routes import Route, choose_persistent
 from allhands.engine.work import explanations
 from allhands.engine.work.persistent import PersistentCall, QueuedPersistentCall
 from allhands.engine.work.work import Work
@@ -188,7 +187,8 @@ class Group(Collectives[Work], Composed[Work]):
             return self.all_reduce(x, op, timeout=timeout, label=label)
 
         native, _ = native_core.find()
-        if native is None or type(x) is not np.ndarray or op not in OPS:
+        route = choose_persistent(x, op, has_core=native is not None)
+        if native is None or route is not Route.PERSISTENT:
             return QueuedPersistentCall(make)
         call: PersistentCall = native.AllReduceRequest(self.order, x, op, make, own, label)
         return call
