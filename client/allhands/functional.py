@@ -49,7 +49,12 @@ __all__ = [
 def broadcast(
     x: AnyArray, src: int, group: GroupLike = None, tag: str = "", **options: Unpack[CallOptions]
 ) -> AnyArray:
-    """Return the `x` of rank `src` of the group; elsewhere `x` tells shape and dtype."""
+    """Return a new array with rank `src`'s `x`.
+
+    Args:
+        x: array of any layout; the same shape and dtype on all ranks, read on rank `src` only.
+        src: rank of the group.
+    """
     found, out = resolve(group, tag, "broadcast", options), _copy(x)
     calls.wait_or_return(found.here.broadcast(out, src, **options), False)
     return out
@@ -62,7 +67,10 @@ def all_reduce(
     tag: str = "",
     **options: Unpack[CallOptions],
 ) -> AnyArray:
-    """Return the combination of every rank's `x`, the same bits everywhere."""
+    """Return a new array with the reduction of every rank's `x`, the same bits on all ranks.
+
+    `x` is only read; the same shape and dtype on all ranks.
+    """
     found, out = resolve(group, tag, "all_reduce", options), _copy(x)
     collectives.all_reduce(out, parse_op(op), found, **options)
     return out
@@ -75,7 +83,10 @@ def all_gather_tensor(
     tag: str = "",
     **options: Unpack[CallOptions],
 ) -> AnyArray:
-    """Return every rank's `x`, concatenated along dimension `gather_dim`."""
+    """Return a new array: every rank's `x`, concatenated along dimension `gather_dim`.
+
+    `x` is only read; the same shape and dtype on all ranks.
+    """
     x = np.atleast_1d(check_array(x, "x"))
     dim = normalize_dim(gather_dim, x, "gather_dim")
     found = resolve(group, tag, "all_gather_tensor", options)
@@ -92,10 +103,12 @@ def reduce_scatter_tensor(
     tag: str = "",
     **options: Unpack[CallOptions],
 ) -> AnyArray:
-    """Return this rank's block of the reduction of `x`, along `scatter_dim`.
+    """Return a new array: this rank's block of the reduction of `x`, along `scatter_dim`.
+
+    `x` is only read; the same shape and dtype on all ranks.
 
     Raises:
-        ValueError: the ranks cannot share that dimension equally.
+        ValueError: the length of that dimension is no multiple of the group's size.
     """
     found = resolve(group, tag, "reduce_scatter_tensor", options)
     rows = split_rows(check_array(x, "x"), scatter_dim, "scatter_dim", found.size)
@@ -142,10 +155,12 @@ def permute_tensor(
     tag: str = "",
     **options: Unpack[CallOptions],
 ) -> AnyArray:
-    """Send `x` to rank `src_dst[this rank]`; return the array received.
+    """Send `x` to rank `src_dst[this rank]`; return the array received, a new one.
+
+    `x` is only read; the same shape and dtype on all ranks.
 
     Raises:
-        ValueError: `src_dst` does not have each rank of the group once.
+        ValueError: `src_dst` is no permutation of the group's ranks.
     """
     x, found = check_array(x, "x"), resolve(group, tag, "permute_tensor", options)
     goals = [int(rank) for rank in src_dst]

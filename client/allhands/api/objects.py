@@ -22,14 +22,14 @@ from allhands.options import CallOptions
 
 
 def register_dataclass(kind: type, name: str | None = None) -> None:
-    """Let instances of a dataclass travel in the world; call on every rank.
+    """Allow instances of a dataclass in object collectives; call on every rank.
 
-    They are known by `name`, by default that of the class, and are made by calling the class with
-    their fields.
+    Instances are sent as `name` (default: the class's) and their fields, and made anew by calling
+    the class with the fields.
 
     Raises:
-        TypeError: no dataclass, or one with fields that cannot be given to it.
-        ValueError: another one has that name.
+        TypeError: not a dataclass, or a field that the constructor does not take.
+        ValueError: another class is registered under that name.
     """
     require_world().types.add(kind, name)
 
@@ -53,7 +53,7 @@ def gather_object(
 ) -> None:
     """Overwrite `object_gather_list` on rank `dst` with every rank's `obj`.
 
-    It has one item for each rank there, and is None elsewhere.
+    There it has an item for each rank; elsewhere it is None.
     """
     if (found := resolve_group(group, True, "gather_object", options)) is None:
         return
@@ -76,7 +76,7 @@ def scatter_object_list(
 ) -> None:
     """Overwrite the output list's first item with this rank's object from `src`.
 
-    The other ranks' input list is not looked at.
+    `scatter_object_input_list` has an item for each rank on `src`, and is ignored elsewhere.
     """
     if (found := resolve_group(group, True, "scatter_object_list", options)) is None:
         return
@@ -128,10 +128,10 @@ def recv_object_list(
 ) -> int:
     """Overwrite `object_list` with the items sent by rank `src`, None: any.
 
-    Return the rank of the world that sent them, -1 on a rank that is not in the group.
+    Returns the sender's rank in the world, -1 on a rank outside the group.
 
     Raises:
-        ValueError: other than as many as the sender's; the list is as it was.
+        ValueError: the sender's list has another length; `object_list` is unchanged.
     """
     if (found := resolve_group(group, True, "recv_object_list")) is None:
         return -1

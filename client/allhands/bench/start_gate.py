@@ -2,9 +2,6 @@
 
 With the systems' own barriers, ranks would begin a timed call at times that depend on the
 measured system. The memory also holds the board for a test of barriers.
-
-With the contenders' own barriers, ranks would begin a timed call at times that depend on what is
-measured. It also holds the board on which a test of a barrier is written.
 """
 
 import mmap

@@ -57,7 +57,8 @@ class Collectives:
     ) -> Work:
         """Overwrite all arrays on all ranks with the root's array at `rootTensor`.
 
-        They are alike. One array alone, with `root`, is a list of one.
+        All arrays have the same shape and dtype. A single array, with `root`, counts as a list of
+        one.
         """
         opts, root = argument_forms.split_root(opts, root)
         options = merge_options(BroadcastOptions, opts, rootRank=root, timeout=timeout)
@@ -85,8 +86,8 @@ class Collectives:
     ) -> Work:
         """Overwrite all arrays on all ranks with the reduction of all arrays.
 
-        They are alike, and all dense or all sparse: those have new indices and values then. AVG
-        divides by how many there are on all ranks together.
+        All arrays have the same shape and dtype, and are all dense or all sparse; sparse arrays get
+        new indices and values. AVG divides by the number of arrays on all ranks together.
         """
         opts, op = argument_forms.split_op(opts, op)
         options = merge_options(AllreduceOptions, opts, reduceOp=op, timeout=timeout)
@@ -120,7 +121,7 @@ class Collectives:
     ) -> Work:
         """Overwrite each array with the reduction of all ranks' arrays at its index.
 
-        They may differ in their shapes, not in their dtype.
+        Shapes may differ by index; the dtype may not.
         """
         opts, op = argument_forms.split_op(opts, op)
         options = merge_options(AllreduceCoalescedOptions, opts, reduceOp=op, timeout=timeout)
@@ -173,10 +174,10 @@ class Collectives:
         *,
         timeout: Timeout | None = None,
     ) -> Work:
-        """Fill each of n lists with all arrays of all ranks, n alike a rank.
+        """Fill each of n lists with all arrays of all ranks, n arrays a rank.
 
-        The result is the one list where n is 1, else all lists. One array alone comes with one
-        list of arrays.
+        All arrays have the same shape and dtype. The result is the list itself if n is 1, else all
+        lists. A single array is given with a single list of arrays.
         """
         options = merge_options(AllgatherOptions, opts, timeout=timeout)
         given, into = argument_forms.nest_lists(input_tensors, output_tensors)
@@ -258,7 +259,7 @@ class Collectives:
     ) -> Work:
         """Fill the root's list with every rank's array; elsewhere no list is given.
 
-        One array alone comes with the root's list of arrays.
+        A single array is given with the root's list of arrays.
         """
         opts, root = argument_forms.split_root(opts, root)
         options = merge_options(GatherOptions, opts, rootRank=root, timeout=timeout)
@@ -279,7 +280,7 @@ class Collectives:
     ) -> Work:
         """Overwrite the output with this rank's array of the root's list.
 
-        One array alone comes with the root's list of arrays.
+        A single array is given with the root's list of arrays.
         """
         opts, root = argument_forms.split_root(opts, root)
         options = merge_options(ScatterOptions, opts, rootRank=root, timeout=timeout)
@@ -300,8 +301,8 @@ class Collectives:
     ) -> Work:
         """Overwrite the output with the reduction of all ranks' arrays for this rank.
 
-        One array alone comes with a list of arrays, one for each rank. They may have another shape
-        for each rank, the same on all.
+        A single array is given with a list of arrays, one for each rank. Shapes may differ by
+        index, and must be the same on all ranks.
         """
         opts, op = argument_forms.split_op(opts, op)
         options = merge_options(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)

@@ -18,7 +18,7 @@ def delete_command(
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """Forget jobs: their keys, their queues, and what `diagnose` and `trace` know of their end.
+    """Delete jobs: keys, queues, and the records for `diagnose` and `trace` after their end.
 
     A job that has members is refused: `allhands abort JOB` releases them. With --force they are
     expelled: their calls fail, and their processes are not ended.

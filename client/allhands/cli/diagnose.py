@@ -47,7 +47,7 @@ def diagnose_command(
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """Ask every rank of a job for its position: who waits for whom, who is behind, who is late.
+    """Show the position of every rank of a job: blocked calls, awaited ranks, late ranks.
 
     Of a job that has ended: the first failure, and the position of each rank then. Exit status 1:
     the job has ended and failed.

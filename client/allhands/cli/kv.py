@@ -67,7 +67,7 @@ def ls(
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """List the keys, one a line; what is not printable in them is escaped, as in `\\x1b`."""
+    """List the keys, one per line; unprintable characters are escaped, as in `\\x1b`."""
     with open_client(coordinator, job, insecure=insecure) as control:
         for key in control.list(prefix):
             typer.echo(escape_line(key))

@@ -1,11 +1,11 @@
-"""Calls of a group that spans hosts, as collectives within its hosts and between them. Pure.
+"""Hierarchical plans: calls of a group that spans hosts, as phases. Pure.
 
-An island is what a group has on one host. Whatever the ranks of an island can do for each other
-through memory need not cross the network, and what must cross it each of them can carry a share
-of. So a call becomes phases: collectives on some of its ranks, one after the other or, for slices
-of large arrays, side by side.
+A host group is the group's ranks on one host. Data that the ranks of a host group can exchange
+through memory need not cross the network, and data that must cross it is shared among them. So a
+call becomes phases: collectives on some of its ranks, within hosts and between them, one after the
+other or, for slices of large arrays, side by side.
 
-All ranks cut a call into the same phases with the same numbers, and none talks about it.
+All ranks split a call into the same phases with the same numbers, without communication.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +44,7 @@ RanksByHost = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A collective among some ranks of a group, as one of them takes part in it."""
+    """A collective among some ranks of a group, from one rank's side."""
 
     number: int
     """The same on all its ranks, and of no other phase of the call."""
@@ -58,7 +58,7 @@ class Phase:
 
 
 def group_by_host(hosts: Sequence[str]) -> RanksByHost:
-    """Put the ranks of one host together; who names no host is alone."""
+    """Group the ranks by host; a rank without a host name is alone."""
     found: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         found.setdefault(host or f"rank {rank}", []).append(rank)
@@ -83,7 +83,7 @@ class SliceScratch:
 
 
 class HostLayout:
-    """Where one rank is among the islands of its group."""
+    """Position of one rank among the host groups of its group."""
 
     def __init__(self, ranks_by_host: RanksByHost, rank: int) -> None:
         self.ranks_by_host = ranks_by_host
@@ -96,7 +96,7 @@ class HostLayout:
 
     @property
     def is_hierarchical(self) -> bool:
-        """Whether there is more than one host, and one with more than one rank."""
+        """Whether there are several hosts, one of them with several ranks."""
         return len(self.ranks_by_host) > 1 and len(self.ranks_by_host) < sum(
             map(len, self.ranks_by_host)
         )
@@ -107,7 +107,7 @@ class HostLayout:
         return tuple(island[self.local_rank] for island in self.ranks_by_host)
 
     def choose_leaders(self, root: int | None = None) -> tuple[int, ...]:
-        """Return who speaks for each island: its first rank, or the root."""
+        """Return the leader of each host group: its first rank, or the root."""
         return tuple(root if root in island else island[0] for island in self.ranks_by_host)
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ class HostLayout:
 def plan_phases(
     layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
 ) -> list[Phase]:
-    """Cut a call into what this rank does, in the order in which it does what is on its host.
+    """Split a call into this rank's phases; phases within its host run in this order.
 
     None where the call goes over links as a whole. An AVG is a SUM here, to be divided at the end.
     """
@@ -177,7 +177,7 @@ def _all_reduce(
 
 
 def _all_reduce_whole(layout: HostLayout, request: CollectiveRequest, x: Array) -> list[Phase]:
-    """Let every rank know its island's sum first: the fewest phases."""
+    """Plan an all_reduce in the fewest phases: host sums first, on every rank."""
     summed = CollectiveRequest("all_reduce", x.dtype, len(x), targets=[x], op=request.op)
     return [
         Phase(0, layout.local_ranks, True, summed),
@@ -391,7 +391,7 @@ def _find_dependency(nth: int, width: int, index: int) -> tuple[int, ...]:
 
 
 def _stagger(slices: Sequence[tuple[list[Phase], list[Phase]]]) -> list[Phase]:
-    """Open the slices ahead of closing them, so that DEPTH of them are under way."""
+    """Open slices ahead of closing earlier slices, so that DEPTH of them are under way."""
     ahead = PIPELINE_DEPTH - 1
     turns = chain.from_iterable(
         (
@@ -435,5 +435,5 @@ def _count_bytes(layout: HostLayout, request: CollectiveRequest) -> int:
 
 
 def _split_blocks(arrays: Sequence[Array], size: int) -> list[Array]:
-    """Return one array for each rank, of as many or of one that holds all."""
+    """Return an array for each rank, from as many arrays or from one that holds all."""
     return list(arrays) if len(arrays) == size else _split(arrays[0], size)

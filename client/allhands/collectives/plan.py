@@ -1,4 +1,4 @@
-"""How a call is carried out: which algorithm, cut into which slices. Pure, but for the arrays.
+"""Plan of a call over links: its algorithm and its slices. Pure, except for the arrays.
 
 Large reductions are cut into slices that run side by side, so that network and reduction overlap
 and scratch memory stays small whatever the size of the arrays. Pure movement needs no slices:

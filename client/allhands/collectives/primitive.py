@@ -1,15 +1,16 @@
-"""The collectives that callers ask for, checked and turned into what carries them out.
+"""Primitive collectives: methods that check their arguments and begin a request.
 
-Arrays are `numpy.ndarray`s of any shape. What is written must be C-contiguous and writeable; what
-is only read may be anything, and is copied first where it is not contiguous or shares memory with
-what is written. Until a call has ended its arrays belong to it. Ranks here are ranks of the group.
+Arrays are `numpy.ndarray`s of any shape. Written arrays must be C-contiguous and writeable;
+read-only inputs may have any layout, and are copied first if they are not contiguous or share
+memory with a written array. Until a call has ended its arrays belong to the call. Ranks are ranks
+of the group.
 
-What every rank brings to a call has the same shape, not only as many elements; of a rank's own
-arrays it is their sizes that must fit. Only all_to_all takes any shapes: there each pair of ranks
-agrees on how many elements go from one to the other.
+Every rank's contribution to a call has the same shape, not only the same number of elements; the
+arrays of one rank need only fit in size. all_to_all takes any shapes: there each pair of ranks
+agrees on the number of elements in either direction.
 
-Where every rank gives to every rank, real arrays may be among complex ones of twice their size: all
-are taken for the real numbers that they consist of, on all ranks.
+In exchanges between all ranks, real arrays may stand beside complex arrays of twice their item
+size: all ranks then treat all arrays as real numbers.
 """
 
 from abc import ABC, abstractmethod
@@ -37,16 +38,7 @@ BuildParts = Callable[[int, int], list[Part]]
 
 
 class Collectives(ABC, Generic[T_co]):
-    """Checks the arguments of each collective and begins it, whatever that means.
-
-    Raises:
-        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
-
-    The begun call fails with:
-        CollectiveMismatch: ranks made different calls; nothing was written.
-        CollectiveTimeout, PeerFailed, GroupAborted: arrays to be written are undefined unless the
-            error's `outputs_intact` is true.
-    """
+    """Primitive collectives: each method checks its arguments and begins the call."""
 
     deterministic: bool
     """Whether reductions over links give the bits that they give over shared memory."""
@@ -67,7 +59,7 @@ class Collectives(ABC, Generic[T_co]):
     @property
     @abstractmethod
     def _link_cost(self) -> LinkCost | None:
-        """What the links were measured to be."""
+        """The measured cost of the links; None: not measured."""
 
     @abstractmethod
     def _start(
@@ -78,7 +70,7 @@ class Collectives(ABC, Generic[T_co]):
         timeout: CallTimeout,
         label: str | None,
     ) -> T_co:
-        """Begin a checked call, of which `result` is what it gives when it has ended."""
+        """Begin a checked call; `result` is the value of its completed work."""
 
     @abstractmethod
     def _start_custom_reduction(
@@ -391,7 +383,7 @@ class Collectives(ABC, Generic[T_co]):
     def _begin_call(
         self, request: CollectiveRequest, build: BuildParts, result: Result, options: CallOptions
     ) -> T_co:
-        """Begin a checked call; reductions that the native core does not know on their own way."""
+        """Begin a checked call; reductions unknown to the native core become composite calls."""
         timeout, label = read_options(request.kind, options)
         if request.op is None or request.op in OPS:
             return self._start(request, build, result, timeout, label)
@@ -489,7 +481,7 @@ class Collectives(ABC, Generic[T_co]):
 
 
 def _get_shape(x: AnyArray, source: Array) -> Shape:
-    """Return the shape of what travels of `x`: as real numbers, complex ones have another."""
+    """Return the shape of the data sent for `x`; complex arrays may be sent as real ones."""
     return np.shape(x) if source.dtype == x.dtype else (source.size,)
 
 

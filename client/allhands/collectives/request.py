@@ -1,4 +1,4 @@
-"""A call as the native core wants it."""
+"""A collective request in the form of the native core."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _FIRST_PHASE = 1 << 39
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRequest:
-    """One collective on arrays that were checked; they are 1-D and contiguous."""
+    """A collective on checked arrays, which are 1-D and contiguous."""
 
     kind: str
     """Name of the primitive."""
@@ -49,7 +49,7 @@ class CollectiveRequest:
 
     @property
     def call(self) -> CallSignature:
-        """What the other ranks are told of it."""
+        """The call's signature, compared with the other ranks'."""
         detail = ""
         if self.send is not None and self.recv is not None:
             detail = _describe_splits(self.send, self.recv)
@@ -65,19 +65,19 @@ class CollectiveRequest:
         )
 
     def is_ordered(self, size: int, deterministic: bool) -> bool:
-        """Say whether it is a reduction that folds all ranks' contributions at once over links."""
+        """Return whether this reduction folds all contributions at once over links."""
         if self.op is None or self.dtype is None:
             return False
         return deterministic or must_fold_at_once(self.op, self.dtype, size)
 
     def finish(self, size: int) -> None:
-        """Turn what two contributions after the other made into the result."""
+        """Turn the pairwise combination of contributions into the result."""
         if self.op is not None and self.targets:
             finish(self.op, self.targets[0], size)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this rank's array, or block, or of all that it sends."""
+        """Bytes of this rank's array, or block, or of all data it sends."""
         if self.dtype is None:
             return 0
         return (self.count if self.send is None else sum(self.send)) * self.dtype.itemsize
@@ -91,7 +91,7 @@ class CollectiveRequest:
         label: str | None,
         signature: int | None = None,
     ) -> bool:
-        """Run it to its end on this thread; `ShmComm.run` says what that means.
+        """Run the request to its end on this thread, by `ShmComm.run`.
 
         Where it is a phase of another call, `signature` is that call's.
         """
@@ -126,7 +126,7 @@ def make_call_signature(
     shape: Shape | None,
     label: str | None,
 ) -> CallSignature:
-    """Describe a call as other ranks are told of it, from what `ShmComm.describe` returns."""
+    """Return a call's signature from the result of `ShmComm.describe`."""
     counts = dtype is not None and not PRIMITIVES[kind].has_splits
     detail = ""
     if dtype is not None and shares is not None:
@@ -161,7 +161,7 @@ def _mark_phase_signature(signature: int) -> int:
 
 
 def _hash_foreign_dtype(dtype: "np.dtype[np.generic] | None") -> int:
-    """Return what stands for a dtype that the core does not know; 0: it does."""
+    """Return a hash for a dtype unknown to the core; 0 for a known dtype."""
     if dtype is None:
         return 0
     if get_dtype_name(dtype) is not None:

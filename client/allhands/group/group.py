@@ -82,9 +82,12 @@ class Group(Collectives[Work], Composed[Work]):
 
     @property
     def timeout(self) -> float:
-        """Default timeout of calls in seconds; may be set, on each rank.
+        """Default timeout of calls in seconds; may be set, on each rank separately.
 
-        It counts for calls from then on. A timedelta will do; else ValueError.
+        It applies to later calls. A timedelta is accepted.
+
+        Raises:
+            ValueError: not a positive number.
         """
         return self.order.timeout
 
@@ -115,26 +118,26 @@ class Group(Collectives[Work], Composed[Work]):
     def ranks(self) -> tuple[int, ...]:
         """World rank of each group rank: the values of `src` and `dst` in plain calls.
 
-        Where the group has lost or taken in ranks, it is the rank in the group.
+        In a group that has lost or gained ranks: the group ranks themselves.
         """
         return self.submitter.engine.caller_ranks
 
     @property
     def sequence(self) -> int:
-        """Number of the latest call of this rank; 0 before the first. Point to point has none."""
+        """Number of this rank's latest collective; 0 before the first. Messages have no number."""
         return self.order.latest_sequence
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The job's rank of each rank of the group, as the coordinator numbers processes.
+        """Job rank of each rank of the group: the coordinator's number of its process.
 
-        They are the world's ranks until it has lost or taken in some.
+        Equal to the world's ranks until the world has lost or gained ranks.
         """
         return self.submitter.engine.ranks
 
     @property
     def verify(self) -> bool:
-        """Whether data is checked on its way, and results are compared: `DataCorrupted`."""
+        """Whether data is verified in transit, and results compared (`DataCorrupted`)."""
         return self.submitter.engine.verifies
 
     @property
@@ -142,7 +145,7 @@ class Group(Collectives[Work], Composed[Work]):
         return self.submitter.engine.link_cost
 
     def explain(self) -> str:
-        """Say how the latest call that shared memory helped was carried out; "": there was none."""
+        """Describe the variant of the latest call over shared memory; "": there was none."""
         comm = self.submitter.engine.order.comm
         last = None if comm is None else comm.last_call()
         return self.submitter.engine.explanation if last is None else explanations.explain_shm(last)
@@ -202,7 +205,13 @@ class Group(Collectives[Work], Composed[Work]):
     ) -> Work:
         """Wait for all ranks; on a timeout fail on all, naming the missing ranks.
 
-        With `wait_all_ranks` the error names every rank that is missing, not only the first.
+        Args:
+            timeout: seconds; None: the group's.
+            wait_all_ranks: name every missing rank in the error, not only the first.
+
+        Raises:
+            CollectiveTimeout: a rank was missing at the deadline; the group stays usable.
+            PeerFailed, GroupAborted: a rank was lost, or the group was aborted.
         """
         return self.submitter.start_monitored_barrier(timeout, wait_all_ranks, label)
 
@@ -227,7 +236,18 @@ class Group(Collectives[Work], Composed[Work]):
         timeout: CallTimeout = None,
         label: str | None = None,
     ) -> Work:
-        """Send `x` to rank `dst`; ended when `x` may be changed, received or not."""
+        """Send `x` to rank `dst`; ended when `x` may be changed, received or not.
+
+        Args:
+            x: array of any layout and of any dtype without Python objects; only read, and borrowed
+                until the work ends.
+            dst: rank of the group, other than this one.
+            tag: matched with the receive's.
+            timeout: seconds; None: the group's.
+
+        Raises:
+            TypeError, ValueError: an argument does not fit; nothing was sent.
+        """
         source, peer = self.check_send(x, dst, tag)
         return self.submitter.start_p2p("send", source, x, peer, tag, timeout, label)
 
@@ -240,7 +260,18 @@ class Group(Collectives[Work], Composed[Work]):
         timeout: CallTimeout = None,
         label: str | None = None,
     ) -> Work:
-        """Overwrite `x` with the next message under `tag` from `src`; None: any source."""
+        """Overwrite `x` with the next message under `tag` from `src`; None: any source.
+
+        Args:
+            x: C-contiguous, writeable array of the sender's dtype and number of elements; borrowed
+                until the work ends.
+            timeout: seconds; None: the group's.
+
+        Raises:
+            TypeError, ValueError: an argument does not fit; nothing was received.
+
+        A work that fails leaves `x` unchanged unless its error's `outputs_intact` is false.
+        """
         target, peer = self.check_recv(x, src, tag)
         return self.submitter.start_p2p("recv", target, x, peer, tag, timeout, label)
 
@@ -266,20 +297,27 @@ class Group(Collectives[Work], Composed[Work]):
     def agree(self, flag: bool = True, *, timeout: CallTimeout = None) -> bool:
         """Return the logical AND of the flags of all present ranks, equal on each.
 
-        It works on groups that have lost ranks, and is uniform also when more are lost meanwhile.
+        A collective call of all present ranks, also in groups that have lost ranks; all get the
+        same result even if ranks are lost meanwhile.
+
+        Args:
+            timeout: seconds; None: the group's.
 
         Raises:
-            CollectiveTimeout: a rank that is there did not call it.
+            CollectiveTimeout: a present rank did not make the call.
             MembershipChanged: this process is no member any more.
         """
         seconds = self.order.clip_timeout(timeout)
         return self._require_recovery().agree(self.name, flag, seconds)
 
     def shrink(self, *, timeout: CallTimeout = None) -> "Group":
-        """Return a group of the remaining ranks, in order; called by all of these.
+        """Return a group of the remaining ranks, in order; a collective call of them all.
+
+        Args:
+            timeout: seconds; None: the group's.
 
         Raises:
-            CollectiveTimeout: a rank that is there did not call it.
+            CollectiveTimeout: a present rank did not make the call; the group is unchanged.
             MembershipChanged: this process is no member any more.
         """
         seconds = self.order.clip_timeout(timeout)
@@ -290,13 +328,17 @@ class Group(Collectives[Work], Composed[Work]):
     def grow(self, count: int, *, timeout: CallTimeout = None) -> "Group":
         """Return a group of the remaining ranks and `count` newcomers, once present.
 
-        Newcomers are processes that join the job meanwhile, or wait for that already; the group is
-        the world that they join. All ranks that are left must call it.
+        A collective call of all remaining ranks. Newcomers are processes that join the job
+        meanwhile, or wait already; the new group is their world.
+
+        Args:
+            count: number of newcomers, at least 1.
+            timeout: seconds; None: the group's.
 
         Raises:
-            ValueError: a count below 1.
-            CollectiveTimeout: a rank did not call it, or fewer newcomers came.
-            Refused: there would be more ranks than the job's `max_size`.
+            ValueError: `count` is below 1.
+            CollectiveTimeout: a rank did not make the call, or too few newcomers came.
+            Refused: the world would exceed the job's `max_size`.
             MembershipChanged: this process is no member any more.
         """
         if count < 1:

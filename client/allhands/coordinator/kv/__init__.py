@@ -1,1 +1,1 @@
-"""Key-value calls: over the framed TCP port, blocking and on a loop, and what they carry."""
+"""Key-value calls over the framed TCP port, blocking and on a loop, and their values."""

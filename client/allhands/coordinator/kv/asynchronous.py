@@ -34,7 +34,7 @@ PendingReply: TypeAlias = "tuple[asyncio.Future[wire.Reply], float]"  # and the 
 
 
 class AsyncKvConnection(asyncio.Protocol):
-    """One connection; lives on the loop that `open` ran on."""
+    """A key-value connection; used on the loop of its `open`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,11 +55,11 @@ class AsyncKvConnection(asyncio.Protocol):
     async def open(
         cls, endpoint: Endpoint, port: KvPort, tls: ssl.SSLContext | None
     ) -> "AsyncKvConnection":
-        """Connect, and prove that both sides know the secret.
+        """Connect, and authenticate both sides by the shared secret.
 
         Raises:
             OSError, framing.Malformed, DecodeError: no coordinator, or another one, listens there.
-            CallFailed: it says that this side does not know it.
+            KvCallError: the coordinator rejects this side's proof.
         """
         loop = asyncio.get_running_loop()
         name = None if tls is None else endpoint.tls_name
@@ -88,10 +88,10 @@ class AsyncKvConnection(asyncio.Protocol):
         return come
 
     async def call(self, verb: KvVerb[Q, P], request: Q, timeout: float) -> P:
-        """Make a call; it is under way before this first waits. Cancelled, it is withdrawn.
+        """Make a call, sent before the first wait; cancelling withdraws the call.
 
         Raises:
-            CallFailed: the coordinator refuses, or the line broke, or the time is over.
+            KvCallError: the coordinator refused, the connection broke, or the deadline passed.
         """
         if self.failure is not None:
             raise self.failure
@@ -113,7 +113,7 @@ class AsyncKvConnection(asyncio.Protocol):
             raise
 
     def close(self, why: str = "this client has been closed") -> None:
-        """End the connection; who waits has CallFailed. Idempotent."""
+        """Close the connection; waiting calls raise KvCallError. Idempotent."""
         self._fail(grpc.StatusCode.CANCELLED, why)
         if self._transport is not None:
             self._transport.abort()
@@ -164,7 +164,7 @@ class AsyncKvConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def _flush(self) -> None:
-        """Write what has been said, in frames of some size: messages put together are one."""
+        """Write the queued messages, joined into frames up to a maximum size."""
         if self.failure is not None:
             return
         outgoing, self._outgoing = self._outgoing, []

@@ -1,7 +1,8 @@
-"""Lines to the coordinator: key-value calls over plain TCP, on the caller's own thread.
+"""Blocking client of the key-value port: calls over plain TCP, on the caller's own thread.
 
-A call takes a line that nobody uses, or opens one; so a wait holds up nobody else, and the end of
-a wait, for whatever reason, is the end of its line only. Whoever cannot have a line calls by gRPC.
+A pool of connections, with a single call under way on each: so a wait blocks no other call, and a
+wait that ends early closes only its own connection. Without a free connection, or if the port is
+unreachable, the caller uses gRPC.
 """
 
 import contextlib
@@ -54,8 +55,8 @@ SOCKET_OPTIONS = (
 class KvConnection:
     """A connection with at most one call at a time.
 
-    All methods raise OSError where the connection is over, and Malformed or DecodeError where the
-    other side speaks something else. After an error it is good for nothing.
+    All methods raise OSError once the connection is broken, and Malformed or DecodeError if the
+    other side does not follow the protocol. After an error the connection is unusable.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -65,15 +66,15 @@ class KvConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether nothing has come that nobody asked for, such as the end."""
+        """Whether no unexpected data has arrived, such as the end of the stream."""
         return not self._poll.poll(0)
 
     def authenticate(self, secret: bytes, deadline: float) -> None:
-        """Prove that both sides know the secret.
+        """Authenticate both sides by the shared secret.
 
         Raises:
-            PermissionError: the other side does not.
-            CallFailed: it says that this one does not.
+            PermissionError: the coordinator's proof is wrong.
+            KvCallError: the coordinator rejects this side's proof.
         """
         handshake = CallerHandshake(secret)
         challenge = self._round_trip(handshake.start(), deadline)
@@ -92,12 +93,12 @@ class KvConnection:
         return wire.Replies.FromString(body).replies[0]
 
     def shut_down(self) -> None:
-        """End the connection; whoever waits on it, in any thread, has an error. Idempotent."""
+        """Shut the connection down; calls waiting on it in any thread fail. Idempotent."""
         with contextlib.suppress(OSError):  # it is over already
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Free it; for the thread that has it to itself. Idempotent."""
+        """Close the socket; only for the thread that owns the connection. Idempotent."""
         self._socket.close()
 
     def _round_trip(self, frame: bytes, deadline: float) -> bytes:
@@ -130,9 +131,10 @@ class KvConnection:
 
 
 class KvConnectionPool:
-    """The connections of one client, usable from any thread.
+    """The connections of a client, for any thread.
 
-    `find_port` asks the coordinator, within so many seconds, where it takes lines; None: nowhere.
+    `find_port` asks the coordinator for its key-value port, within so many seconds; None: it has
+    none.
     """
 
     def __init__(self, endpoint: Endpoint, find_port: Callable[[float], KvPort | None]) -> None:
@@ -151,11 +153,11 @@ class KvConnectionPool:
         weakref.finalize(self, _close_all, self._connections).atexit = False
 
     def call(self, verb: KvVerb[Q, P], request: Q, deadline: float) -> P | None:
-        """Make a call; None: it has not been made, for there is no line to be had.
+        """Make a call; None: not made, for want of a connection.
 
         Raises:
-            CallFailed: the coordinator refuses, or the line broke, or the time is over.
-            grpc.RpcError: asking for the port has failed.
+            KvCallError: the coordinator refused, the connection broke, or the deadline passed.
+            grpc.RpcError: the coordinator could not be asked for the port.
         """
         if (line := self._take_idle() or self._open_new(deadline)) is None:
             return None
@@ -176,7 +178,7 @@ class KvConnectionPool:
         return decode_reply(verb, reply)
 
     def close(self) -> None:
-        """End all lines; who waits has CallFailed. Idempotent."""
+        """Shut all connections down; waiting calls raise KvCallError. Idempotent."""
         with self._lock:
             self._closed.set()
             for line in self._connections:
@@ -186,9 +188,9 @@ class KvConnectionPool:
                 self._drop(self._idle.pop())
 
     def forked(self) -> None:
-        """Have lines of its own in a forked child.
+        """Drop the parent's connections in a forked child.
 
-        What is said on a line that parent and child both hold, nobody can tell apart.
+        The coordinator could not distinguish parent and child on a shared connection.
         """
         for line in self._connections:
             line.close()  # which does not end it for the parent

@@ -14,7 +14,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def encode_call(verb: KvVerb[Q, P], id: int, request: Q, timeout: float) -> bytes:
-    """Return Calls with this one; the bytes of several, one after another, are also Calls."""
+    """Encode a call as a Calls message; concatenated encodings are a Calls message too."""
     calls = kv_pb2.Calls()
     call = calls.calls.add()
     call.id = id
@@ -51,7 +51,7 @@ def describe_call(verb: KvVerb[Q, P], request: Q) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KvPort:
-    """Where a coordinator takes lines, and what both sides of one prove that they know."""
+    """Address of a coordinator's key-value port, and the shared secret."""
 
     port: int
     secret: bytes = field(repr=False)
@@ -76,5 +76,5 @@ class KvCallError(Exception):
 
 
 def make_deadline_error() -> KvCallError:
-    """Say that the caller's time was over before there was an answer."""
+    """Make the error of a call past its deadline without a reply."""
     return KvCallError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

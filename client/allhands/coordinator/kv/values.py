@@ -10,7 +10,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def encode(value: bytes | str) -> bytes:
-    """Return the value as a store holds it."""
+    """Encode a value in the store's form."""
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
