@@ -121,7 +121,7 @@ def fork_workers_of_a_store(by: str) -> None:
     def worker(rank):
         mine = store if by == "store" else ah.TCPStore("127.0.0.1", store.port, timeout=20)
         found = mine.get("from").decode()
-        ah.init_process_group(store=mine, rank=rank, world_size=2, timeout=20)  # type: ignore[arg-type]
+        ah.init_process_group(store=mine, rank=rank, world_size=2, timeout=20)
         x = np.array([rank + 1.0])
         ah.all_reduce(x)
         mine.set(f"from {rank}", b"worker")

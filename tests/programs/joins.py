@@ -17,7 +17,7 @@ import numpy as np
 
 import allhands as ah
 from allhands import aio
-from allhands.coordinator import rendezvous
+from allhands.coordinator import host_address, rendezvous
 from allhands.coordinator.endpoint import Endpoint, parse_url
 from allhands.stores import AsyncCoordinatorStore
 from programs.protocol import failure, hear, tell
@@ -129,7 +129,7 @@ def join_when_its_name_is_known(entry: str, host: str, port: int) -> None:
     That needs a resolver of the program's own: for Python's, and for the loop's.
     """
     known = threading.Event()
-    look_up, resolve = socket.getaddrinfo, rendezvous.resolve_host
+    look_up, resolve = socket.getaddrinfo, host_address.resolve_host
 
     def look_up_late(asked: Any, *rest: Any, **named: Any) -> Any:
         if asked == host:

@@ -7,7 +7,18 @@ from typing import Any
 import numpy as np
 
 import allhands as ah
+from allhands.stores import CoordinatorStore, FakeStore, Store
 from programs.protocol import hear, tell
+
+KINDS: tuple[type[Store], ...] = (
+    CoordinatorStore,
+    FakeStore,
+    ah.FileStore,
+    ah.HashStore,
+    ah.PrefixStore,
+    ah.TCPStore,
+)
+"""Read by the type checker: each keeps the contract."""
 
 KEPT: list[ah.FileStore] = []
 """Stores that are open until the process ends."""

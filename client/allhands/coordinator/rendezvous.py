@@ -1,13 +1,10 @@
 """Rendezvous of a world: find the coordinator, or host one in rank 0."""
 
 import asyncio
-import contextlib
-import ipaddress
 import json
 import logging
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +15,7 @@ from allhands.config import Daemon, FileRendezvous, HostedByRank0, SingleProcess
 from allhands.coordinator.attempts import RETRY_SECONDS, ConnectAttempts
 from allhands.coordinator.embed import start_coordinator
 from allhands.coordinator.endpoint import Address, Endpoint, apply_notice, check_privacy, parse_url
+from allhands.coordinator.host_address import resolve_host
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto import notice
 
@@ -28,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
 _DRAIN_SECONDS = 30.0
-_ANY_PORT = 1
 
 
 @dataclass(slots=True)
@@ -248,18 +245,6 @@ def _publish_rendezvous_file(path: Path, endpoint: Endpoint) -> None:
     notice.publish(path, content)
 
 
-async def resolve_host(host: str) -> str:
-    """Resolve a host name to an address, IPv4 first."""
-    with contextlib.suppress(ValueError):
-        return str(ipaddress.ip_address(host))
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise CoordinatorUnavailable(f"the host {host!r} has no address: {error}") from error
-    families = sorted(found, key=lambda one: one[0] != socket.AF_INET)
-    return str(families[0][4][0])
-
-
 async def _resolve_host_until(host: str, deadline: float) -> str:
     """Resolve a name that may not be known yet, as where hosts start together."""
     attempts = ConnectAttempts(deadline)
@@ -269,29 +254,3 @@ async def _resolve_host_until(host: str, deadline: float) -> str:
         except CoordinatorUnavailable as error:
             attempts.record_failure(error, None, is_guess=True)
         await asyncio.sleep(RETRY_SECONDS)  # nothing tells when a name is known
-
-
-async def find_own_address(endpoint: Endpoint) -> str:
-    """Return the address of this host on the way to the coordinator: where peers reach it."""
-    return find_address_towards(await resolve_host(endpoint.address.host))
-
-
-def find_address_towards(host: str) -> str:
-    """Return the address of this host on the way to another one, given by name or address.
-
-    Raises:
-        CoordinatorUnavailable: it has no address, or there is no way to it.
-    """
-    try:
-        # As bytes, for a text brings the tables of international names in: a quarter of a MiB.
-        name = host.encode() if host.isascii() else host
-        found = socket.getaddrinfo(name, _ANY_PORT, type=socket.SOCK_DGRAM)
-    except socket.gaierror as error:
-        raise CoordinatorUnavailable(f"the host {host!r} has no address: {error}") from error
-    family, _, _, _, target = min(found, key=lambda one: one[0] != socket.AF_INET)
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting sends nothing
-        try:
-            probe.connect(target)
-        except OSError as error:
-            raise CoordinatorUnavailable(f"no way to {host}: {error}") from error
-        return str(probe.getsockname()[0])

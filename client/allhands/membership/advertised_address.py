@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from allhands.config import Daemon, HostedByRank0, WorldConfig
 from allhands.coordinator.endpoint import ChannelConfig, Endpoint
-from allhands.coordinator.rendezvous import find_own_address, resolve_host
+from allhands.coordinator.host_address import find_own_address, resolve_host
 from allhands.coordinator.session_channel import listens_beyond_loopback
 from allhands.errors import CoordinatorUnavailable
 from allhands.runtime import interfaces

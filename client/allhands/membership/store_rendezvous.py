@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from allhands.config import Daemon, FileRendezvous, HostedByRank0, RendezvousMethod
 from allhands.coordinator.endpoint import Endpoint, parse_url
-from allhands.coordinator.rendezvous import find_address_towards
+from allhands.coordinator.host_address import find_address_towards
 from allhands.deadlines import Timeout
 from allhands.errors import StoreTimeout
 from allhands.stores import CoordinatorStore

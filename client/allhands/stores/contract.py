@@ -1,7 +1,7 @@
 """The contract of stores: the methods of torch.distributed's c10d stores."""
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Protocol
 
 from allhands.deadlines import Timeout
 
@@ -95,5 +95,5 @@ class Store(Protocol):
     def has_extended_api(self) -> bool:
         """Return True: `append`, `multi_get`, `multi_set` and queues exist."""
 
-    def clone(self) -> Self:
+    def clone(self) -> "Store":
         """Return a store of the same keys, with a timeout independent of this store's."""

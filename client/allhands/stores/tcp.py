@@ -1,7 +1,6 @@
 """A store at a coordinator hosted by a process of the job: c10d's TCPStore."""
 
 import os
-import socket
 import threading
 import time
 import weakref
@@ -11,6 +10,7 @@ from allhands.coordinator.attempts import ConnectAttempts
 from allhands.coordinator.client import Control
 from allhands.coordinator.embed import start_coordinator
 from allhands.coordinator.endpoint import Address, Endpoint, apply_notice, is_insecure
+from allhands.coordinator.host_address import resolve_host_blocking
 from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
 from allhands.runtime.loop_thread import LoopThread
@@ -160,7 +160,7 @@ class _EmbeddedCoordinator:
         try:
             self._running: RunningCoordinator = self._thread.run(
                 start_coordinator(
-                    _resolve_host(host),
+                    resolve_host_blocking(host),
                     port,
                     token,
                     tls_cert=os.environ.get("ALLHANDS_TLS_CERT") or None,
@@ -202,7 +202,7 @@ def _connect(host: str, port: int, token: str | None, insecure: bool, deadline: 
     while True:
         endpoint = None
         try:
-            address = Address(host if tls_ca else _resolve_host(host), port)
+            address = Address(host if tls_ca else resolve_host_blocking(host), port)
             # Without a token of ours it is the one in the notice, perhaps of an earlier master.
             endpoint = apply_notice(Endpoint(address, token, tls_ca, insecure, tls_name))
             return _open_client(endpoint, max(deadline - time.monotonic(), _POLL_SECONDS))
@@ -223,15 +223,6 @@ def _open_client(endpoint: Endpoint, timeout: float) -> Control:
         control.close()
         raise
     return control
-
-
-def _resolve_host(host: str) -> str:
-    """Resolve a host name to an address, IPv4 first."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise CoordinatorUnavailable(f"the host {host!r} has no address: {error}") from error
-    return str(sorted(found, key=lambda one: one[0] != socket.AF_INET)[0][4][0])
 
 
 def _close(control: Control, embedded: _EmbeddedCoordinator | None) -> None:

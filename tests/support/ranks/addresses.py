@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from allhands.coordinator.rendezvous import find_address_towards
+from allhands.coordinator.host_address import find_address_towards
 
 
 def address_beyond_loopback() -> str:
