@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
-
 from allhands_proto.values import AbsentRank, Verdict
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import Probe
 from allhands_server.machine.events import ProcessInspected
-from allhands_server.machine.member_messages import CloseGroup, Heartbeat, Leave, OpenGroup
+from allhands_server.machine.member_messages import CloseGroup, Heartbeat, OpenGroup
 from allhands_server.machine.refusals import Status
 from allhands_server.machine.requests import AwaitVerdict
 from allhands_server.machine.values import Progress
@@ -99,137 +97,11 @@ def test_who_is_alive_but_in_no_call_is_busy() -> None:
     )
 
 
-def test_who_has_begun_nothing_at_all_is_busy() -> None:
-    t = Transcript()
-    first, second = t.form_world(2)
-    ticket = ask(t, first)
-    t.advance_to(1.7)
-    answer_probes(t, first, inside())
-    answer_probes(t, second)
-    t.advance_to(DUE)
-    assert only(t, ticket).state == "busy"
-    assert "has made no call yet" in only(t, ticket).text
-
-
-def test_who_is_in_another_call_is_elsewhere_and_the_verdict_says_which() -> None:
-    t = Transcript()
-    first, second, third = t.form_world(3)
-    ticket = ask(t, first)
-    t.advance_to(1.7)
-    answer_probes(t, first, inside())
-    answer_probes(t, second, inside(6, "broadcast"))
-    answer_probes(t, third, outside(6), inside(3, "gather", group="pair"))
-    t.advance_to(DUE)
-    second_absent, third_absent = verdict(t, ticket).absent
-    assert (second_absent.state, third_absent.state) == ("elsewhere", "elsewhere")
-    assert (second_absent.operation, second_absent.sequence) == ("broadcast", 6)
-    assert "is elsewhere: in broadcast #6 for 0.3 s" in second_absent.text
-    assert "is elsewhere: in gather #3 of group 'pair' for 0.3 s" in third_absent.text
-
-
-def test_who_does_not_answer_the_probe_is_paused_as_far_as_anybody_knows() -> None:
-    t = Transcript()
-    first, second = t.form_world(2)
-    t.advance_to(0.5)
-    t.send(second, Heartbeat(0, (inside(6, "broadcast"),)))
-    ticket = ask(t, first)
-    t.advance_to(1.7)
-    answer_probes(t, first, inside())
-    t.advance_to(LATEST)
-    one = only(t, ticket)
-    assert (one.rank, one.state, one.elapsed) == (1, "paused", 2.0)
-    assert one.text == (
-        "rank 1 (host host2, pid 1002) is paused: it does not answer, and nobody on its host "
-        "could look at its process, its last heartbeat is 2.0 s ago; "
-        "it last said that it was in broadcast #6 of group 'world' for 2.0 s"
-    )
-
-
-def test_who_beats_after_the_probe_without_answering_it_is_not_silent() -> None:
-    t = Transcript()
-    first, second = t.form_world(2)
-    ticket = ask(t, first)
-    t.advance_to(1.8)
-    answer_probes(t, first, inside())
-    t.send(second, Heartbeat(0, (outside(6),)))
-    t.advance_to(DUE)
-    assert only(t, ticket).state == "busy"
-
-
-def test_who_was_lost_or_has_left_is_absent_even_if_it_had_begun_the_call() -> None:
-    t = Transcript()
-    first, second, third = t.form_world(3)
-    t.send(second, Heartbeat(0, (inside(),)))
-    t.break_session(second)
-    t.send(third, Leave((inside(),), "KeyError: x"))
-    ticket = ask(t, first)
-    t.advance_to(1.7)
-    answer_probes(t, first, inside())
-    t.advance_to(DUE)
-    assert absent(t, ticket) == [(1, "dead"), (2, "left")]
-    texts = [one.text for one in verdict(t, ticket).absent]
-    assert texts == [
-        "rank 1 (host host2, pid 1002) is dead: its session broke; exit status unknown",
-        "rank 2 (host host3, pid 1003) has left the job because of 'KeyError: x'",
-    ]
-
-
-def test_who_has_ended_the_call_and_left_is_not_absent() -> None:
-    t = Transcript()
-    first, second, _ = t.form_world(3)
-    t.send(second, Leave((outside(7),)))
-    ticket = ask(t, first)
-    t.advance_to(1.7)
-    answer_probes(t, first, inside())
-    t.advance_to(LATEST)
-    assert absent(t, ticket) == [(2, "paused")]
-
-
 def test_in_a_world_that_has_not_formed_the_others_never_joined() -> None:
     t = Transcript()
     ticket = ask(t, t.join(0, 2))
     t.advance_to(LATEST)
     assert (1, "never joined") in absent(t, ticket)
-
-
-def test_only_ranks_of_the_group_are_judged() -> None:
-    t = Transcript()
-    first, second, _ = t.form_world(3)
-    t.send(first, OpenGroup("world", (0, 1)))
-    ticket = ask(t, first)
-    t.advance_to(1.7)
-    answer_probes(t, first, inside())
-    answer_probes(t, second, outside(6))
-    t.advance_to(DUE)
-    assert absent(t, ticket) == [(1, "busy")]
-
-
-def test_who_has_begun_the_call_and_is_silent_is_named_where_all_have_begun_it() -> None:
-    t = Transcript()
-    first, second, third = t.form_world(3)
-    t.send(second, Heartbeat(0, (inside(),)))
-    ticket = ask(t, first, waiting_on=(2,))
-    t.advance_to(1.7)
-    answer_probes(t, first, inside())
-    answer_probes(t, third, inside())
-    t.advance_to(LATEST)
-    assert absent(t, ticket) == [(1, "paused")]
-
-
-def test_where_all_have_arrived_those_that_the_callers_wait_for_are_slow() -> None:
-    t = Transcript()
-    first, second = t.form_world(2)
-    one = ask(t, first, waiting_on=(1,))
-    t.advance_to(1.7)
-    for session in (first, second):
-        answer_probes(t, session, inside())
-    t.advance_to(DUE)
-    found = only(t, one)
-    assert (found.rank, found.state) == (1, "slow")
-    assert found.text == (
-        "rank 1 (host host2, pid 1002) is slow: it is in all_reduce #7 and answers, but what "
-        "rank 0 needs of it has not arrived"
-    )
 
 
 def test_where_all_have_arrived_and_nobody_says_for_whom_it_waits_nobody_is_absent() -> None:
@@ -307,18 +179,6 @@ def test_only_members_may_ask() -> None:
     assert t.outcomes[ask(t, first)].status is Status.ABORTED
 
 
-def test_whose_session_breaks_after_its_answer_is_dead() -> None:
-    t = Transcript()
-    first, second = t.form_world(2)
-    ticket = ask(t, first)
-    t.advance_to(1.7)
-    answer_probes(t, first, inside())
-    answer_probes(t, second, outside(6))
-    t.break_session(second)
-    t.advance_to(LATEST)
-    assert absent(t, ticket) == [(1, "dead")]
-
-
 def test_a_probe_that_another_call_has_just_caused_makes_nobody_silent() -> None:
     t = Transcript()
     first, second = t.form_world(2)
@@ -375,38 +235,6 @@ def test_who_does_not_answer_pings_is_unreachable_though_it_answers_the_coordina
     assert "unreachable for rank 0 (host host1, pid 1001): pings are unanswered" in (
         only(t, tickets[0]).text
     )
-
-
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_of_two_that_do_not_reach_each_other_who_has_not_come_is_named_not_who_is_ahead(
-    ahead: int,
-) -> None:
-    t = Transcript()
-    sessions = t.form_world(3)
-    behind = 1 - ahead
-    ticket = ask(t, sessions[ahead], waiting_on=(behind,))
-    t.advance_to(1.7)
-    answer_probes(t, sessions[ahead], replace(inside(), unanswered_pings=(behind,)))
-    answer_probes(t, sessions[behind], replace(inside(6, "broadcast"), unanswered_pings=(ahead,)))
-    answer_probes(t, sessions[2], inside())
-    t.advance_to(DUE)
-    assert absent(t, ticket) == [(behind, "unreachable")]
-    assert f"is unreachable for rank {ahead} " in only(t, ticket).text
-
-
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_of_two_that_do_not_reach_each_other_who_has_ended_the_call_is_named_to_the_other(
-    ahead: int,
-) -> None:
-    t = Transcript()
-    sessions = t.form_world(2)
-    behind = 1 - ahead
-    t.send(sessions[ahead], Heartbeat(0, (replace(inside(8), unanswered_pings=(behind,)),)))
-    ticket = ask(t, sessions[behind], waiting_on=(ahead,))
-    t.advance_to(1.7)
-    answer_probes(t, sessions[behind], replace(inside(), unanswered_pings=(ahead,)))
-    t.advance_to(DUE)
-    assert absent(t, ticket) == [(ahead, "unreachable")]
 
 
 def test_who_comes_after_the_others_have_given_a_call_up_is_told_that_it_came_too_late() -> None:
@@ -468,21 +296,6 @@ def test_what_is_kept_of_past_verdicts_is_bounded_and_ends_with_its_group() -> N
         t.send(session, Heartbeat(0, (waiting(69),)))
     t.advance_to(t.now + 10.0)
     assert told(69, second) == [(0, "slow")]
-
-
-@pytest.mark.parametrize("silent", [0, 1])
-def test_who_is_paused_is_not_called_unreachable_for_the_pings_it_leaves_unanswered(
-    silent: int,
-) -> None:
-    t = Transcript()
-    sessions = t.form_world(2)
-    asker = sessions[1 - silent]
-    ticket = ask(t, asker, waiting_on=(silent,))
-    t.advance_to(1.7)
-    answer_probes(t, asker, replace(inside(), unanswered_pings=(silent,)))
-    t.advance_to(LATEST)
-    assert absent(t, ticket) == [(silent, "paused")]
-    assert t.read_pushed(sessions[silent])
 
 
 def test_what_was_seen_of_a_process_is_forgotten_when_it_is_heard_again() -> None:
