@@ -1,6 +1,6 @@
-"""Random calls on real ranks, some late, cancelled or unlike: what ends well is right to the bit,
+"""Random calls on real ranks, some late, cancelled or mismatched.
 
-and what says that outputs are untouched is right as well.
+Successful calls are right to the bit, and outputs reported as untouched are untouched.
 """
 
 import pytest

@@ -25,7 +25,7 @@ STEPS, BATCH, FEATURES = 10, 8, 32
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of ten steps."""
+    """The result of ten training steps."""
 
     backend: str
     """Of the default group, as the framework made it."""
@@ -67,7 +67,7 @@ def digest(model: nn.Module) -> str:
 
 
 def tell(losses: list[float], weights: str, began: float) -> None:
-    """Print on rank 0 what came of the training."""
+    """Print the training's result on rank 0."""
     if dist.get_rank() == 0:
         made = Trained(dist.get_backend(), losses, weights, time.perf_counter() - began)
         print(json.dumps(asdict(made)), flush=True)
@@ -114,7 +114,7 @@ def lightning_forks() -> Train:
 
 
 def _use_a_world() -> None:
-    """Leave behind what a program that has computed with others before has left."""
+    """Leave the traces of an earlier world in this process."""
     import numpy as np
 
     import allhands as ah

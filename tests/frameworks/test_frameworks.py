@@ -21,7 +21,7 @@ ALONE = ("lightning_forks",)
 
 
 def trained(framework: str, backend: str, tmp_path: Path) -> dict[str, Any]:
-    """Return what rank 0 of two says."""
+    """Return the result printed by rank 0 of two."""
     kept = {name: value for name, value in os.environ.items() if "ALLHANDS" not in name}
     kept["XDG_RUNTIME_DIR"] = str(tmp_path)
     launch = (sys.executable, "-m", "allhands.cli.main", "run", "-n", "2")

@@ -1,4 +1,4 @@
-"""`allhands run` where a rank fails: who is blamed, what is heard first, how the launch ends."""
+"""`allhands run` with a failing rank: the blamed rank, the order of output, the end."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`allhands run` and signals: who is told of them, and that no process is left."""
+"""`allhands run` and signals: the processes notified, and that none is left."""
 
 import os
 import signal

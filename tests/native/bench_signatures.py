@@ -1,4 +1,4 @@
-"""What signatures cost over shared memory: two builds of the core, with and without, in turns.
+"""Cost of signatures over shared memory: builds of the core with and without, in turns.
 
     python tests/native/bench_signatures.py [RANKS [SECONDS [OPERATION:BYTES,...]]]
 

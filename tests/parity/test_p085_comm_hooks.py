@@ -223,7 +223,7 @@ def test_p086_future_that_nobody_completes_is_given_up(monkeypatch: pytest.Monke
 
 
 def test_p086_failing_hook_ends_the_step_and_leaves_the_gradients():
-    """What was launched before it has ended; the next step is a step like any other."""
+    """Collectives launched before have ended; the next step works."""
     has_failed = threading.Event()
 
     def body(rank: int) -> None:

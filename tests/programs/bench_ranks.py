@@ -51,7 +51,7 @@ CALLS: dict[str, Callable[[Array], object]] = {
 
 
 class _Alone:
-    """A world of one: what it is given is the sum."""
+    """A world of one rank: the input is the sum."""
 
     rank, size = 0, 1
 

@@ -1,4 +1,4 @@
-"""Ranks that launchers start, which need no collective for what they show.
+"""Ranks started by launchers, mostly without collectives.
 
 This is a script: its first argument names a function, the others are for that.
 """

@@ -1,4 +1,4 @@
-"""Ranks that are silent, or befallen by a fault, and what the others are told of them."""
+"""Silent ranks, ranks with a fault, and the news received by other ranks."""
 
 import ctypes
 import logging
@@ -12,7 +12,7 @@ from programs.protocol import failure, hear, tell
 
 
 class _Warnings(logging.Handler):
-    """Tells of each warning that names who is silent."""
+    """Log handler that reports each warning about silent ranks."""
 
     def emit(self, record: logging.LogRecord) -> None:
         told = getattr(record, "allhands", {})
@@ -48,7 +48,7 @@ def call_once_more(is_first: bool) -> None:
 
 
 def suffer(window: float, length: int, timeout: float) -> None:
-    """Let rank 2 do what it is told to, while the others are in a call."""
+    """Let rank 2 obey the test while the other ranks are in a call."""
     ah.init_process_group(timeout=30, heartbeat_window=window or None)
     x = np.ones(length)
     pair = ah.new_group([1, 2])

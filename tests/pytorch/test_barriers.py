@@ -1,4 +1,4 @@
-"""Barriers that say who does not come."""
+"""Barriers whose errors name the missing ranks."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What gathers, scatters and exchanges of tensors give, in c10d's forms, on every rank."""
+"""Results of gathers, scatters and exchanges of tensors, in c10d's forms, on every rank."""
 
 from collections.abc import Callable
 from typing import Any

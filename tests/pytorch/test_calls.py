@@ -1,4 +1,4 @@
-"""What calls take beside tensors, and what they give back to wait with: ReduceOp and Work."""
+"""Arguments beside tensors, and returned handles: ReduceOp and Work."""
 
 import copy
 import pickle

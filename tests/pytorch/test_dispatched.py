@@ -18,7 +18,7 @@ BACKENDS = ("allhands", "gloo")
 
 
 def on_both(size: int, body: Any) -> tuple[list[Any], list[Any]]:
-    """Return what the body returns over each backend, by rank."""
+    """Return the body's results over each backend, by rank."""
     mine, theirs = (run_ranks(size, body, backend=backend) for backend in BACKENDS)
     return mine, theirs
 

@@ -1,4 +1,4 @@
-"""What PyTorch's profilers see of calls."""
+"""Events of calls in PyTorch's profilers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What calls raise that fail: classes and verdicts, in Python and through PyTorch's C++."""
+"""Errors of failed calls: classes and verdicts, in Python and through PyTorch's C++."""
 
 import os
 import pickle

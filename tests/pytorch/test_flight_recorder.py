@@ -20,7 +20,7 @@ from support.torch.ranks import on_ranks, run_ranks
 
 
 def read(folder: Path) -> Any:
-    """Return what PyTorch's tool makes of the dumps of all ranks."""
+    """Return the output of PyTorch's tool for the dumps of all ranks."""
     arguments: argparse.Namespace = JobConfig().parse_args([str(folder)])
     details, version = read_dir(arguments)
     return build_db(details, arguments, version)

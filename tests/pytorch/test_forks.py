@@ -138,7 +138,7 @@ def test_ranks_are_forked_by_a_process_that_holds_a_store(rank: int) -> None:
 
 
 def _in_child(body: Any) -> str:
-    """Run it in a forked child; return what it gives, as text."""
+    """Run a function in a forked child; return its result as text."""
     with tempfile.NamedTemporaryFile() as told:
         if not (pid := os.fork()):
             status = 1

@@ -1,4 +1,4 @@
-"""Groups of some ranks through torch.distributed: who is in them, their names, their numbers."""
+"""Groups of some ranks through torch.distributed: members, names, rank numbers."""
 
 import contextlib
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def total(group: Any = None) -> float:
 
 
 def _calls(group: Any) -> dict[str, Callable[[], Any]]:
-    """Return calls by what PyTorch names them when it warns."""
+    """Return calls by their names in PyTorch's warnings."""
     x = torch.ones(2)
     return {
         "all_reduce": lambda: dist.all_reduce(x, group=group),
@@ -151,7 +151,7 @@ def _number(group: Any) -> int:
 
 
 def _numbers(group: Any, through: Any) -> list[int]:
-    """Return what every rank says of its number of calls, told on another group."""
+    """Return every rank's count of calls, gathered on another group."""
     told = [torch.zeros((), dtype=torch.int64) for _ in range(dist.get_world_size(through))]
     dist.all_gather(told, torch.tensor(_number(group)), group=through)
     return [int(one) for one in told]

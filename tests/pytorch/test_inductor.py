@@ -19,7 +19,7 @@ SIZE = 4
 
 
 def _all_of_them(x: Any, swapped: Any, part: Any) -> Any:
-    """Return what every functional collective makes of 16 numbers, on the world and on a part."""
+    """Return the results of every functional collective on 16 numbers, in two groups."""
     world = dist.group.WORLD
     whole = funcol.all_gather_tensor(x * 2, 0, world)
     share = funcol.reduce_scatter_tensor(whole + 1, "sum", 0, world)

@@ -267,7 +267,7 @@ def test_what_is_written_may_be_a_part_of_what_is_read(rank: int) -> None:
 
 @on_ranks(SIZE)
 def test_a_buffer_may_be_dropped_while_its_call_runs(rank: int) -> None:
-    """The call holds it, and what it was copied to."""
+    """The call holds the buffer and its staged copy."""
     whole = torch.zeros(1000, 2)
     works = []
     for _ in range(50):

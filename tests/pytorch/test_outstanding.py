@@ -1,4 +1,4 @@
-"""Many calls begun before the first is waited for: each gives what it should, in their order."""
+"""Many calls begun before the first wait: right results, in call order."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ Begin = Callable[[int], tuple[Any, Callable[[], None]]]
 
 
 def ended(begin: Begin) -> None:
-    """Begin all calls, each with a work or a future and what must hold when that has ended."""
+    """Begin all calls; check each call's condition after its work or future has ended."""
     begun = [begin(at) for at in range(CALLS)]
     for work, check in begun:
         work.wait()

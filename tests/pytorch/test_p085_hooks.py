@@ -98,7 +98,7 @@ def test_p117_bfloat16_and_quantisation_average_as_well_as_they_can(rank: int) -
 
 
 def test_p117_hooks_that_call_on_do_so_in_one_order_on_all_ranks():
-    """With many buckets: what their callbacks call would be in another order on each rank."""
+    """With many buckets, whose callbacks would otherwise call in different orders by rank."""
 
     def body(rank: int) -> list[float]:
         model = parallel(bucket_cap_mb=SMALL)
@@ -133,7 +133,7 @@ def test_p085_a_hook_may_call_on_in_callbacks_and_wait_there(rank: int) -> None:
 
 @on_ranks(2)
 def test_p085_what_follows_runs_for_one_bucket_at_a_time_and_in_their_order(rank: int) -> None:
-    """Hooks share what they keep between buckets without a lock, as ZeRO's with its steps."""
+    """Hooks share state between buckets without a lock, as ZeRO's with its steps."""
     model = parallel(bucket_cap_mb=SMALL / 10)
     works: list[Any] = []
     order: list[int] = []

@@ -1,4 +1,4 @@
-"""PyTorch's Reducer over a process group of ours, and what DDP does besides averaging."""
+"""PyTorch's Reducer over a process group of allhands, and DDP's further calls."""
 
 from collections import OrderedDict
 from collections.abc import Iterable

@@ -75,7 +75,7 @@ class Summing(Joinable):
 
 
 def summed(rank: int, joinables: list[Summing], count: int, inputs: int, **options: Any) -> int:
-    """Return what all calls of a rank that has so many inputs have summed up."""
+    """Return the sum of all calls of a rank with that many inputs."""
     total = 0
     with Join(joinables, count=count, **options):
         for _ in range(inputs):

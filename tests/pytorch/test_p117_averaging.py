@@ -1,4 +1,4 @@
-"""Models that are averaged now and then, and what else surrounds data-parallel training."""
+"""Periodic model averaging, and other companions of data-parallel training."""
 
 from typing import Any
 

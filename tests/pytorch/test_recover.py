@@ -1,4 +1,4 @@
-"""Going on after a loss: a new default group, what becomes of the others, and who must come."""
+"""Recovery after a loss: a new default group, the other groups, and the ranks required."""
 
 import importlib
 import os
@@ -35,7 +35,7 @@ def total(group: Any = None) -> float:
 
 
 def lose() -> ah.PeerFailed:
-    """Return what a call raises that a lost rank was to take part in."""
+    """Return the error of a call that needs a lost rank."""
     with pytest.raises(ah.PeerFailed) as it:
         dist.barrier()
     return it.value
@@ -70,7 +70,7 @@ def test_the_ranks_that_are_left_go_on_as_the_default_group() -> None:
 
 
 def test_ranks_that_call_elsewhere_are_released_and_told_to_come() -> None:
-    """A rank in a call of ranks that all live hears of the loss by who goes on."""
+    """A rank in a call of living ranks learns of the loss from the recovering ranks."""
 
     def body(rank: int) -> None:
         pair = dist.new_group([1, 2])
@@ -178,7 +178,7 @@ def test_what_is_compiled_is_compiled_again_for_the_ranks_that_are_left() -> Non
 
 
 def test_a_loss_met_by_a_backward_pass_is_told_by_failure() -> None:
-    """C++ gives the text of what went wrong, not its class: `failure()` has both."""
+    """C++ keeps an error's text, not its class: `failure()` has both."""
 
     def body(rank: int) -> None:
         model = torch.nn.Linear(2, 1)

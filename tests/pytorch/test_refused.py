@@ -1,4 +1,4 @@
-"""What calls on whole tensors refuse: see `support.torch.refusals`."""
+"""Refusals of calls on whole tensors: see `support.torch.refusals`."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""What calls on lists of tensors refuse: see `support.torch.refusals`."""
+"""Refusals of calls on lists of tensors: see `support.torch.refusals`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -99,7 +99,7 @@ def test_p013_reduce_refuses_what_does_not_fit() -> None:
 
 
 def _calls(operation: str) -> Callable[[Any, Any, Any, int], Any]:
-    """Return a call of gather or scatter with what is alone and what is a list, and the root."""
+    """Return a gather or scatter call, with its single tensor, its list and its root."""
 
     def gather(pg: Any, alone: Any, each: Any, root: int) -> Any:
         return pg.gather(each, alone, options(dist.GatherOptions, rootRank=root))

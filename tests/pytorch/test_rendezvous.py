@@ -36,7 +36,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def known(daemon: DaemonProcess) -> dict[str, str]:
-    """What the ranks find in their environment to reach the daemon."""
+    """Return the ranks' environment variables for the daemon."""
     return {"XDG_RUNTIME_DIR": daemon.environ["XDG_RUNTIME_DIR"]}
 
 
@@ -51,7 +51,7 @@ def _sum(rank: int) -> float:
 
 
 def _by_url(url: str, world_size: int) -> Callable[[int], Any]:
-    """Meet at a URL, with ranks, and say what came of it."""
+    """Join by a URL with ranks; return the outcome."""
 
     def body(rank: int) -> Any:
         dist.init_process_group("allhands", init_method=url, rank=rank, world_size=world_size)

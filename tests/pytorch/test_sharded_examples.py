@@ -1,4 +1,4 @@
-"""The examples of sharded programs: what they print is true, and as over Gloo."""
+"""The examples of sharded programs: their output is true, and equal over Gloo."""
 
 import runpy
 import tempfile
@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"
 
 
 def example(name: str) -> dict[str, Any]:
-    """Return what an example defines."""
+    """Return the definitions of an example."""
     return runpy.run_path(str(EXAMPLES / f"{name}.py"))
 
 

@@ -24,7 +24,7 @@ def _in_a_process(body: Callable[[], Any]) -> Any:
 
 
 def _outcome(call: Callable[[], Any]) -> Any:
-    """Return what a call gives, of an error its class."""
+    """Return a call's result, or the class of its error."""
     try:
         return call()
     except Exception as error:
@@ -32,7 +32,7 @@ def _outcome(call: Callable[[], Any]) -> Any:
 
 
 def _told(store: Any, raw: bool) -> Iterator[Any]:
-    """Do everything with a store, and give what it answers."""
+    """Call every method of a store; return the results."""
     store.set_timeout(timedelta(seconds=5))
     store.set("text", "grüße")
     store.set("bytes", b"\x00\xff")

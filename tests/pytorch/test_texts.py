@@ -1,4 +1,4 @@
-"""Failures say what programs for PyTorch look for, and what this package knows besides."""
+"""Error texts: the words that PyTorch programs search for, and the verdicts."""
 
 from datetime import timedelta
 

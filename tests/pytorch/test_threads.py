@@ -108,7 +108,7 @@ class OverAWorld(MultiThreadedTestCase):
 
 
 class Works(OverAWorld):
-    """What tests below run, in processes of their own."""
+    """Bodies of the tests below, run in processes."""
 
     def test_comparing(self) -> None:
         mine = torch.full((3, 3), float(self.rank))

@@ -30,7 +30,7 @@ _QUICK = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6,joi
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """What torchrun finds: this tree, with its entry point also where it is not installed."""
+    """torchrun's environment: this tree, with its entry point even if not installed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ALLHANDS_")}
     paths = [*sys.path]
     if "allhands" not in entry_points(group="torchrun.handlers").names:
@@ -52,7 +52,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 class _Agent:
-    """A torchrun, and what it says."""
+    """A torchrun process and its output."""
 
     def __init__(self, environment: dict[str, str], *arguments: str) -> None:
         self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What broadcasts and reductions of tensors give, in c10d's forms, on every rank."""
+"""Results of broadcasts and reductions of tensors, in c10d's forms, on every rank."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Works and futures as PyTorch's C++ and threads wait for them: they end, or say what failed."""
+"""Works and futures as PyTorch's C++ and threads wait for them: ends and errors."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What programs rely on from outside as text: public names, entry points, the shape of the wire.
+"""The public surface as text: names, entry points, the shape of the wire.
 
     make surface    # write tests/surface/*.txt anew, for changes that are meant
 
@@ -52,7 +52,7 @@ def lines(modules: tuple[str, ...]) -> Iterator[str]:
 
 
 def entry_points() -> Iterator[str]:
-    """Describe what an installation registers."""
+    """Describe the entry points of an installation."""
     for one in sorted(metadata.distribution("allhands").entry_points, key=str):
         yield f"{one.group}: {one.name} = {one.value}"
 
@@ -91,7 +91,7 @@ def _described(name: str, value: Any, indent: str) -> Iterator[str]:
 
 
 def _members(cls: Any, indent: str) -> Iterator[str]:
-    """Describe what is public in a class, whoever of its bases of ours has it."""
+    """Describe the public members of a class, including those of its bases in the package."""
     if issubclass(cls, enum.Enum):
         yield from (f"{indent}{one.name} = {_default(one.value)}" for one in cls)
         return

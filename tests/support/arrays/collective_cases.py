@@ -102,7 +102,7 @@ def folded(op: ah.ReduceOp, arrays: list[Array]) -> Array:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What the call of a rank is made of: which arrays it brings, and where they are."""
+    """The inputs of a rank's call: its arrays and their memory."""
 
     name: str
     rank: int

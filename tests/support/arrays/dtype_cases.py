@@ -200,7 +200,7 @@ class Call:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What the call of a rank is made of."""
+    """The inputs of a rank's call."""
 
     cell: Cell
     rank: int

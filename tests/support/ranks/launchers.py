@@ -1,4 +1,4 @@
-"""Launchers that tests start: `allhands run`, what it has said, and scripts for it."""
+"""Launchers started by tests: `allhands run`, its output, and scripts for it."""
 
 import inspect
 import os
@@ -34,7 +34,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @dataclass
 class Launcher:
-    """A launcher that was started, and what it has said so far."""
+    """A started launcher and its output so far."""
 
     process: subprocess.Popen[bytes]
     lines: "queue.Queue[str]" = field(default_factory=queue.Queue)
@@ -72,7 +72,7 @@ class Launcher:
         return status
 
     def output(self) -> list[str]:
-        """Return what it has printed and nobody has looked at yet."""
+        """Return the output since the last look."""
         return [self.lines.get_nowait() for _ in range(self.lines.qsize())]
 
 

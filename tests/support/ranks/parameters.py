@@ -6,7 +6,7 @@ from typing import Any
 
 
 def places(module: ModuleType, test: Callable[..., Any], given: Mapping[str, Any]) -> list[int]:
-    """Return where the arguments of a test are in each list that it is parametrized by."""
+    """Return the index of a test's arguments in each list of its parametrization."""
     return [
         next(
             at
@@ -20,7 +20,7 @@ def places(module: ModuleType, test: Callable[..., Any], given: Mapping[str, Any
 def parametrized(
     module: ModuleType, test: Callable[..., Any]
 ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-    """Yield what a test is parametrized by, and its module: names, and rows of values."""
+    """Yield the parametrization of a test and its module: names, and rows of values."""
     of_module = getattr(module, "pytestmark", [])
     marks = [*(of_module if isinstance(of_module, list) else [of_module])]
     for mark in [*marks, *getattr(test, "pytestmark", [])]:
