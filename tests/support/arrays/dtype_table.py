@@ -35,54 +35,57 @@ def table(found: dict[Cell, str]) -> str:
     movements = [
         [dtype, *(_shown(found, [one], "", dtype, notes) for one in MOVING)] for dtype in DTYPES
     ]
-    count = Counter("works" if one == WORKS else "refused" for one in found.values())
     kinds = (
         "`pair` is a structured dtype of a value and an index, `record` any other structured dtype."
     )
-    return "\n".join(
-        [
-            "# Every operation on every dtype",
-            "",
-            "Made by `make tables` from what `tests/parity/test_matrix.py` sees: each cell is run",
-            "on 2 and 3 ranks, over links and over shared memory, and compared bit by bit with",
-            "what NumPy and ml_dtypes give. A letter is a refusal: on every rank, before a byte",
-            "moves, and with every buffer as it was.",
-            "",
-            f"**{len(found)} cells: {count['works']} work, {count['refused']} are refused.**",
-            "",
-            "## Reductions",
-            "",
-            f"The same for {', '.join(f'`{one}`' for one in REDUCING[:-1])} and `{REDUCING[-1]}`.",
-            kinds,
-            "",
-            *_markdown(["dtype", *OPS], reductions),
-            "",
-            "## Scans",
-            "",
-            "The same for `scan` and `exscan`.",
-            "",
-            *_markdown(["dtype", *OPS], scans),
-            "",
-            "## Sparse arrays",
-            "",
-            "`all_reduce` of `ah.SparseArray`: what is not stored counts as zero.",
-            "",
-            *_markdown(["dtype", *OPS], sparse),
-            "",
-            "## Movements",
-            "",
-            *_markdown(["dtype", *(f"`{one}`" for one in MOVING)], movements),
-            "",
-            "## Rules",
-            "",
-            *RULES,
-            "",
-            "## Refusals",
-            "",
-            *(f"- **{letter}** {text}" for text, letter in notes.items()),
-            "",
-        ]
-    )
+    lines = [
+        *_head(found),
+        "## Reductions",
+        "",
+        f"The same for {', '.join(f'`{one}`' for one in REDUCING[:-1])} and `{REDUCING[-1]}`.",
+        kinds,
+        "",
+        *_markdown(["dtype", *OPS], reductions),
+        "",
+        "## Scans",
+        "",
+        "The same for `scan` and `exscan`.",
+        "",
+        *_markdown(["dtype", *OPS], scans),
+        "",
+        "## Sparse arrays",
+        "",
+        "`all_reduce` of `ah.SparseArray`: what is not stored counts as zero.",
+        "",
+        *_markdown(["dtype", *OPS], sparse),
+        "",
+        "## Movements",
+        "",
+        *_markdown(["dtype", *(f"`{one}`" for one in MOVING)], movements),
+        "",
+        "## Rules",
+        "",
+        *RULES,
+        "",
+        "## Refusals",
+        "",
+        *(f"- **{letter}** {text}" for text, letter in notes.items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _head(found: dict[Cell, str]) -> Iterator[str]:
+    count = Counter("works" if one == WORKS else "refused" for one in found.values())
+    yield "# Every operation on every dtype"
+    yield ""
+    yield "Made by `make tables` from what `tests/parity/test_matrix.py` sees: each cell is run"
+    yield "on 2 and 3 ranks, over links and over shared memory, and compared bit by bit with"
+    yield "what NumPy and ml_dtypes give. A letter is a refusal: on every rank, before a byte"
+    yield "moves, and with every buffer as it was."
+    yield ""
+    yield f"**{len(found)} cells: {count['works']} work, {count['refused']} are refused.**"
+    yield ""
 
 
 def _shown(
