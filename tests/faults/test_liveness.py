@@ -3,18 +3,20 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import allhands as ah
 from allhands.testing.faults import COORDINATOR, Plan, faults
+from allhands.testing.poll import poll_until
 from allhands.testing.proxy import session_through
 from programs.silent_ranks import call_once_more
 from support.ranks.forking import PATIENCE
 from support.ranks.processes import GRPC, Cluster, Process
+
+until = partial(poll_until, seconds=PATIENCE)
 
 # Longer than the window of 5 s, after which a silent rank was counted as lost.
 HELD = 7.0
@@ -98,14 +100,6 @@ def token_of(cluster: Cluster) -> str:
     [path] = Path(cluster.runtime, "allhands").glob("coordinator-*.json")
     token: str = json.loads(path.read_text())["token"]
     return token
-
-
-def until(claim: Callable[[], bool]) -> None:
-    """Poll until a claim is true."""
-    deadline = time.monotonic() + PATIENCE
-    while not claim():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.05)
 
 
 def parted(cluster: Cluster, plan: Plan, cut: set[int], backend: str) -> None:

@@ -74,10 +74,14 @@ async def test_a_blocked_call_is_told_of_again_and_again_until_it_goes_on(
         await wait_results([early, *(group.barrier(label="step 7") for group in world.groups[1:])])
         await told(caplog, "stall over", 1)
         assert "went on after" in caplog.text
-        count = len(caplog.records)
+        count, stalls = len(caplog.records), len(await told(caplog, "stall", 4))
         await world.call_on_all(lambda group: group.all_reduce(np.ones(2)))
-        await asyncio.sleep(0.05)  # would tell of calls that are over
-        assert len(caplog.records) == count
+        # Once the next call is told of, so would be calls that are over.
+        early = world.groups[0].barrier(label="step 8")
+        await told(caplog, "stall", stalls + 3)
+        later = [getattr(record, "allhands", {}) for record in caplog.records[count:]]
+        assert {one.get("label") for one in later} == {"step 8"}
+        await wait_results([early, *(group.barrier(label="step 8") for group in world.groups[1:])])
 
 
 @pytest.mark.usefixtures("hasty")
