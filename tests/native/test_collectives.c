@@ -409,100 +409,164 @@ static uint64_t digest(const buffers *all, int count) {
     return sum;
 }
 
+/* A call of one rank: what it brings, and what all of it was before. */
+typedef struct {
+    rank_state *me;
+    const plan *p;
+    ah_call *call;
+    buffers *all;
+    int given;
+    uint64_t before;
+} attempt;
+
+static bool in_heap(const attempt *a) { return a->p->heap & (UINT64_C(1) << a->me->rank); }
+
+static void *own(attempt *a, int piece, size_t nbytes) {
+    return input(a->me, a->all, a->p, a->me->rank, piece, nbytes, in_heap(a));
+}
+
+static void *space(attempt *a, int of, size_t nbytes) {
+    return obtain(a->me, a->all, nbytes, a->p->shift[of], in_heap(a));
+}
+
+static void *brought(attempt *a, int rank, int piece, size_t nbytes) {
+    return input(a->me, a->all, a->p, rank, piece, nbytes, false);
+}
+
+static void own_pieces(attempt *a, void **ins) {
+    for (int r = 0; r < a->me->world->size; r++) ins[r] = own(a, r, a->p->nbytes);
+}
+
+/* Note what is there before the call: none of it may be another if the call fails early. */
+static void remember(attempt *a) {
+    a->given = a->all->count;
+    a->before = digest(a->all, a->given);
+}
+
+static size_t elements(const plan *p) { return p->nbytes / ah_type_size(p->type); }
+
+static ah_status try_all_reduce(attempt *a) {
+    const plan *p = a->p;
+    void *in = own(a, 0, p->nbytes);
+    remember(a);
+    ah_status status = ah_all_reduce(a->me->comm, a->call, p->op, p->type, in, elements(p));
+    if (status == AH_OK) expect(a->me, p, in, folded(a->me, a->all, p, 0), p->nbytes, "all_reduce");
+    return status;
+}
+
+static ah_status try_reduce(attempt *a) {
+    const plan *p = a->p;
+    const int rank = a->me->rank;
+    void *in = own(a, 0, p->nbytes);
+    void *out = rank != p->root ? NULL : p->in_place ? in : space(a, rank, p->nbytes);
+    remember(a);
+    ah_status status =
+        ah_reduce(a->me->comm, a->call, p->op, p->type, in, out, elements(p), p->root);
+    if (status == AH_OK && rank == p->root)
+        expect(a->me, p, out, folded(a->me, a->all, p, 0), p->nbytes, "reduce");
+    if (in != out) expect(a->me, p, in, brought(a, rank, 0, p->nbytes), p->nbytes, "input");
+    return status;
+}
+
+static ah_status try_reduce_scatter(attempt *a) {
+    const plan *p = a->p;
+    const int rank = a->me->rank;
+    void *ins[AH_MAX_RANKS];
+    own_pieces(a, ins);
+    void *out = p->in_place ? ins[rank] : space(a, rank, p->nbytes);
+    remember(a);
+    ah_status status = ah_reduce_scatter(a->me->comm, a->call, p->op, p->type,
+                                         (const void *const *)ins, out, elements(p));
+    if (status == AH_OK)
+        expect(a->me, p, out, folded(a->me, a->all, p, rank), p->nbytes, "reduce_scatter");
+    for (int r = 0; r < a->me->world->size; r++)
+        if (ins[r] != out)
+            expect(a->me, p, ins[r], brought(a, rank, r, p->nbytes), p->nbytes, "input");
+    return status;
+}
+
+static ah_status try_broadcast(attempt *a) {
+    const plan *p = a->p;
+    void *in = own(a, 0, p->nbytes);
+    remember(a);
+    ah_status status = ah_broadcast(a->me->comm, a->call, in, p->nbytes, p->root);
+    if (status == AH_OK || a->me->rank == p->root)
+        expect(a->me, p, in, brought(a, p->root, 0, p->nbytes), p->nbytes, "broadcast");
+    return status;
+}
+
+static ah_status try_gather(attempt *a) {
+    const plan *p = a->p;
+    const int rank = a->me->rank, size = a->me->world->size;
+    void *outs[AH_MAX_RANKS];
+    void *in = own(a, 0, p->nbytes);
+    for (int r = 0; r < size; r++) outs[r] = r == rank && p->in_place ? in : space(a, r, p->nbytes);
+    remember(a);
+    const bool gets = p->operation == ALL_GATHER || rank == p->root;
+    ah_status status =
+        p->operation == GATHER
+            ? ah_gather(a->me->comm, a->call, in, gets ? outs : NULL, p->nbytes, p->root)
+            : ah_all_gather(a->me->comm, a->call, in, outs, p->nbytes);
+    if (status == AH_OK && gets)
+        for (int r = 0; r < size; r++)
+            expect(a->me, p, outs[r], brought(a, r, 0, p->nbytes), p->nbytes, "gather");
+    return status;
+}
+
+static ah_status try_scatter(attempt *a) {
+    const plan *p = a->p;
+    const int rank = a->me->rank;
+    void *ins[AH_MAX_RANKS];
+    own_pieces(a, ins);
+    void *out = p->in_place ? ins[rank] : space(a, rank, p->nbytes);
+    remember(a);
+    const void *const *given = rank == p->root ? (const void *const *)ins : NULL;
+    ah_status status = ah_scatter(a->me->comm, a->call, given, out, p->nbytes, p->root);
+    if (status == AH_OK)
+        expect(a->me, p, out, brought(a, p->root, rank, p->nbytes), p->nbytes, "scatter");
+    return status;
+}
+
+static ah_status try_all_to_all(attempt *a) {
+    const plan *p = a->p;
+    const int rank = a->me->rank, size = a->me->world->size;
+    void *ins[AH_MAX_RANKS], *outs[AH_MAX_RANKS];
+    size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS];
+    for (int r = 0; r < size; r++) {
+        send[r] = p->pairs[rank][r];
+        recv[r] = p->pairs[r][rank];
+        ins[r] = own(a, r, send[r]);
+        outs[r] = space(a, r, recv[r]);
+    }
+    remember(a);
+    ah_status status =
+        ah_all_to_all(a->me->comm, a->call, (const void *const *)ins, send, outs, recv);
+    if (status == AH_OK)
+        for (int r = 0; r < size; r++)
+            expect(a->me, p, outs[r], brought(a, r, rank, recv[r]), recv[r], "all_to_all");
+    return status;
+}
+
+static ah_status try_operation(attempt *a) {
+    switch (a->p->operation) {
+    case BARRIER: return ah_barrier(a->me->comm, a->call);
+    case ALL_REDUCE: return try_all_reduce(a);
+    case REDUCE: return try_reduce(a);
+    case REDUCE_SCATTER: return try_reduce_scatter(a);
+    case BROADCAST: return try_broadcast(a);
+    case GATHER:
+    case ALL_GATHER: return try_gather(a);
+    case SCATTER: return try_scatter(a);
+    case ALL_TO_ALL: return try_all_to_all(a);
+    default: abort();
+    }
+}
+
 static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
     static _Thread_local buffers all;
-    uint64_t before = 0;
-    int given = 0;
-    const world *w = me->world;
-    const int rank = me->rank, size = w->size;
-    const size_t nbytes = p->nbytes;
-    const bool in_heap = p->heap & (UINT64_C(1) << rank);
-    const size_t count = nbytes / ah_type_size(p->type);
-    void *in = NULL, *out = NULL, *ins[AH_MAX_RANKS], *outs[AH_MAX_RANKS];
-    ah_status status = AH_OK;
-    bool good;
-#define GOOD (good = status == AH_OK)
-#define BEFORE (given = all.count, before = digest(&all, given))
-    switch (p->operation) {
-    case BARRIER: status = ah_barrier(me->comm, call); break;
-    case ALL_REDUCE:
-        in = input(me, &all, p, rank, 0, nbytes, in_heap);
-        BEFORE;
-        status = ah_all_reduce(me->comm, call, p->op, p->type, in, count);
-        if (GOOD) expect(me, p, in, folded(me, &all, p, 0), nbytes, "all_reduce");
-        break;
-    case REDUCE:
-        in = input(me, &all, p, rank, 0, nbytes, in_heap);
-        out = rank != p->root ? NULL
-              : p->in_place   ? in
-                              : obtain(me, &all, nbytes, p->shift[rank], in_heap);
-        BEFORE;
-        status = ah_reduce(me->comm, call, p->op, p->type, in, out, count, p->root);
-        if (GOOD && rank == p->root) expect(me, p, out, folded(me, &all, p, 0), nbytes, "reduce");
-        if (in != out)
-            expect(me, p, in, input(me, &all, p, rank, 0, nbytes, false), nbytes, "input");
-        break;
-    case REDUCE_SCATTER:
-        for (int r = 0; r < size; r++) ins[r] = input(me, &all, p, rank, r, nbytes, in_heap);
-        out = p->in_place ? ins[rank] : obtain(me, &all, nbytes, p->shift[rank], in_heap);
-        BEFORE;
-        status =
-            ah_reduce_scatter(me->comm, call, p->op, p->type, (const void *const *)ins, out, count);
-        if (GOOD) expect(me, p, out, folded(me, &all, p, rank), nbytes, "reduce_scatter");
-        for (int r = 0; r < size; r++)
-            if (ins[r] != out)
-                expect(me, p, ins[r], input(me, &all, p, rank, r, nbytes, false), nbytes, "input");
-        break;
-    case BROADCAST:
-        in = input(me, &all, p, rank, 0, nbytes, in_heap);
-        BEFORE;
-        status = ah_broadcast(me->comm, call, in, nbytes, p->root);
-        if (GOOD || rank == p->root)
-            expect(me, p, in, input(me, &all, p, p->root, 0, nbytes, false), nbytes, "broadcast");
-        break;
-    case GATHER:
-    case ALL_GATHER:
-        in = input(me, &all, p, rank, 0, nbytes, in_heap);
-        for (int r = 0; r < size; r++)
-            outs[r] =
-                r == rank && p->in_place ? in : obtain(me, &all, nbytes, p->shift[r], in_heap);
-        BEFORE;
-        if (p->operation == GATHER)
-            status = ah_gather(me->comm, call, in, rank == p->root ? outs : NULL, nbytes, p->root);
-        else
-            status = ah_all_gather(me->comm, call, in, outs, nbytes);
-        if (GOOD && (p->operation == ALL_GATHER || rank == p->root))
-            for (int r = 0; r < size; r++)
-                expect(me, p, outs[r], input(me, &all, p, r, 0, nbytes, false), nbytes, "gather");
-        break;
-    case SCATTER:
-        for (int r = 0; r < size; r++) ins[r] = input(me, &all, p, rank, r, nbytes, in_heap);
-        out = p->in_place ? ins[rank] : obtain(me, &all, nbytes, p->shift[rank], in_heap);
-        BEFORE;
-        status = ah_scatter(me->comm, call, rank == p->root ? (const void *const *)ins : NULL, out,
-                            nbytes, p->root);
-        if (GOOD)
-            expect(me, p, out, input(me, &all, p, p->root, rank, nbytes, false), nbytes, "scatter");
-        break;
-    case ALL_TO_ALL: {
-        size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS];
-        for (int r = 0; r < size; r++) {
-            send[r] = p->pairs[rank][r];
-            recv[r] = p->pairs[r][rank];
-            ins[r] = input(me, &all, p, rank, r, send[r], in_heap);
-            outs[r] = obtain(me, &all, recv[r], p->shift[r], in_heap);
-        }
-        BEFORE;
-        status = ah_all_to_all(me->comm, call, (const void *const *)ins, send, outs, recv);
-        if (GOOD)
-            for (int r = 0; r < size; r++)
-                expect(me, p, outs[r], input(me, &all, p, r, rank, recv[r], false), recv[r],
-                       "all_to_all");
-        break;
-    }
-    }
-    if (status != AH_OK && !call->all_arrived) CHECK(me, before == digest(&all, given));
-    (void)good;
+    attempt a = {.me = me, .p = p, .call = call, .all = &all};
+    ah_status status = try_operation(&a);
+    if (status != AH_OK && !call->all_arrived) CHECK(me, a.before == digest(&all, a.given));
     release_all(me, &all);
     check_hooks(me);
     return status;
@@ -1067,6 +1131,91 @@ static void wrong_process(rank_state *me) {
 
 static const ah_limits tight_limits = {.slot_max = 256, .chunk = 1024, .attach_min = SIZE_MAX};
 
+/* A run of random calls: how arrays lie and move, and what goes wrong. */
+typedef struct {
+    const char *name;
+    program run;
+    const ah_limits *limits;
+    bool staged, attach, heaps, gaps;
+    int fewer; /* rounds are divided by it */
+} random_run;
+
+static void run_random(const world *base, const random_run *runs, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        world w = *base;
+        w.staged = runs[i].staged;
+        w.attach = runs[i].attach;
+        w.heaps = runs[i].heaps;
+        w.gaps = runs[i].gaps;
+        w.limits = *runs[i].limits;
+        w.rounds = base->rounds / (runs[i].fewer ? runs[i].fewer : 1);
+        run_world(runs[i].name, &w, runs[i].run);
+    }
+}
+
+static void run_size(int size, bool forks, int rounds, uint64_t seed) {
+    ah_limits attaching = tight_limits;
+    attaching.attach_min = 700;
+    const ah_limits *const tight = &tight_limits, *const attach = &attaching;
+    const ah_limits odd = {.slot_max = 100, .chunk = 333, .attach_min = SIZE_MAX};
+    const ah_limits real = {.slot_max = 8192, .chunk = 65536, .attach_min = 65536};
+    const random_run well[] = {
+        {"staged", random_calls, tight, .staged = false},
+        {"staged, most of all", random_calls, tight, .staged = true},
+        {"odd limits", random_calls, &odd, .staged = false},
+        {"attached", random_calls, attach, .attach = true},
+        {"attached, heaps", random_calls, attach, .attach = true, .heaps = true},
+        {"heaps", random_calls, tight, .heaps = true},
+        {"heaps, most of all staged", random_calls, tight, .heaps = true, .staged = true},
+        {"large", random_calls, &real, .heaps = true, .fewer = 10},
+        {"large, attached", random_calls, &real, .heaps = true, .attach = true, .fewer = 10},
+    };
+    const random_run troubled[] = {
+        {"gaps", random_calls, attach, .attach = true, .heaps = true, .gaps = true},
+        {"gaps, troubled", troubled_calls, attach, .attach = true, .heaps = true, .gaps = true},
+        {"troubled", troubled_calls, attach, .staged = false},
+        {"troubled, most of all staged", troubled_calls, attach, .staged = true},
+        {"troubled, attached", troubled_calls, attach, .attach = true},
+        {"troubled, heaps", troubled_calls, attach, .attach = true, .heaps = true},
+    };
+    world w = {.size = size,
+               .forks = forks,
+               .limits = attaching,
+               .attach = true,
+               .heaps = true,
+               .seed = seed * 100 + (uint64_t)size,
+               .rounds = rounds};
+    run_random(&w, well, sizeof well / sizeof *well);
+    if (size < 2) return;
+    run_random(&w, troubled, sizeof troubled / sizeof *troubled);
+    for (int k = 0; forks && k < 5; k++) {
+        w.seed += 17;
+        run_world("killed", &w, killed_peer);
+    }
+}
+
+static void run_scenarios(bool forks, bool heaps, uint64_t seed) {
+    world two = {.size = 2, .forks = forks, .limits = tight_limits, .heaps = heaps, .seed = seed};
+    world three = two;
+    three.size = 3;
+    run_world("late rank", &two, late_rank);
+    run_world("far ahead", &two, far_ahead);
+    run_world("one way ahead", &two, one_way_ahead);
+    run_world("given up staging", &three, given_up_staging);
+    run_world("mismatches", &three, mismatches);
+    run_world("mismatch without all", &three, mismatch_without_all);
+    run_world("rooted mismatches", &three, rooted_mismatches);
+    if (heaps) run_world("written unseen", &three, written_unseen);
+    run_world("one-way mismatches", &two, one_way_mismatches);
+    run_world("interrupts", &three, interrupts);
+    run_world("ticks", &two, ticks);
+    run_world("left behind", &two, left_behind);
+    if (forks) run_world("wrong process", &two, wrong_process);
+    two.limits = ah_default_limits(2);
+    if (forks && heaps) run_world("stopped writer", &two, stopped_writer);
+    if (forks && heaps) run_world("stopped reader", &two, stopped_reader);
+}
+
 int main(int argc, char **argv) {
     bool forks = argc > 1 && strcmp(argv[1], "forks") == 0;
     int rounds = argc > 2 ? atoi(argv[2]) : 300;
@@ -1075,82 +1224,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: %s threads|forks [rounds [seed]]\n", argv[0]);
         return 2;
     }
-    ah_limits attaching = tight_limits;
-    attaching.attach_min = 700;
-    const ah_limits odd = {.slot_max = 100, .chunk = 333, .attach_min = SIZE_MAX};
-    const ah_limits real = {.slot_max = 8192, .chunk = 65536, .attach_min = 65536};
-    for (int size = 1; size <= 7; size++) {
-        world w = {.size = size,
-                   .forks = forks,
-                   .limits = tight_limits,
-                   .seed = seed * 100 + (uint64_t)size,
-                   .rounds = rounds};
-        run_world("staged", &w, random_calls);
-        w.staged = true;
-        run_world("staged, most of all", &w, random_calls);
-        w.staged = false;
-        w.limits = odd;
-        run_world("odd limits", &w, random_calls);
-        w.limits = attaching;
-        w.attach = true;
-        run_world("attached", &w, random_calls);
-        w.heaps = true;
-        run_world("attached, heaps", &w, random_calls);
-        w.attach = false;
-        w.limits = tight_limits;
-        run_world("heaps", &w, random_calls);
-        w.staged = true;
-        run_world("heaps, most of all staged", &w, random_calls);
-        w.staged = false;
-        w.limits = real;
-        w.rounds = rounds / 10;
-        run_world("large", &w, random_calls);
-        w.attach = true;
-        run_world("large, attached", &w, random_calls);
-        if (size < 2) continue;
-        w.rounds = rounds;
-        w.limits = attaching;
-        w.gaps = true;
-        run_world("gaps", &w, random_calls);
-        run_world("gaps, troubled", &w, troubled_calls);
-        w.gaps = false;
-        w.attach = false;
-        w.heaps = false;
-        run_world("troubled", &w, troubled_calls);
-        w.staged = true;
-        run_world("troubled, most of all staged", &w, troubled_calls);
-        w.staged = false;
-        w.attach = true;
-        run_world("troubled, attached", &w, troubled_calls);
-        w.heaps = true;
-        run_world("troubled, heaps", &w, troubled_calls);
-        for (int k = 0; forks && k < 5; k++) {
-            w.seed += 17;
-            run_world("killed", &w, killed_peer);
-        }
-    }
-    for (int heaps = 0; heaps < 2; heaps++) {
-        world two = {
-            .size = 2, .forks = forks, .limits = tight_limits, .heaps = heaps, .seed = seed};
-        world three = two;
-        three.size = 3;
-        run_world("late rank", &two, late_rank);
-        run_world("far ahead", &two, far_ahead);
-        run_world("one way ahead", &two, one_way_ahead);
-        run_world("given up staging", &three, given_up_staging);
-        run_world("mismatches", &three, mismatches);
-        run_world("mismatch without all", &three, mismatch_without_all);
-        run_world("rooted mismatches", &three, rooted_mismatches);
-        if (heaps) run_world("written unseen", &three, written_unseen);
-        run_world("one-way mismatches", &two, one_way_mismatches);
-        run_world("interrupts", &three, interrupts);
-        run_world("ticks", &two, ticks);
-        run_world("left behind", &two, left_behind);
-        if (forks) run_world("wrong process", &two, wrong_process);
-        two.limits = ah_default_limits(2);
-        if (forks && heaps) run_world("stopped writer", &two, stopped_writer);
-        if (forks && heaps) run_world("stopped reader", &two, stopped_reader);
-    }
+    for (int size = 1; size <= 7; size++) run_size(size, forks, rounds, seed);
+    for (int heaps = 0; heaps < 2; heaps++) run_scenarios(forks, heaps, seed);
     printf("test_collectives: %s: all right\n", argv[1]);
     return 0;
 }

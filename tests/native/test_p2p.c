@@ -693,6 +693,56 @@ static void killed(rank_state *me, int thread) {
     for (int i = 0; i < 8; i++) let_go(&slots[i]);
 }
 
+static void run_traffic(const ah_p2p_limits *limits, int size, bool forks, int rounds,
+                        uint64_t seed) {
+    world w = {.size = size,
+               .forks = forks,
+               .threads = 1,
+               .limits = *limits,
+               .seed = seed * 100 + (uint64_t)size,
+               .rounds = rounds};
+    run_world("one thread", &w, random_traffic);
+    w.heaps = true;
+    w.serves = true;
+    run_world("served, heaps", &w, random_traffic);
+    w.threads = 3;
+    w.rounds = (rounds + 2) / 3;
+    run_world("threads", &w, random_traffic);
+    w.threads = 1;
+    w.rounds = 20 * rounds;
+    w.heaps = forks; /* who reads what is written meanwhile does so on purpose */
+    if (!forks) w.limits.attach_min = SIZE_MAX;
+    run_world("troubled", &w, troubled_traffic);
+    w.heaps = true;
+    w.limits = *limits;
+    for (int k = 0; forks && size > 2 && k < 5; k++) {
+        w.seed += 17;
+        run_world("killed", &w, killed);
+    }
+}
+
+static void run_scenarios(const ah_p2p_limits *limits, bool forks, bool more, uint64_t seed) {
+    world two = {.size = 2, .threads = 1, .forks = forks, .limits = *limits, .seed = seed};
+    two.heaps = two.serves = more;
+    world three = two;
+    three.size = 3;
+    run_world("unlike", &two, unlike);
+    run_world("flood", &two, flood);
+    two.limits.attach_min = 700; /* what is asked for in pieces is on its way, and lost */
+    run_world("put back", &two, put_back);
+    two.limits.attach_min = two.limits.direct_min = SIZE_MAX;
+    two.serves = false;
+    run_world("half way", &two, half_way);
+    two.serves = more;
+    two.limits = *limits;
+    two.threads = 4;
+    run_world("sleepers", &two, sleepers);
+    two.threads = 1;
+    two.serves = true;
+    run_world("unattended", &two, unattended);
+    run_world("leaving", &three, leaving);
+}
+
 int main(int argc, char **argv) {
     bool forks = argc > 1 && strcmp(argv[1], "forks") == 0;
     int rounds = argc > 2 ? atoi(argv[2]) : 30;
@@ -708,53 +758,8 @@ int main(int argc, char **argv) {
     usual.poll_interval = LONG_TIME;
     const ah_p2p_limits every[] = {usual, pieces, tight};
     for (int which = 0; which < 3; which++) {
-        for (int size = 2; size <= 4; size++) {
-            world w = {.size = size,
-                       .forks = forks,
-                       .threads = 1,
-                       .limits = every[which],
-                       .seed = seed * 100 + (uint64_t)size,
-                       .rounds = rounds};
-            run_world("one thread", &w, random_traffic);
-            w.heaps = true;
-            w.serves = true;
-            run_world("served, heaps", &w, random_traffic);
-            w.threads = 3;
-            w.rounds = (rounds + 2) / 3;
-            run_world("threads", &w, random_traffic);
-            w.threads = 1;
-            w.rounds = 20 * rounds;
-            w.heaps = forks; /* who reads what is written meanwhile does so on purpose */
-            if (!forks) w.limits.attach_min = SIZE_MAX;
-            run_world("troubled", &w, troubled_traffic);
-            w.heaps = true;
-            w.limits = every[which];
-            for (int k = 0; forks && size > 2 && k < 5; k++) {
-                w.seed += 17;
-                run_world("killed", &w, killed);
-            }
-        }
-        world two = {.size = 2, .threads = 1, .forks = forks, .limits = every[which], .seed = seed};
-        world three = two;
-        three.size = 3;
-        for (int more = 0; more < 2; more++) {
-            two.heaps = three.heaps = two.serves = three.serves = more;
-            run_world("unlike", &two, unlike);
-            run_world("flood", &two, flood);
-            two.limits.attach_min = 700; /* what is asked for in pieces is on its way, and lost */
-            run_world("put back", &two, put_back);
-            two.limits.attach_min = two.limits.direct_min = SIZE_MAX;
-            two.serves = false;
-            run_world("half way", &two, half_way);
-            two.serves = more;
-            two.limits = every[which];
-            two.threads = 4;
-            run_world("sleepers", &two, sleepers);
-            two.threads = 1;
-            two.serves = true;
-            run_world("unattended", &two, unattended);
-            run_world("leaving", &three, leaving);
-        }
+        for (int size = 2; size <= 4; size++) run_traffic(&every[which], size, forks, rounds, seed);
+        for (int more = 0; more < 2; more++) run_scenarios(&every[which], forks, more, seed);
     }
     printf("test_p2p: %s: all right\n", argv[1]);
     return 0;
