@@ -18,6 +18,7 @@ from allhands.collectives.algorithms import select
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.buffer import Array, Buffer
 from allhands.collectives.part import Part
+from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.schedule import Schedule
 
 P = ParamSpec("P")
@@ -144,6 +145,44 @@ def barrier(rank: int, size: int) -> list[Part]:
     nothing = Buffer([], np.dtype(np.uint8))
     choice = select.select_barrier(size)
     return [Part(_build_schedule(choice.build, rank, size), nothing, nothing, choice.name)]
+
+
+def build_parts(
+    request: CollectiveRequest,
+    rank: int,
+    size: int,
+    ordered: bool = False,
+    link_cost: LinkCost | None = None,
+) -> list[Part]:
+    """Build the parts of any request."""
+    sources, targets, root = request.sources, request.targets, request.root
+    match request.primitive.algorithm:
+        case "barrier":
+            return barrier(rank, size)
+        case "all_reduce":
+            return all_reduce(rank, size, targets[0], ordered, link_cost)
+        case "reduce":
+            target = targets[0] if targets else None
+            return reduce(rank, size, sources[0], target, root, ordered)
+        case "broadcast":
+            return broadcast(rank, size, targets[0], root, link_cost)
+        case "gather":
+            return gather(rank, size, sources[0], targets, root)
+        case "scatter":
+            return scatter(rank, size, sources, targets[0], root)
+        case "all_gather":
+            return all_gather(rank, size, sources[0], targets, link_cost)
+        case "reduce_scatter":
+            return reduce_scatter(rank, size, sources, targets[0], ordered)
+        case "all_to_all":
+            assert request.send is not None
+            assert request.recv is not None
+            assert request.dtype is not None
+            return all_to_all(
+                rank, size, sources, targets, request.send, request.recv, request.dtype
+            )
+        case unknown:
+            raise ValueError(f"no plan is known for {unknown}")
 
 
 def _build_schedule(

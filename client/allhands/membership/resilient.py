@@ -426,16 +426,13 @@ def _change_root(
     request: CollectiveRequest, root: int, group: Group
 ) -> tuple[CollectiveRequest, BuildParts]:
     """Return the call with its root renumbered for the changed group."""
-    array, wire = (*request.targets, *request.sources)[0], group.submitter.engine.link_cost
-    target = request.targets[0] if request.targets else None
+    changed = replace(request, root=root)
 
     def build(rank: int, size: int) -> list[Part]:
-        if request.kind == "broadcast":
-            return plan.broadcast(rank, size, array, root, wire)
         ordered = request.is_ordered(size, group.deterministic)
-        return plan.reduce(rank, size, request.sources[0], target, root, ordered)
+        return plan.build_parts(changed, rank, size, ordered, group.submitter.engine.link_cost)
 
-    return replace(request, root=root), build
+    return changed, build
 
 
 def _copy(targets: Sequence[Array], sources: Sequence[Array]) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from allhands.collectives import hierarchical_plan, plan
+from allhands.collectives.arguments import get_span
 from allhands.collectives.composite_call import Step, StepBuilder
 from allhands.collectives.primitive import Collectives
 from allhands.collectives.primitive_table import PRIMITIVES, Operand, Primitive
@@ -91,6 +92,19 @@ def test_links_carry_out_the_algorithm_of_the_row(
         monkeypatch.setattr(plan, name, lambda *_, name=name, **__: called.append(name))
     start(row.name, 0, SIZE).build(0, SIZE)
     assert called == [row.algorithm]
+
+
+@each_row
+def test_a_request_alone_gives_the_parts_of_its_call(row: Primitive) -> None:
+    for rank in range(SIZE):
+        step = start(row.name, rank, SIZE)
+        parts = plan.build_parts(step.request, rank, SIZE)
+        assert [(one.name, one.schedule) for one in parts] == [
+            (one.name, one.schedule) for one in step.build(rank, SIZE)
+        ]
+        for one, other in zip(parts, step.build(rank, SIZE), strict=True):
+            for buffer, twin in ((one.input, other.input), (one.output, other.output)):
+                assert list(map(get_span, buffer.arrays)) == list(map(get_span, twin.arrays))
 
 
 def test_phases_are_planned_for_algorithms_of_the_table() -> None:

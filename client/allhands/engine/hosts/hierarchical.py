@@ -17,8 +17,7 @@ from allhands.collectives.hierarchical_plan import (
     describe_phases,
     plan_phases,
 )
-from allhands.collectives.part import Part
-from allhands.collectives.reduction import ReduceOp, must_fold_at_once
+from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.links.executor import Execution, MismatchFound
 from allhands.engine.links.output_guard import make_arrival_check
@@ -237,32 +236,10 @@ class HierarchicalRun:
         self._underway[phase.number] = phase, execution
         try:
             wire = None if phase.is_local else self._link_cost
-            await execution.run(build_parts(phase.request, place, len(peers), wire))
+            ordered = phase.request.is_ordered(len(peers), deterministic=False)
+            await execution.run(plan.build_parts(phase.request, place, len(peers), ordered, wire))
         finally:
             del self._underway[phase.number]
-
-
-def build_parts(
-    request: CollectiveRequest, rank: int, size: int, link_cost: LinkCost | None = None
-) -> list[Part]:
-    """Return a collective's parts over links, for collectives used as phases."""
-    op, dtype = request.op, request.dtype
-    ordered = op is not None and dtype is not None and must_fold_at_once(op, dtype, size)
-    match request.kind:
-        case "all_reduce":
-            return plan.all_reduce(rank, size, request.targets[0], ordered, link_cost)
-        case "reduce":
-            target = request.targets[0] if request.targets else None
-            return plan.reduce(rank, size, request.sources[0], target, request.root, ordered)
-        case "broadcast":
-            return plan.broadcast(rank, size, request.targets[0], request.root, link_cost)
-        case "all_gather":
-            return plan.all_gather(rank, size, request.sources[0], request.targets, link_cost)
-        case "reduce_scatter":
-            return plan.reduce_scatter(rank, size, request.sources, request.targets[0], ordered)
-        case "barrier":
-            return plan.barrier(rank, size)
-    raise ValueError(f"no phase does {request.kind}")
 
 
 def _is_sequential(phases: Sequence[Phase]) -> bool:
