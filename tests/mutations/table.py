@@ -881,9 +881,8 @@ MUTATIONS: Final = (
         108,
         "a batch receives from whoever sends",
         "api/p2p.py",
-        "return found.recv(x, resolve_src(found, src, group_src), tag, "
-        "timeout=timeout, label=label)",
-        "return found.recv(x, None, tag, timeout=timeout, label=label)",
+        "return found.recv(x, resolve_src(found, src, group_src), tag, **options)",
+        "return found.recv(x, None, tag, **options)",
     ),
     Mutation(
         109,

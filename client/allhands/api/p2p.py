@@ -4,13 +4,14 @@ Arguments are as for the collectives; messages between two ranks pair by their o
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from allhands.api.calls import resolve_dst, resolve_group, resolve_src, wait_or_return
 from allhands.api.default_world import AnyGroup, default, default_group
 from allhands.collectives.arguments import AnyArray
 from allhands.engine.work.work import Work
 from allhands.group.non_member import NonMember
+from allhands.options import CallOptions, check_options
 
 
 def isend(
@@ -19,18 +20,16 @@ def isend(
     group: AnyGroup = None,
     tag: int = 0,
     group_dst: int | None = None,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Work | None:
     """Start to send `x` to a rank; `x` belongs to the call until the work ends.
 
     Arguments are as for `send`. The work raises its errors in `wait`; None outside the group.
     """
-    if (found := resolve_group(group, True, "isend")) is None:
+    if (found := resolve_group(group, True, "isend", options)) is None:
         return None
     peer = resolve_dst(found, dst, group_dst)
-    return found.send(x, peer, tag, timeout=timeout, label=label)
+    return found.send(x, peer, tag, **options)
 
 
 def irecv(
@@ -39,18 +38,16 @@ def irecv(
     group: AnyGroup = None,
     tag: int = 0,
     group_src: int | None = None,
-    *,
-    timeout: float | None = None,
-    label: str | None = None,
+    **options: Unpack[CallOptions],
 ) -> Work | None:
     """Start to receive into `x` from a rank; None: any sender under this tag.
 
     Arguments are as for `recv`. `x` belongs to the call until the work has ended, which raises the
     errors in `wait` and has the sender's group rank as `source_rank()`. None outside the group.
     """
-    if (found := resolve_group(group, True, "irecv")) is None:
+    if (found := resolve_group(group, True, "irecv", options)) is None:
         return None
-    return found.recv(x, resolve_src(found, src, group_src), tag, timeout=timeout, label=label)
+    return found.recv(x, resolve_src(found, src, group_src), tag, **options)
 
 
 def send(
@@ -166,26 +163,22 @@ class P2POp:
         return f"P2POp({self.op.__name__}, {other}, tag={self.tag})"
 
 
-def batch_isend_irecv(
-    p2p_op_list: Sequence[P2POp], *, timeout: float | None = None, label: str | None = None
-) -> list[Work]:
+def batch_isend_irecv(p2p_op_list: Sequence[P2POp], **options: Unpack[CallOptions]) -> list[Work]:
     """Start all messages in order; return a work for each of this rank's.
 
     Messages between two ranks pair by their order under one tag; all are on their way at once, so
-    that no order of sends and receives can get stuck. `timeout` and `label` are for each.
+    that no order of sends and receives can get stuck. The options are for each.
 
     Raises:
         ValueError: there is none.
         ValueError, TypeError: one of them makes no sense; none has been begun.
     """
+    check_options("batch_isend_irecv", options)
     if not p2p_op_list:
         raise ValueError("p2p_op_list is empty: give it one P2POp at least")
     for op in p2p_op_list:
         if not isinstance(op, P2POp):
             raise TypeError(f"p2p_op_list takes P2POps, not {op!r}")
         op.check()
-    begun = [
-        op.op(op.x, op.peer, op.group, op.tag, op.group_peer, timeout=timeout, label=label)
-        for op in p2p_op_list
-    ]
+    begun = [op.op(op.x, op.peer, op.group, op.tag, op.group_peer, **options) for op in p2p_op_list]
     return [work for work in begun if work is not None]

@@ -10,6 +10,7 @@ import copy
 import functools
 import threading
 from datetime import timedelta
+from typing import Unpack
 
 from allhands.collectives import arguments
 from allhands.collectives.algorithms.cost import LinkCost
@@ -35,6 +36,7 @@ from allhands.engine.work.work import Work
 from allhands.group.inline import InlineSubmitter
 from allhands.group.interfaces import Coalescer, LoopExecutor, Recovery, Submitter
 from allhands.group.queued import QueuedSubmitter
+from allhands.options import CallOptions, check_options, read_options
 from allhands.runtime import native_core
 
 _ABORT_SECONDS = 1.0
@@ -154,40 +156,30 @@ class Group(Collectives[Work], Composed[Work]):
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
 
     def all_reduce(
-        self,
-        x: AnyArray | SparseArray,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, x: AnyArray | SparseArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> Work:
         """Overwrite `x` on every rank with the combination of all, the same bits everywhere.
 
         A sparse array, of this package or of SciPy, has new indices and values then, as if all
         were dense: see `all_reduce_sparse`.
         """
-        if isinstance(x, SparseArray):
-            return self.all_reduce_sparse(x, op, timeout=timeout, label=label)
         if sparse_array.is_scipy_sparse(x):
-            return self.all_reduce_sparse(
-                sparse_array.ScipySparseArray(x), op, timeout=timeout, label=label
-            )
-        return super().all_reduce(x, op, timeout=timeout, label=label)
+            x = sparse_array.ScipySparseArray(x)
+        if isinstance(x, SparseArray):
+            check_options("all_reduce", options)
+            return self.all_reduce_sparse(x, op, **options)
+        return super().all_reduce(x, op, **options)
 
     def all_reduce_init(
-        self,
-        x: AnyArray,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> PersistentCall:
         """Prepare a persistent `all_reduce` of `x`, without any communication yet."""
+        timeout, label = read_options("all_reduce_init", options)
         check(op, arguments.check_target(x, "x").dtype)
         own = 0.0 if timeout is None else self.order.resolve_timeout(timeout)
 
         def make() -> Work:
-            return self.all_reduce(x, op, timeout=timeout, label=label)
+            return self.all_reduce(x, op, **options)
 
         native, _ = native_core.find()
         route = choose_persistent(x, op, has_core=native is not None)
@@ -227,15 +219,7 @@ class Group(Collectives[Work], Composed[Work]):
         if not engine.is_on_loop:
             done.wait(_ABORT_SECONDS)
 
-    def send(
-        self,
-        x: AnyArray,
-        dst: int,
-        tag: int = 0,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
-    ) -> Work:
+    def send(self, x: AnyArray, dst: int, tag: int = 0, **options: Unpack[CallOptions]) -> Work:
         """Send `x` to rank `dst`; ended when `x` may be changed, received or not.
 
         Args:
@@ -243,35 +227,29 @@ class Group(Collectives[Work], Composed[Work]):
                 until the work ends.
             dst: rank of the group, other than this one.
             tag: matched with the receive's.
-            timeout: seconds; None: the group's.
 
         Raises:
             TypeError, ValueError: an argument does not fit; nothing was sent.
         """
+        timeout, label = read_options("send", options)
         source, peer = self.check_send(x, dst, tag)
         return self.submitter.start_p2p("send", source, x, peer, tag, timeout, label)
 
     def recv(
-        self,
-        x: AnyArray,
-        src: int | None = None,
-        tag: int = 0,
-        *,
-        timeout: CallTimeout = None,
-        label: str | None = None,
+        self, x: AnyArray, src: int | None = None, tag: int = 0, **options: Unpack[CallOptions]
     ) -> Work:
         """Overwrite `x` with the next message under `tag` from `src`; None: any source.
 
         Args:
             x: C-contiguous, writeable array of the sender's dtype and number of elements; borrowed
                 until the work ends.
-            timeout: seconds; None: the group's.
 
         Raises:
             TypeError, ValueError: an argument does not fit; nothing was received.
 
         A work that fails leaves `x` unchanged unless its error's `outputs_intact` is false.
         """
+        timeout, label = read_options("recv", options)
         target, peer = self.check_recv(x, src, tag)
         return self.submitter.start_p2p("recv", target, x, peer, tag, timeout, label)
 
