@@ -103,12 +103,12 @@ class QueuedSubmitter:
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        given = self.order.resolve_timeout(timeout)
+        limit = self.order.resolve_timeout(timeout)
         if operation == "send" and peer is not None and (p2p := self.order.p2p) is not None:
             place = self.engine.ranks.index(peer)
-            if p2p.try_send(array, place, tag, given, label):
+            if p2p.try_send(array, place, tag, limit, label):
                 return CompletedSend(array.nbytes, label, self.engine.name, result)
-        seconds = clip_timeout(given)
+        seconds = clip_timeout(limit)
         call = CallSignature("message", str(array.dtype), array.size)
         work = Work(CallSignature(operation), 0, label, self.engine.name, self.executor.callbacks)
         work.entry = self.engine.recorder.record_message(
@@ -118,17 +118,17 @@ class QueuedSubmitter:
             what = name_message(operation, self.engine.caller_ranks, peer, tag)
             work.fail(call_errors.build_expired_error(what, work, seconds))
             return work
-        exchange = P2PRequest(
+        request = P2PRequest(
             work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
         )
-        messages = self.engine.p2p_router
-        if (path := messages.shm_path) is None or not path.begin(exchange):
+        router = self.engine.p2p_router
+        if (path := router.shm_path) is None or not path.begin(request):
             with self.order.lock:
-                if (late := messages.shm_path) is None or late is path:
-                    self._post_to_loop(work, messages.start, messages.cancel, exchange)
+                if (late := router.shm_path) is None or late is path:
+                    self._post_to_loop(work, router.start, router.cancel, request)
                     self.order.queued_messages += 1
                     return work
-            late.begin(exchange)
+            late.begin(request)
         return work
 
     def skip(self, reason: str) -> None:

@@ -142,10 +142,10 @@ class ResilientSubmitter:
         def begin(submitter: Submitter) -> Work:
             return submitter.start_monitored_barrier(seconds, wait_all_ranks, label)
 
-        native = CollectiveRequest("barrier")
+        request = CollectiveRequest("barrier")
         return self._enqueue_call(
             lambda work: _QueuedCall(
-                work, native, plan.barrier, None, label, seconds, -1, begin=begin
+                work, request, plan.barrier, None, label, seconds, -1, begin=begin
             ),
             CallSignature("monitored_barrier"),
             label,
@@ -155,14 +155,14 @@ class ResilientSubmitter:
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
         seconds = self._limit_timeout(timeout)
-        native = CollectiveRequest(composite.call.operation, targets=composite.targets)
+        request = CollectiveRequest(composite.call.operation, targets=composite.targets)
 
         def begin(submitter: Submitter) -> Work:
             return submitter.start_composite(composite, seconds, label)
 
         return self._enqueue_call(
             lambda work: _QueuedCall(
-                work, native, plan.barrier, None, label, seconds, -1, begin=begin
+                work, request, plan.barrier, None, label, seconds, -1, begin=begin
             ),
             composite.call,
             label,
