@@ -17,21 +17,12 @@ from allhands.collectives.hierarchical_plan import (
     describe_phases,
     plan_phases,
 )
-from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
-from allhands.engine.links.executor import Execution, MismatchFound
+from allhands.engine.hosts.subcalls import SubcallMeans, Subcalls
+from allhands.engine.links.executor import Execution
 from allhands.engine.links.output_guard import make_arrival_check
-from allhands.engine.shm.host_group import (
-    CallAbandoned,
-    HostGroup,
-    HostMismatch,
-    await_near_deadline,
-)
-from allhands.transport.frame import MessageKey
+from allhands.engine.shm.host_group import HostGroup
 from allhands.transport.mesh import Mesh
-
-_PHASE_BITS = 16
-"""Each phase numbers its slices from its own number, shifted by so much."""
 
 
 class HierarchicalRunner:
@@ -49,9 +40,7 @@ class HierarchicalRunner:
         self.layout = layout
         self._host_group = host_group
         self._scratch = scratch
-        self._mesh = mesh
-        self._ranks = tuple(ranks)
-        self._group = group
+        self._means = SubcallMeans(mesh, tuple(ranks), layout.rank, group, host_group)
 
     def plan_phases(self, request: CollectiveRequest) -> list[Phase]:
         """Cut a call into phases; none: it goes over links as a whole."""
@@ -69,20 +58,8 @@ class HierarchicalRunner:
         link_cost: LinkCost | None,
     ) -> "HierarchicalRun":
         """Return a call with these outputs that is to be carried out in these phases."""
-        return HierarchicalRun(
-            self._host_group,
-            self._mesh,
-            self._ranks,
-            self._ranks[self.layout.rank],
-            self._group,
-            phases,
-            outputs,
-            sequence,
-            signature,
-            timeout,
-            deadline,
-            link_cost,
-        )
+        subcalls = Subcalls(self._means, sequence, signature, timeout, deadline)
+        return HierarchicalRun(subcalls, phases, outputs, link_cost)
 
     def describe(self, phases: Sequence[Phase]) -> str:
         """Say how a call was carried out."""
@@ -97,37 +74,20 @@ class HierarchicalRun:
 
     def __init__(
         self,
-        host_group: HostGroup,
-        mesh: Mesh,
-        ranks: Sequence[int],
-        rank: int,
-        group: int,
+        subcalls: Subcalls,
         phases: Sequence[Phase],
         outputs: Sequence[Array],
-        sequence: int,
-        signature: int,
-        timeout: float,
-        deadline: float,
         link_cost: LinkCost | None,
     ) -> None:
-        self._host_group = host_group
-        self._mesh = mesh
-        self._ranks = ranks
-        self._rank = rank
-        self._group = group
+        self._ranks, self._rank = subcalls.means.ranks, subcalls.means.rank
+        self._subcalls = subcalls
         self._phases = phases
         self._outputs = [array for array in outputs if array.nbytes]
-        self._sequence = sequence
-        self._signature = signature
-        self._timeout = timeout
-        self._deadline = deadline
         self._link_cost = link_cost
         self._underway: dict[int, tuple[Phase, Execution]] = {}
         self._phase_ended: dict[int, asyncio.Event] = {
             phase.number: asyncio.Event() for phase in phases
         }
-        self._shm_calls = 0
-        self._abandoned_by: Sequence[int] = ()
         self._arrival_execution: Execution | None = None
         self._all_arrived = asyncio.Event()
         self.has_touched = False
@@ -142,19 +102,13 @@ class HierarchicalRun:
             MismatchFound: a peer called something else.
             Left: ranks of this host gave the call up.
         """
-        await self._host_group.negotiate()
-        try:
+        await self._subcalls.negotiate()
+        async with self._subcalls.explain_failures():
             await _run_together([self._check_arrivals(), self._run_phases()])
-        except HostMismatch as error:
-            raise MismatchFound(self._rank, MessageKey(self._group, self._sequence)) from error
-        except CallAbandoned as error:
-            self._abandoned_by = error.ranks
-            await await_near_deadline(self._deadline)
-            raise
 
     def list_awaited(self) -> list[int]:
         """Return the group's ranks that block this call now."""
-        found = {*self._abandoned_by, *self._host_group.list_awaited()}
+        found = self._subcalls.list_awaited()
         for phase, execution in self._underway.values():
             found.update(phase.ranks[place] for place in execution.list_awaited())
         if self._arrival_execution is not None:
@@ -165,9 +119,9 @@ class HierarchicalRun:
 
     async def _check_arrivals(self) -> None:
         """Exchange arrivals with all ranks of the group, before a phase touches outputs."""
-        size, place = len(self._ranks), self._ranks.index(self._rank)
+        size, place = len(self._ranks), self._rank
         if self._outputs or self._phases[0].request.primitive.has_data:
-            self._arrival_execution = self._make_execution(self._ranks, place, ReduceOp.SUM, 0)
+            self._arrival_execution = self._subcalls.make_execution(self._ranks, place, None, 0)
             self._arrival_execution.begin([], arrival_check=make_arrival_check(place, size))
             try:
                 await self._arrival_execution.completion
@@ -185,20 +139,6 @@ class HierarchicalRun:
                 self._run_local_phases([phase for phase in self._phases if phase.is_local]),
                 *(self._run_in_order(phase) for phase in self._phases if not phase.is_local),
             ]
-        )
-
-    def _make_execution(
-        self, peers: Sequence[int], group_rank: int, op: ReduceOp, first_part: int
-    ) -> Execution:
-        return Execution(
-            self._mesh,
-            peers=peers,
-            rank=group_rank,
-            group=self._group,
-            sequence=self._sequence,
-            signature=self._signature,
-            op=op,
-            first_part=first_part,
         )
 
     async def _run_local_phases(self, phases: Sequence[Phase]) -> None:
@@ -223,16 +163,12 @@ class HierarchicalRun:
         if self._touches_outputs(phase):
             await self._all_arrived.wait()
             self.has_touched = True
-        if phase.is_local and self._host_group.has_memory:
-            index, self._shm_calls = self._shm_calls, self._shm_calls + 1
-            await self._host_group.run(
-                phase.request, self._sequence, index, self._signature, self._timeout, self._deadline
-            )
+        if phase.is_local and self._subcalls.has_memory:
+            await self._subcalls.run_in_memory(phase.request)
             return
+        place = phase.ranks.index(self._rank)
         peers = [self._ranks[rank] for rank in phase.ranks]
-        place = peers.index(self._rank)
-        reduce = phase.request.op or ReduceOp.SUM
-        execution = self._make_execution(peers, place, reduce, phase.number << _PHASE_BITS)
+        execution = self._subcalls.make_execution(peers, place, phase.request.op, phase.number)
         self._underway[phase.number] = phase, execution
         try:
             wire = None if phase.is_local else self._link_cost
