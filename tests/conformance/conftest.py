@@ -7,8 +7,16 @@ import pytest
 
 from allhands.coordinator.client import Control
 from allhands.testing.daemon import DaemonProcess, run_daemon
+from support.process_state import check_process_state
 
 _jobs = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def same_process_state() -> Iterator[None]:
+    """Fail a test that leaves the process changed for those after it."""
+    with check_process_state():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,26 @@
 """Fixtures shared by the unit tests."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from allhands.collectives import hierarchical_plan, plan
 from allhands.collectives.algorithms import select
 from allhands.engine.links import output_guard, part_runner
 from allhands.transport import inbox, outbox
+from support.process_state import check_process_state
 
 CHUNK = 64
 COPIED_EAGER_BYTES = 32
 EAGER_BYTES = 48
 EAGER_BUDGET = 192
+
+
+@pytest.fixture(autouse=True)
+def same_process_state() -> Iterator[None]:
+    """Fail a test that leaves the process changed for those after it."""
+    with check_process_state():
+        yield
 
 
 @pytest.fixture
