@@ -105,7 +105,7 @@ class Collective:
 
     @property
     def output(self) -> Parameter | None:
-        """What the call writes of its caller's; None: it returns a result or nothing."""
+        """The caller's argument that the call writes; None: it returns a result or nothing."""
         if re.search(r"^Return|; return", self.summary):
             return None
         by_name = {one.name: one for one in self.parameters}
@@ -180,7 +180,7 @@ def read_plain_modules() -> dict[str, str]:
 
 
 def read_imports() -> list[str]:
-    """Read the imports of the sources, and what these define themselves, one name a line."""
+    """Read the imports and own definitions of the sources, one name a line."""
     lines = []
     for path in [*SOURCES.values(), OVERRIDES]:
         module = "allhands." + path.removesuffix(".py").replace("/", ".")

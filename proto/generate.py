@@ -33,7 +33,7 @@ def generate(target: Path) -> None:
 
 
 def drift() -> list[str]:
-    """Name the files whose checked-in text differs from what the .proto files give."""
+    """Name the files whose checked-in text differs from the text generated now."""
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
         fresh = {path.name: path.read_text() for path in Path(scratch, PACKAGE).iterdir()}

@@ -1,1 +1,1 @@
-"""What coordinator and workers share: wire code by version, values, and small tools."""
+"""Code shared by coordinator and workers: wire code by version, values, small tools."""

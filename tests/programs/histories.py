@@ -28,7 +28,7 @@ DTYPES = (np.float32, np.float64, np.int16, np.uint8, np.complex64, np.float16)
 
 @dataclass
 class _Step:
-    """A call of one rank in a history, and what befalls it."""
+    """A call of one rank in a history, and its fault."""
 
     number: int
     face: str
@@ -65,7 +65,7 @@ class _Step:
 
 
 class _Player:
-    """Goes through a history that all ranks know; notes what was wrong, and how calls ended."""
+    """Player of a history known to all ranks; records the faults, and the calls' outcomes."""
 
     def __init__(self, seed: int, group: Any) -> None:
         self._n, self._me = ah.get_world_size(), ah.get_rank()

@@ -17,7 +17,7 @@ def connect(
 ) -> AbstractAsyncContextManager["AsyncWorld"]:
     """Join a world for the duration of a block; options of `init_process_group`.
 
-    Left in order when the block ends well; when it raises, the others are told why.
+    Left in order after a successful block; if the block raises, the other ranks get the reason.
     """
     check_join_options("connect", options)
     return _stay_joined(url, options)

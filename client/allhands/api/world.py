@@ -226,7 +226,7 @@ class World:
             self._thread.run(self._worker.close_group(part.name, failure))
 
     def abort(self, reason: str, group: str = "") -> None:
-        """Release all ranks of a group, or of the world; return once all are told."""
+        """Release all ranks of a group, or of the world; return once all are notified."""
         self._thread.run(self._worker.abort_and_flush(group, reason))
 
     def fail(self, error: BaseException) -> None:

@@ -109,7 +109,7 @@ def reduce_scatter(
     op: ReduceOp,
     result: object,
 ) -> CompositeCall:
-    """Overwrite `outputs[i]` with the combination of what all ranks have in `inputs[i][rank]`.
+    """Overwrite `outputs[i]` with the reduction of all ranks' `inputs[i][rank]`.
 
     `shapes` are those of one rank's share of each.
     """

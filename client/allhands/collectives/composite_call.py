@@ -93,7 +93,7 @@ class CompositeCall:
     """A call and its generator of steps."""
 
     call: CallSignature
-    """What the others are told of it."""
+    """Text sent to the other ranks about it."""
     generate_steps: Callable[[StepBuilder], StepGenerator]
     """Makes them, for a group as it is."""
     targets: Sequence[Array] = ()

@@ -91,9 +91,9 @@ def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
 def reduce_scatter(
     arrays: Sequence[AnyArray], op: ReduceOp, into: AnyArray | None = None
 ) -> CompositeCall:
-    """Return the combination of what all ranks have in `arrays[rank]`, in the order of ranks.
+    """Return the reduction of all ranks' `arrays[rank]`, in the order of ranks.
 
-    With `into` it is written there when all has come, and a list of that is given back.
+    With `into` the result is written there at the very end, and returned in a list.
     """
     dtype = arrays[0].dtype
 

@@ -111,7 +111,7 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A job at a moment. `str()` of it is what `allhands diagnose` shows."""
+    """A job at a moment; `str()` of it is the output of `allhands diagnose`."""
 
     job: str
     state: str

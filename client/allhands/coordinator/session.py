@@ -42,7 +42,7 @@ _SIZE_ADVICE = (
     "or pass world_size"
 )
 WORLD_EVENTS = ("member_lost", "member_left", "broken_links", "aborted", "condition")
-"""Events that a rank which the coordinator cannot reach is told by its peers."""
+"""Events that peers forward to a rank out of the coordinator's reach."""
 
 
 class Session(SessionRequests):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from allhands.group.group import Group
 
 _MAX_RANK_LIST = 40
-"""Characters of a list of ranks in a name; longer ones are told apart by a digest."""
+"""Characters of a list of ranks in a name; longer lists become a digest."""
 _MAX_PARENT_NAME = 120
 _MAX_TAG = 64
 

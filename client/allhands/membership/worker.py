@@ -182,7 +182,7 @@ class Worker(WorkerGroups):
         await self.rendezvous.aclose()
 
     def terminate(self) -> None:
-        """End all calls, also those to come: this process is told to end."""
+        """End all present and later calls: this process was signalled to end."""
         by = self.describe_rank(self.rank)
 
         def make_error(what: str) -> AllhandsError:

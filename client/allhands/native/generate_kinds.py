@@ -76,7 +76,7 @@ def name_kind(primitive: Primitive) -> str:
 
 
 def list_arguments(primitive: Primitive) -> Iterator[str]:
-    """Yield what the C function of a primitive is called with: the rule for all of them."""
+    """Yield the arguments of a primitive's C function: the rule for all of them."""
     yield from ("comm", "call")
     if primitive.reduces:
         yield from ("plan->op", "plan->type")

@@ -24,7 +24,7 @@ class Terminated(SystemExit):
 
 
 INTERRUPTIONS = (KeyboardInterrupt, Terminated)
-"""Exceptions of signals that end a call of which the others are told why."""
+"""Exceptions of signals that end a call, whose reason is sent to the other ranks."""
 
 
 def get_cancel_reason(exception_name: str) -> str:

@@ -10,7 +10,7 @@ from allhands.verdicts import AbsentRank, describe_absent_rank
 logger = logging.getLogger(__name__)
 
 MAX_PATIENCE = 5.0
-"""Seconds after which a blocked call is told of in any case, also while there is no history."""
+"""Seconds after which a blocked call is reported in any case, also without a history."""
 MIN_PATIENCE = 1.0
 """Seconds before which none is, however regular calls were."""
 _MIN_HISTORY = 16

@@ -46,7 +46,7 @@ class Work:
         self._runner: Callable[[], None] | None = None
         self._source = -1
         self.cancel_reason = "cancelled"
-        """What other ranks are told of the reason where this one gives the operation up."""
+        """Reason sent to the other ranks if this rank gives the operation up."""
         self._explanation = ""
         self.waiting_thread = 0
         """The thread that made the call to wait for it at once; 0: it may do something else."""

@@ -107,7 +107,7 @@ class Postmortem:
             self._failures.append(one)
 
     def _blame_leavers(self, member: Member) -> None:
-        """Note as first failures members who left before calls that a failed member began."""
+        """Record as first failures the members that left before calls of a failed member."""
         if self._failures:
             return
         for leaver, at in self._leavers:

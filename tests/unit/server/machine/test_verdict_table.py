@@ -1,4 +1,4 @@
-"""Who is absent in a call, in which state, and in which words: a table of cases."""
+"""Absent ranks of a call, with states and texts: a table of cases."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
