@@ -559,20 +559,18 @@ MUTATIONS: Final = (
     Mutation(
         68,
         "all_reduce of tensors takes the largest",
-        "torch/collectives.py",
-        "return self._make_work(self.native.allreduce(arrays, options), views, tensors)",
-        "options = AllreduceOptions(None, reduceOp=ReduceOp.MAX)\n"
-        "        return self._make_work(self.native.allreduce(arrays, options), views, "
-        "tensors)",
+        "torch/options.py",
+        "dist.ReduceOp.SUM: ReduceOp.SUM",
+        "dist.ReduceOp.SUM: ReduceOp.MAX",
         TORCH,
     ),
     Mutation(
         69,
         "what a traced graph reduces is only read",
-        "torch/collectives.py",
-        "        arrays = views.view_inouts(tensors)\n        if views.has_sparse and",
-        "        arrays = [one.copy() for one in views.view_inouts(tensors)]\n"
-        "        if views.has_sparse and",
+        "c10d/collectives.py",
+        'views = self.adapter.open_views("allreduce")\n        given = views.view_inouts(buffers)',
+        'views = self.adapter.open_views("allreduce")\n'
+        "        given = [one.copy() for one in views.view_inouts(buffers)]",
         TORCH,
     ),
     Mutation(
@@ -585,10 +583,10 @@ MUTATIONS: Final = (
     Mutation(
         71,
         "what is reduced is only read",
-        "torch/collectives.py",
-        "        arrays = views.view_inouts(tensors)\n        if views.has_sparse and",
-        "        arrays = [one.copy() for one in views.view_inouts(tensors)]\n"
-        "        if views.has_sparse and",
+        "c10d/collectives.py",
+        'views = self.adapter.open_views("allreduce")\n        given = views.view_inouts(buffers)',
+        'views = self.adapter.open_views("allreduce")\n'
+        "        given = [one.copy() for one in views.view_inouts(buffers)]",
         TORCH,
     ),
     Mutation(
@@ -601,28 +599,27 @@ MUTATIONS: Final = (
     Mutation(
         73,
         "all_to_all_single sends what it was not given",
-        "torch/collectives.py",
-        "            views.view_input(x),\n            output_split_sizes,\n",
-        "            views.view_input(-x),\n            output_split_sizes,\n",
+        "c10d/collectives.py",
+        "views.view_input(x)\n        recv, send =",
+        "views.view_input(-x)\n        recv, send =",
         TORCH,
     ),
     Mutation(
         74,
         "all_gather_into_tensor sends what it was not given",
-        "torch/collectives.py",
-        "self.native.all_gather_single_coalesced(filled, views.view_inputs(inputs), options)",
-        "self.native.all_gather_single_coalesced(\n"
-        "            filled, views.view_inputs([-one for one in inputs]), options\n"
-        "        )",
+        "c10d/collectives.py",
+        "            views.view_outputs(outputs),\n            views.view_inputs(inputs),\n",
+        "            views.view_outputs(outputs),\n"
+        "            views.view_inputs([-one for one in inputs]),\n",
         TORCH,
     ),
     Mutation(
         75,
         "all_reduce of tensors adds up what no rank gave",
-        "torch/collectives.py",
-        "        arrays = views.view_inouts(tensors)\n        if views.has_sparse and",
-        "        arrays = [-one for one in views.view_inouts(tensors)]\n"
-        "        if views.has_sparse and",
+        "c10d/collectives.py",
+        'views = self.adapter.open_views("allreduce")\n        given = views.view_inouts(buffers)',
+        'views = self.adapter.open_views("allreduce")\n'
+        "        given = [-one for one in views.view_inouts(buffers)]",
         TORCH,
     ),
     # ------------------------------------------------------------ threads as ranks
@@ -978,11 +975,9 @@ MUTATIONS: Final = (
     Mutation(
         118,
         "all_reduce of tensors takes the largest",
-        "torch/collectives.py",
-        "return self._make_work(self.native.allreduce(arrays, options), views, tensors)",
-        "options = AllreduceOptions(None, reduceOp=ReduceOp.MAX)\n"
-        "        return self._make_work(self.native.allreduce(arrays, options), views, "
-        "tensors)",
+        "torch/options.py",
+        "dist.ReduceOp.SUM: ReduceOp.SUM",
+        "dist.ReduceOp.SUM: ReduceOp.MAX",
         TORCH,
     ),
     Mutation(

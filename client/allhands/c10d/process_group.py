@@ -14,23 +14,23 @@ Raises, all methods:
 
 from datetime import timedelta
 
-from allhands.c10d import checks
-from allhands.c10d.argument_forms import Arrays
-from allhands.c10d.barrier_text import to_c10d_error
+from allhands.c10d.buffer_adapter import ARRAYS
 from allhands.c10d.collectives import Collectives
-from allhands.c10d.fixed_result import FixedResultCollectives
-from allhands.c10d.options import BarrierOptions, GroupOptions, merge_options
+from allhands.c10d.messages import Messages
+from allhands.c10d.monitored_barrier import run_monitored_barrier
+from allhands.c10d.options import GroupOptions
+from allhands.collectives.arguments import AnyArray
+from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import Timeout, to_seconds
 from allhands.engine.work.work import Work
-from allhands.errors import CollectiveTimeout, PeerFailed
-from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
-
-_MIN_TIMEOUT = 0.001
-"""Seconds for a monitored barrier that may take none: the others must hear that it was made."""
+from allhands.group.group import Group
 
 
-class ProcessGroup(Collectives):
+class ProcessGroup(Collectives[AnyArray, AnyArray | SparseArray, Work], Messages[AnyArray, Work]):
     """A `Group` with c10d's interface; several may wrap the same group."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group, ARRAYS)
 
     def name(self) -> str:
         """Return the name of the backend; `group_name` names the group."""
@@ -54,47 +54,6 @@ class ProcessGroup(Collectives):
     def __repr__(self) -> str:
         return f"ProcessGroup({self.group!r})"
 
-    # ------------------------------------------------------------ messages
-
-    def send(
-        self, tensors: Arrays, dstRank: int, tag: int = 0, *, timeout: Timeout | None = None
-    ) -> Work:
-        """Send a single array; ends when the array may be changed."""
-        array = checks.check_message("send", tensors)
-        return FixedResultCollectives(self.group, [array]).send(
-            array, dstRank, tag, _to_seconds(timeout)
-        )
-
-    def recv(
-        self, tensors: Arrays, srcRank: int, tag: int = 0, *, timeout: Timeout | None = None
-    ) -> Work:
-        """Overwrite a single array with the next message of a rank under `tag`."""
-        array = checks.check_message("recv", tensors)
-        return FixedResultCollectives(self.group, [array]).recv(
-            array, srcRank, tag, _to_seconds(timeout)
-        )
-
-    def recv_anysource(
-        self, tensors: Arrays, tag: int = 0, *, timeout: Timeout | None = None
-    ) -> Work:
-        """Overwrite a single array with a message of any rank: `Work.source_rank()`."""
-        array = checks.check_message("recv_anysource", tensors)
-        return FixedResultCollectives(self.group, [array]).recv(
-            array, None, tag, _to_seconds(timeout)
-        )
-
-    # ------------------------------------------------------------ barriers
-
-    def barrier(
-        self, opts: BarrierOptions | None = None, *, timeout: Timeout | None = None
-    ) -> Work:
-        """End when every rank has called `barrier`; earlier calls have ended by then."""
-        options = merge_options(BarrierOptions, opts, timeout=timeout)
-        ended = self._try_inline(options, None, "barrier")
-        if ended is not None:
-            return ended
-        return self._select_group(options).barrier(timeout=options.seconds, label=options.label)
-
     def monitored_barrier(
         self,
         timeout: Timeout | None = None,
@@ -110,21 +69,4 @@ class ProcessGroup(Collectives):
             CollectiveTimeout: ranks did not come in time; c10d's text is before our own.
             PeerFailed: ranks died or left, likewise.
         """
-        limit = _to_seconds(timeout)
-        given = None if limit is None else max(limit, _MIN_TIMEOUT)
-        work = self.group.monitored_barrier(given, wait_all_ranks, label=label)
-        try:
-            work.wait()
-        except (CollectiveTimeout, PeerFailed) as error:
-            ranks = self.group.ranks
-            told = to_c10d_error(error, self.rank(), ranks, limit, wait_all_ranks)
-            if told is error:
-                raise
-            raise told from error
-        except INTERRUPTIONS as interruption:
-            work.abandon(get_cancel_reason(type(interruption).__name__))
-            raise
-
-
-def _to_seconds(timeout: Timeout | None) -> float | None:
-    return None if timeout is None else to_seconds(timeout)
+        run_monitored_barrier(self.group, timeout, wait_all_ranks, label)

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from allhands import c10d
 from allhands.api.world import NewGroupOptions, World
 from allhands.futures import Future
 from allhands.group.group import Group
@@ -118,36 +117,36 @@ class HookStreams:
         self._group = group
         self._world = world
         self._lock = threading.Lock()
-        self._groups: dict[HookStream, c10d.ProcessGroup] = {}
+        self._groups: dict[HookStream, Group] = {}
         self._numbers = itertools.count(1)
 
     def make_name(self, name: str) -> str:
         """Return a new name: the same on all ranks, where all ask for as many."""
         return f"{name} {next(self._numbers)}"
 
-    def get_group(self, stream: HookStream) -> c10d.ProcessGroup:
+    def get_group(self, stream: HookStream) -> Group:
         """Return the group on which calls of a strand are made, with the timeout of the whole."""
         with self._lock:
             if (found := self._groups.get(stream)) is None:
-                found = self._groups[stream] = c10d.ProcessGroup(self._make_group(stream))
-            found.group.timeout = self._group.timeout
+                found = self._groups[stream] = self._make_group(stream)
+            found.timeout = self._group.timeout
             return found
 
     def close(self) -> None:
         """End the streams after their calls. Idempotent."""
         with self._lock:
-            natives, self._groups = self._groups, {}
-        for native in natives.values():
-            if self._world.is_open(native.group):
-                self._world.close_group(native.group)
+            groups, self._groups = self._groups, {}
+        for group in groups.values():
+            if self._world.is_open(group):
+                self._world.close_group(group)
 
     def abort(self, reason: str) -> None:
         """End the strands on all ranks, at once."""
         with self._lock:
-            natives = list(self._groups.values())
-        for native in natives:
-            if self._world.is_open(native.group):
-                native.group.abort(reason)
+            groups = list(self._groups.values())
+        for group in groups:
+            if self._world.is_open(group):
+                group.abort(reason)
 
     def _make_group(self, stream: HookStream) -> Group:
         group = self._group

@@ -1,13 +1,27 @@
 """Translation of PyTorch's options of a call."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch.distributed as dist
 
-from allhands.c10d.options import Options
+from allhands.c10d.options import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    AnyOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    Options,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
 from allhands.collectives.reduction import ReduceOp
 
 _OPS: Final[Mapping[Any, ReduceOp]] = MappingProxyType(
@@ -24,7 +38,24 @@ _OPS: Final[Mapping[Any, ReduceOp]] = MappingProxyType(
 )
 _ZERO: Final = timedelta(0)
 
-Kind = TypeVar("Kind", bound=Options)
+_TRANSLATED: Final[Mapping[type[Options], tuple[str, ...]]] = MappingProxyType(
+    {
+        kind: tuple({"reduceOp", "rootRank", "rootTensor"} & {one.name for one in fields(kind)})
+        for kind in (
+            AllgatherOptions,
+            AllreduceCoalescedOptions,
+            AllreduceOptions,
+            AllToAllOptions,
+            BarrierOptions,
+            BroadcastOptions,
+            GatherOptions,
+            ReduceOptions,
+            ReduceScatterOptions,
+            ScatterOptions,
+        )
+    }
+)
+"""Fields of each kind of options that PyTorch's options of a call may have too."""
 
 
 def refuse_options(pg_options: object) -> None:
@@ -56,14 +87,12 @@ def to_limit(timeout: timedelta | None) -> timedelta | None:
 
 
 def make_options(
-    kind: type[Kind], opts: Any, timeout: timedelta | None = None, **overrides: Any
-) -> Kind:
+    kind: type[AnyOptions], opts: Any, timeout: timedelta | None = None, **overrides: Any
+) -> AnyOptions:
     """Convert PyTorch's options of one call, or None; `overrides` take precedence."""
     if opts is None:
         return kind(to_limit(timeout), **overrides)
-    if hasattr(opts, "reduceOp"):
-        overrides.setdefault("reduceOp", to_reduce_op(opts.reduceOp))
-    for name in ("rootRank", "rootTensor"):
-        if hasattr(opts, name):
-            overrides.setdefault(name, getattr(opts, name))
+    for name in _TRANSLATED[kind]:
+        if name not in overrides and (value := getattr(opts, name, None)) is not None:
+            overrides[name] = to_reduce_op(value) if name == "reduceOp" else value
     return kind(to_limit(opts.timeout), opts.asyncOp, **overrides)

@@ -1,7 +1,7 @@
 """ProcessGroup of torch.distributed over a group of this package.
 
-PyTorch's C++ reaches its methods too, so they bear c10d's names, the old ones and the new. It
-stands on `allhands.c10d.ProcessGroup`, which checks what it is given, and has the same texts.
+PyTorch's C++ reaches its methods too, so they bear the names of c10d, old and new. The calls are
+those of `allhands.c10d.ProcessGroup`, with the same checks and texts, on tensors.
 """
 
 from datetime import timedelta
@@ -10,28 +10,33 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from allhands import c10d
 from allhands.api.world import World
-from allhands.c10d.options import BarrierOptions, GroupOptions
+from allhands.c10d.collectives import Collectives
+from allhands.c10d.messages import Messages
+from allhands.c10d.monitored_barrier import run_monitored_barrier
+from allhands.c10d.options import GroupOptions
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.errors import AllhandsError
 from allhands.group.group import Group
 from allhands.torch import hook_streams
+from allhands.torch.buffer_adapter import TensorAdapter
 from allhands.torch.coalescing import CoalescingBlock, TorchCoalescedWork
-from allhands.torch.collectives import TorchCollectives
 from allhands.torch.compile.dispatch import add_dispatch
 from allhands.torch.error_text import append_gloo_text
 from allhands.torch.no_compile import exclude_from_compile
-from allhands.torch.options import make_options
-from allhands.torch.profiler_events import record_event
+from allhands.torch.profiler_events import record_events
 from allhands.torch.rendezvous.store import unwrap_prefix
-from allhands.torch.tensors import TensorViews
-from allhands.torch.work import StagedWorks, Work
+from allhands.torch.work import Work
 
 
 @exclude_from_compile
 @add_dispatch
-class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
+@record_events
+class ProcessGroup(
+    Collectives[Any, Any, Work],
+    Messages[Any, Work],
+    dist.ProcessGroup,  # type: ignore[misc]
+):
     """A process group of the backend "allhands"; see `allhands.c10d.ProcessGroup` for errors."""
 
     def __init__(
@@ -39,11 +44,10 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
     ) -> None:
         """Wrap a group; with `is_world`, its destruction leaves the world."""
         dist.ProcessGroup.__init__(self, group.rank, group.size)
-        self._native = c10d.ProcessGroup(group)
         self.group = group
+        self.adapter: TensorAdapter = TensorAdapter()
         self.world = world
         self.hook_streams = hook_streams.HookStreams(group, world)
-        self.staged_works = StagedWorks()
         self._is_world = is_world
         self._is_retired = False
         self._block: CoalescingBlock | None = None
@@ -56,11 +60,10 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
         self.generation = 0
         """How often the default group has been replaced, up to this one."""
 
-    @property
-    def native(self) -> c10d.ProcessGroup:
-        """Target of the caller's calls: the group, or the current hook stream."""
-        turn = None if self._is_retired else hook_streams.get_current_slot()
-        return self._native if turn is None else self.hook_streams.get_group(turn.stream)
+    def _get_group(self) -> Group:
+        """Return the group, or that of the current hook stream."""
+        slot = None if self._is_retired else hook_streams.get_current_slot()
+        return self.group if slot is None else self.hook_streams.get_group(slot.stream)
 
     def name(self) -> str:
         return "allhands"
@@ -111,7 +114,7 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def options(self) -> GroupOptions:
-        return self.native.options
+        return GroupOptions(timedelta(seconds=self._get_group().timeout))
 
     @property
     def supports_coalescing(self) -> bool:
@@ -145,7 +148,7 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
         Raises:
             RuntimeError: they are already.
         """
-        self._block = CoalescingBlock(self.native.group)
+        self._block = CoalescingBlock(self._get_group())
 
     def _end_coalescing(self, device: Any) -> TorchCoalescedWork:
         """Start the calls since `_start_coalescing`; return a work for all of them."""
@@ -189,39 +192,19 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
         if self.world.is_open(self.group):
             self.world.close_group(self.group, failure)
 
-    @record_event("send", "tensors")
-    def send(self, tensors: list[Any], dstRank: int, tag: int = 0) -> Work:
-        views = TensorViews("send")
-        return self._make_work(
-            self.native.send(views.view_inputs(tensors), dstRank, tag), views, tensors
-        )
-
-    @record_event("recv", "tensors")
-    def recv(self, tensors: list[Any], srcRank: int, tag: int = 0) -> Work:
-        views = TensorViews("recv")
-        return self._make_work(
-            self.native.recv(views.view_inouts(tensors), srcRank, tag), views, tensors
-        )
-
-    @record_event("recvAnySource", "tensors")
-    def recv_anysource(self, tensors: list[Any], tag: int = 0) -> Work:
-        views = TensorViews("recv_anysource")
-        return self._make_work(
-            self.native.recv_anysource(views.view_inouts(tensors), tag), views, tensors
-        )
-
-    @record_event("barrier", "opts")
-    def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Work:
-        options = make_options(BarrierOptions, opts, timeout)
-        before = self.staged_works.list_works()
-        return Work(self.native.barrier(options), TensorViews(), None, after=before)
+    def barrier(self, opts: Any = None, *, timeout: Any = None) -> Work:
+        """End as `Collectives.barrier`, and when the copies of earlier calls have gone back."""
+        before = self.adapter.staged_works.list_works()
+        work = super().barrier(opts, timeout=timeout)
+        work.after = before
+        return work
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """Return when every rank has called; else all ranks raise with the missing ranks."""
         try:
-            self.native.monitored_barrier(timeout, wait_all_ranks)
+            run_monitored_barrier(self._get_group(), timeout, wait_all_ranks)
         except AllhandsError as error:
             append_gloo_text(error)
             raise

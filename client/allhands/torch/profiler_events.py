@@ -3,8 +3,9 @@
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import torch
 from torch._C._distributed_c10d import _get_comm_profiling_name, _set_comm_profiling_name
@@ -12,51 +13,76 @@ from torch._C._distributed_c10d import _get_comm_profiling_name, _set_comm_profi
 from allhands.torch.error_text import append_gloo_text
 from allhands.torch.work import Work
 
-Method = Callable[..., Work]
+EVENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "all_gather_single": ("all_gather_into_tensor", "x"),
+        "all_gather_single_coalesced": ("all_gather_into_tensor_coalesced", "inputs"),
+        "all_to_all_single": ("all_to_all", "x"),
+        "allgather": ("all_gather", "input_tensors"),
+        "allgather_coalesced": ("all_gather", "input_tensor_list"),
+        "allreduce": ("all_reduce", "tensors"),
+        "allreduce_coalesced": ("all_reduce", "tensors"),
+        "alltoall": ("all_to_all", "input_tensors"),
+        "barrier": ("barrier", "opts"),
+        "broadcast": ("broadcast", "tensors"),
+        "gather": ("gather", "input_tensors"),
+        "recv": ("recv", "tensors"),
+        "recv_anysource": ("recvAnySource", "tensors"),
+        "reduce": ("reduce", "tensors"),
+        "reduce_scatter": ("reduce_scatter", "input_tensors"),
+        "reduce_scatter_single": ("reduce_scatter_tensor", "x"),
+        "reduce_scatter_single_coalesced": ("reduce_scatter_tensor_coalesced", "inputs"),
+        "scatter": ("scatter", "input_tensors"),
+        "send": ("send", "tensors"),
+    }
+)
+"""For each method the name of its event, and the parameter whose shapes that shows."""
+
+Group = TypeVar("Group")
 
 _END_SECONDS = 1.0
 """What an event of a call that has ended may still take: a turn of a thread."""
 
 
-def record_event(name: str, parameter: str) -> Callable[[Method], Method]:
-    """Decorate a call of a process group to appear as an event while a profiler runs.
+def record_events(cls: type[Group]) -> type[Group]:
+    """Decorate a class of process groups whose calls appear as events while a profiler runs."""
+    for method, (name, parameter) in EVENTS.items():
+        recorded = _wrap_method(getattr(cls, method), name, parameter)
+        for alias in [name for name in dir(cls) if getattr(cls, name) is recorded.__wrapped__]:
+            setattr(cls, alias, recorded)
+    return cls
 
-    The event's shapes are those of the tensors in the parameter named `parameter`.
-    """
 
-    def decorate(method: Method) -> Method:
-        at = list(inspect.signature(method).parameters).index(parameter) - 1
+def _wrap_method(method: Any, name: str, parameter: str) -> Any:
+    at = list(inspect.signature(method).parameters).index(parameter) - 1
 
-        @functools.wraps(method)
-        def call(self: Any, *args: Any, **named: Any) -> Work:
-            event, title = None, ""
-            if torch.autograd._profiler_enabled():
-                title = _get_comm_profiling_name()  # of `dist.record_comm`
-                tensors = args[at] if at < len(args) else named.get(parameter)
-                event = _ProfilerEvent(title or f"allhands:{name}", tensors)
-            try:
-                if title:  # by which PyTorch would make another event, of any Work
-                    _set_comm_profiling_name("")
-                work = method(self, *args, **named)
-            except BaseException as error:
-                if event is not None:
-                    event.end()
-                append_gloo_text(
-                    error
-                )  # where the call was made on this thread, nobody waits for it later
-                raise
-            finally:
-                if title:
-                    _set_comm_profiling_name(title)
-            if event is None:
-                return work
-            work.native.get_future().add_done_callback(event.end_elsewhere)
-            work.before_return = event.await_end
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **named: Any) -> Work:
+        event, title = None, ""
+        if torch.autograd._profiler_enabled():
+            title = _get_comm_profiling_name()  # of `dist.record_comm`
+            tensors = args[at] if at < len(args) else named.get(parameter)
+            event = _ProfilerEvent(title or f"allhands:{name}", tensors)
+        try:
+            if title:  # by which PyTorch would make another event, of any Work
+                _set_comm_profiling_name("")
+            work: Work = method(self, *args, **named)
+        except BaseException as error:
+            if event is not None:
+                event.end()
+            # Where the call was made on this thread, nobody waits for it later.
+            append_gloo_text(error)
+            raise
+        finally:
+            if title:
+                _set_comm_profiling_name(title)
+        if event is None:
             return work
+        work.native.get_future().add_done_callback(event.end_elsewhere)
+        work.before_return = event.await_end
+        return work
 
-        return call
-
-    return decorate
+    return call
 
 
 class _ProfilerEvent:
@@ -77,7 +103,7 @@ class _ProfilerEvent:
             threading.Thread(target=self.end, name="end of an event").start()
 
     def await_end(self) -> None:
-        """Wait until the event is recorded, so that a profiler that stops next has it."""
+        """Return when the event is there for whoever ends the profiler next."""
         self._ended.wait(_END_SECONDS)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
 from allhands.data.sparse_array import SparseArray
 from allhands.errors import InvalidArgument, InvalidType
 from allhands.torch.memory import have_overlap, view_as_array
@@ -88,6 +89,9 @@ class TensorViews:
     def view_inouts(self, tensors: Any) -> Any:
         return [self.view_inout(one) for one in tensors] if _is_list(tensors) else tensors
 
+    def view_input_lists(self, lists: Any) -> Any:
+        return [self.view_inputs(one) for one in lists] if _is_list(lists) else lists
+
     def view_outputs(self, tensors: Any) -> Any:
         """Return array views of output tensors, which must not share memory.
 
@@ -107,14 +111,34 @@ class TensorViews:
         self._check_disjoint([tensor for one in lists if _is_list(one) for tensor in one])
         return arrays
 
+    def check_rows(self, *tensors: Any) -> None:
+        """Check tensors of which rows are given to ranks, as PyTorch does.
+
+        Raises:
+            InvalidArgument: one is not contiguous.
+        """
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
+                raise InvalidArgument(
+                    f"{self._operation}: Tensors must be contiguous: one of size "
+                    f"{list(tensor.shape)} has strides {list(tensor.stride())}"
+                )
+
+    def check_reduction(self, op: ReduceOp) -> None:
+        """Refuse operations of sparse tensors that depend on what is not stored.
+
+        PyTorch's backends leave open whether that counts as zero.
+        """
+        if self._sparse and op in (ReduceOp.MIN, ReduceOp.MAX):
+            raise InvalidArgument(
+                f"{self._operation}: unsupported reduction operation: {op} of sparse tensors; use "
+                "SUM or AVG, or to_dense()"
+            )
+
     @property
     def needs_copy_back(self) -> bool:
         """Whether there is anything to do when the call has ended."""
         return bool(self._staged or self._sparse)
-
-    @property
-    def has_sparse(self) -> bool:
-        return bool(self._sparse)
 
     def copy_back(self) -> None:
         """Write the results in copies back to their tensors."""

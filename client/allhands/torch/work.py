@@ -28,16 +28,11 @@ class Work(dist.Work):  # type: ignore[misc]
     as it has, and before anybody is told so.
     """
 
-    def __init__(
-        self, work: NativeWork, views: TensorViews, result: Any, after: Sequence["Work"] = ()
-    ) -> None:
-        """Stand for a call that ends, if it does so well, when the works `after` which it is have.
-
-        What they copied has gone back then, too.
-        """
+    def __init__(self, work: NativeWork, views: TensorViews, result: Any) -> None:
         super().__init__()
         self.native = work
-        self._after = after
+        self.after: Sequence[Work] = ()
+        """Works that end before it; what they copied goes back with its own copies."""
         self._views = views
         self._result = result
         self._lock = threading.Lock()
@@ -119,7 +114,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _copy_back(self) -> None:
         """Write the results of a finished call to the tensors; once."""
-        for one in self._after:
+        for one in self.after:
             one._copy_back()
         if self._views.needs_copy_back and self.native.is_success():
             with self._copy_lock:
