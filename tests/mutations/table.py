@@ -560,8 +560,8 @@ MUTATIONS: Final = (
         68,
         "all_reduce of tensors takes the largest",
         "torch/options.py",
-        "dist.ReduceOp.SUM: ReduceOp.SUM",
-        "dist.ReduceOp.SUM: ReduceOp.MAX",
+        "dist.ReduceOp.SUM.value: ReduceOp.SUM",
+        "dist.ReduceOp.SUM.value: ReduceOp.MAX",
         TORCH,
     ),
     Mutation(
@@ -976,8 +976,8 @@ MUTATIONS: Final = (
         118,
         "all_reduce of tensors takes the largest",
         "torch/options.py",
-        "dist.ReduceOp.SUM: ReduceOp.SUM",
-        "dist.ReduceOp.SUM: ReduceOp.MAX",
+        "dist.ReduceOp.SUM.value: ReduceOp.SUM",
+        "dist.ReduceOp.SUM.value: ReduceOp.MAX",
         TORCH,
     ),
     Mutation(

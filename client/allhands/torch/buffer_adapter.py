@@ -1,14 +1,17 @@
 """Adapter of c10d's calls for tensors and PyTorch's options."""
 
-from typing import Any
+from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 
 from allhands.c10d.options import AnyOptions
 from allhands.engine.work.work import Work as NativeWork
 from allhands.torch.options import make_options, to_reduce_op
 from allhands.torch.tensors import TensorViews
 from allhands.torch.work import StagedWorks, Work
+
+_REDUCE_OPS: Final = (dist.ReduceOp, dist.ReduceOp.RedOpType)
 
 
 class TensorAdapter:
@@ -37,10 +40,10 @@ class TensorAdapter:
     def make_reduction_options(
         self, kind: type[AnyOptions], opts: Any, op: Any, timeout: Any
     ) -> AnyOptions:
+        if isinstance(opts, _REDUCE_OPS):
+            opts, op = None, opts if op is None else op
         if op is None:
-            if opts is None or hasattr(opts, "reduceOp"):
-                return make_options(kind, opts, timeout)
-            opts, op = None, opts
+            return make_options(kind, opts, timeout)
         return make_options(kind, opts, timeout, reduceOp=to_reduce_op(op))
 
     def to_work(self, work: NativeWork, views: TensorViews, result: Any) -> Work:

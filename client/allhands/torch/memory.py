@@ -41,7 +41,7 @@ class _ArrayInterface:
         self.tensor = tensor
         self.__array_interface__ = {
             "data": (tensor.data_ptr(), False),
-            "shape": tuple(tensor.shape),
+            "shape": tensor.shape,
             "strides": strides,
             "typestr": kind,
             "version": 3,

@@ -24,16 +24,16 @@ from allhands.c10d.options import (
 )
 from allhands.collectives.reduction import ReduceOp
 
-_OPS: Final[Mapping[Any, ReduceOp]] = MappingProxyType(
+_OPS: Final[Mapping[int, ReduceOp]] = MappingProxyType(
     {
-        dist.ReduceOp.SUM: ReduceOp.SUM,
-        dist.ReduceOp.AVG: ReduceOp.AVG,
-        dist.ReduceOp.PRODUCT: ReduceOp.PRODUCT,
-        dist.ReduceOp.MIN: ReduceOp.MIN,
-        dist.ReduceOp.MAX: ReduceOp.MAX,
-        dist.ReduceOp.BAND: ReduceOp.BAND,
-        dist.ReduceOp.BOR: ReduceOp.BOR,
-        dist.ReduceOp.BXOR: ReduceOp.BXOR,
+        dist.ReduceOp.SUM.value: ReduceOp.SUM,
+        dist.ReduceOp.AVG.value: ReduceOp.AVG,
+        dist.ReduceOp.PRODUCT.value: ReduceOp.PRODUCT,
+        dist.ReduceOp.MIN.value: ReduceOp.MIN,
+        dist.ReduceOp.MAX.value: ReduceOp.MAX,
+        dist.ReduceOp.BAND.value: ReduceOp.BAND,
+        dist.ReduceOp.BOR.value: ReduceOp.BOR,
+        dist.ReduceOp.BXOR.value: ReduceOp.BXOR,
     }
 )
 _ZERO: Final = timedelta(0)
@@ -75,7 +75,7 @@ def refuse_options(pg_options: object) -> None:
 def to_reduce_op(op: Any) -> ReduceOp:
     """Translate a `ReduceOp` of PyTorch."""
     kind = getattr(op, "op", op)  # without it, it is a kind itself
-    if (found := _OPS.get(kind)) is not None:
+    if (found := _OPS.get(getattr(kind, "value", kind))) is not None:  # a graph has the number
         return found
     _, factor = op.__getstate__()  # the way that PyTorch pickles it; there is no other to ask
     return ReduceOp.premul_sum(factor)

@@ -56,7 +56,7 @@ class TensorViews:
             InvalidType: its elements are, or it is no tensor.
         """
         if _is_plain(tensor):
-            return self._view_dense(tensor.detach())
+            return self._view_dense(tensor.detach() if tensor.requires_grad else tensor)
         self._check(tensor)
         if tensor.layout is torch.sparse_coo:
             return self._view_sparse(tensor)
@@ -70,7 +70,7 @@ class TensorViews:
             InvalidType: as `read`.
         """
         if _is_plain(tensor):
-            return self._view_dense(tensor.detach())
+            return self._view_dense(tensor.detach() if tensor.requires_grad else tensor)
         self._check(tensor)
         if tensor.layout is torch.sparse_coo:
             return self._view_sparse(tensor)
@@ -207,7 +207,7 @@ def _is_plain(tensor: Any) -> bool:
     """Return whether a tensor's memory can be viewed as an array."""
     return (
         isinstance(tensor, torch.Tensor)
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.layout is torch.strided
         and not tensor.is_nested
         and tensor.is_contiguous()

@@ -122,6 +122,8 @@ def _wrap_method(
     @functools.wraps(direct)
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
         given = (*arguments, *named.values()) if named else arguments
+        if _are_plain(given) and not _is_dispatch_observed():
+            return direct(self, *arguments, **named)
         has_nowhere = has_shapes and bool(arguments) and _are_meta(arguments[0])
         if not (has_nowhere or _is_dispatch_observed() or _has_tensor_subclass(given)):
             return direct(self, *arguments, **named)
@@ -150,6 +152,21 @@ def _find_reduce_op(arguments: Iterable[Any]) -> Any:
 
 def _is_dispatch_observed() -> bool:
     return bool(_count_modes() > 0 or _allow_inflight_collective_as_graph_input())
+
+
+def _are_plain(arguments: Iterable[Any]) -> bool:
+    """Return whether all tensors have memory and are of no subclass; a short look at most calls."""
+    for one in arguments:
+        kind: Any = type(one)
+        if kind in _PLAIN:
+            if one.is_meta:
+                return False
+        elif kind is list or kind is tuple:
+            if not _are_plain(one):
+                return False
+        elif _is_tensor_type(kind):
+            return False
+    return True
 
 
 def _has_tensor_subclass(arguments: Iterable[Any]) -> bool:
