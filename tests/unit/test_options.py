@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import allhands as ah
 from allhands import functional
 from allhands.aio import AsyncGroup
+from allhands.api.joining import JoinOptions
 from allhands.config import resolve_config
 from allhands.group.non_member import NonMember
-from allhands.options import CallOptions, GroupPolicy, read_options
+from allhands.options import WORLD_DEFAULTS, CallOptions, GroupPolicy, read_options
 from surface.describe import list_parameters
 
 ARRAY = np.ones(2, np.float32)
@@ -146,3 +148,13 @@ def test_a_call_has_its_options_and_none_by_default() -> None:
     assert read_options("scan", CallOptions()) == (None, None)
     assert read_options("scan", CallOptions(label="x")) == (None, "x")
     assert read_options("scan", CallOptions(timeout=2.0)) == (2.0, None)
+
+
+@pytest.mark.parametrize("join", [ah.init_process_group, ah.aio.connect])
+def test_help_on_joining_shows_every_option(join: Callable[..., Any]) -> None:
+    shown = inspect.signature(join).parameters
+    assert [*shown][1:] == [*JoinOptions.__annotations__]
+    assert {name: shown[name].default for name in WORLD_DEFAULTS} == WORLD_DEFAULTS
+    for name in shown:
+        entries = re.findall(rf"(?m)^ {{8}}{name}: \S", join.__doc__ or "")
+        assert len(entries) == 1, f"{name} is described {len(entries)} times"

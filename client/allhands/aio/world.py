@@ -7,17 +7,22 @@ from typing import Unpack
 
 from allhands.aio.group import AsyncGroup
 from allhands.api.default_world import get_thread_state
-from allhands.api.joining import JoinOptions, check_join_options, join_world
+from allhands.api.joining import JoinOptions, check_join_options, join_world, show_join_options
 from allhands.api.world import NewGroupOptions, World
 from allhands.group.non_member import NonMember
 
 
+@show_join_options
 def connect(
     url: str | None = None, **options: Unpack[JoinOptions]
 ) -> AbstractAsyncContextManager["AsyncWorld"]:
-    """Join a world for the duration of a block; options of `init_process_group`.
+    """Join a world for the duration of a block.
 
     Left in order after a successful block; if the block raises, the other ranks get the reason.
+
+    Args:
+        url: `init_method` of `init_process_group`, whose errors this raises too.
+        options: see `JoinOptions`.
     """
     check_join_options("connect", options)
     return _stay_joined(url, options)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Unpack
 
-from allhands.api.joining import JoinOptions, check_join_options, join_world
+from allhands.api.joining import JoinOptions, check_join_options, join_world, show_join_options
 from allhands.api.world import ThreadRank, World
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
@@ -62,6 +62,7 @@ def _reset_after_fork() -> None:
 os.register_at_fork(after_in_child=_reset_after_fork)
 
 
+@show_join_options
 def init_process_group(init_method: str | None = None, **options: Unpack[JoinOptions]) -> None:
     """Join the world of this process and wait until all ranks have joined.
 
@@ -69,8 +70,7 @@ def init_process_group(init_method: str | None = None, **options: Unpack[JoinOpt
         init_method: `ah://host:port/job` for a running coordinator; `env://` (the default):
             ALLHANDS_URL, else MASTER_ADDR and MASTER_PORT, else what torchrun, mpirun or srun
             tell, else a world of one; `tcp://host:port` or `file:///path`: rank 0 hosts it.
-        options: see `allhands.options.WorldOptions`; also `store`, a store that all ranks have,
-            in place of `init_method`.
+        options: see `JoinOptions`.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.

@@ -2,24 +2,43 @@
 
 import os
 from collections.abc import Iterator
+from typing import TypedDict
 
 from allhands import config
 from allhands.api.fake import FakeWorld
 from allhands.api.world import ThreadRank, World
 from allhands.deadlines import to_seconds
 from allhands.membership.store_rendezvous import rendezvous_via_store
-from allhands.options import WORLD_DEFAULTS, WorldOptions, check_keywords
+from allhands.options import (
+    WORLD_DEFAULTS,
+    GroupPolicy,
+    ProcessOptions,
+    WorldOptions,
+    check_keywords,
+    show_options,
+)
 from allhands.stores import Store
 from allhands_proto import notice
 
 
-class JoinOptions(WorldOptions, total=False):
-    """Keyword arguments of `init_process_group` and `aio.connect`."""
+class StoreOptions(TypedDict, total=False):
+    """Store in place of a rendezvous by URL.
+
+    Args:
+        store: instead of `init_method`: a store that all ranks have, with `rank` and `world_size`.
+            They meet at its coordinator, else at one that rank 0 hosts on loopback; `threads` and
+            `fake` need it for nothing.
+    """
 
     store: Store | None
-    """Instead of `init_method`: a store that all ranks have, with `rank` and `world_size`. They
-    meet at its coordinator, else at one that rank 0 hosts on loopback; `threads` and `fake` need it
-    for nothing."""
+
+
+class JoinOptions(WorldOptions, StoreOptions, total=False):
+    """Keyword arguments of `init_process_group` and `aio.connect`."""
+
+
+show_join_options = show_options(ProcessOptions, GroupPolicy, StoreOptions)
+"""Decorator of the functions that take `JoinOptions`."""
 
 
 def check_join_options(call: str, options: JoinOptions) -> None:
