@@ -135,7 +135,7 @@ class WorldConfig:
     interface: str = ""
     """Network interface on whose address this rank listens for peers; empty: it is found."""
     ports: range | None = None
-    """On which this rank listens, also as host of the coordinator; None: any that are free."""
+    """On which this rank listens for peers; None: any that are free."""
     label: str = ""
     heartbeat_window: float = 0.0
     """Seconds; 0: the coordinator's default."""

@@ -40,11 +40,6 @@ class ServerConfig:
     """0: any free one."""
     token: str | None = field(default=None, repr=False)
     """None: a random one, which is only possible on loopback (or with `insecure`)."""
-    kv_ports: range | None = None
-    """Ports to choose the key-value port from, highest first, beyond loopback; None: any free one.
-
-    On loopback, where no firewall stands, it is always any.
-    """
     tls_cert: Path | str | None = None
     """PEM file with the certificate chain; its key is in `tls_key`."""
     tls_key: Path | str | None = None

@@ -162,7 +162,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     address = (get_local_host(config.host), port)
     notice_ = None
     try:
-        await _open_kv_port(kv_listener, config)
+        await kv_listener.listen(config.host, _make_kv_tls(config))
         service = CoordinatorService(  # type: ignore[abstract]  # see its end
             coordinator,
             config.first_request_timeout,
@@ -230,25 +230,6 @@ def _make_kv_tls(config: ServerConfig) -> ssl.SSLContext | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
     return make_tls_context(config.tls_cert, config.tls_key)
-
-
-async def _open_kv_port(listener: KvListener, config: ServerConfig) -> None:
-    """Listen for key-value calls; where no port allowed for it is free, they go by gRPC."""
-    tls = _make_kv_tls(config)
-    if config.kv_ports is None or config.is_loopback:
-        await listener.listen(config.host, tls)
-        return
-    try:
-        await listener.listen(config.host, tls, config.kv_ports[::-1])
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        logger.warning(
-            "no port from %d to %d is free at %s for key-value calls, which go by gRPC instead",
-            config.kv_ports[0],
-            config.kv_ports[-1],
-            config.host,
-        )
 
 
 def _bind_port(server: grpc.aio.Server, config: ServerConfig) -> int:

@@ -1,7 +1,6 @@
 """Coordinators on the running loop, beside whatever else runs there."""
 
 import errno
-import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,11 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from allhands.config import HostedByRank0, WorldConfig
-from allhands.coordinator import rendezvous
 from allhands_proto import notice
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server import embedded
 from allhands_server.config import ServerConfig
 from allhands_server.embedded import RunningCoordinator
-from support.ranks.addresses import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -141,57 +137,3 @@ async def test_it_listens_on_ipv6_and_writes_addresses_in_brackets(
     member = await caller.join("j", 0, 1)
     assert member.joined.address == "[::1]:7"
     await coordinator.stop()
-
-
-async def describe(coordinator: RunningCoordinator, call_at: Callable[..., Any]) -> int:
-    known = call_at(f"127.0.0.1:{coordinator.port}", coordinator.token)
-    return (await known.call("DescribeCoordinator", wire.DescribeCoordinatorRequest())).kv_port
-
-
-async def start_beyond_loopback(ports: range | None) -> RunningCoordinator:
-    config = ServerConfig(host="0.0.0.0", insecure=True, post_notice=False, kv_ports=ports)
-    return await embedded.start(config)
-
-
-async def test_key_value_calls_come_to_a_free_port_of_the_range(
-    call_at: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    with socket.create_server(("0.0.0.0", 0)) as other:
-        taken = other.getsockname()[1]
-        first = await start_beyond_loopback(range(taken - 20, taken + 1))
-        chosen = await describe(first, call_at)
-        assert taken - 20 <= chosen < taken
-        second = await start_beyond_loopback(range(taken, taken + 1))
-        assert await describe(second, call_at) == 0
-        assert f"no port from {taken} to {taken} is free at 0.0.0.0" in caplog.text
-    await first.stop()
-    await second.stop()
-
-
-async def test_on_loopback_key_value_calls_leave_the_range_to_the_ranks(
-    call_at: Callable[..., Any],
-) -> None:
-    ports = range(free_port(), 0, -1)[:1]
-    made = await embedded.start(ServerConfig(post_notice=False, kv_ports=ports))
-    assert await describe(made, call_at) not in {0, *ports}
-    await made.stop()
-
-
-async def test_rank_0_hosts_key_value_calls_in_its_range_of_ports(
-    call_at: Callable[..., Any],
-) -> None:
-    port = free_port()
-    config = WorldConfig(
-        HostedByRank0("0.0.0.0", 0),
-        "j",
-        rank=0,
-        world_size=2,
-        timeout=30,
-        token="t",
-        insecure=True,
-        ports=range(port, port + 1),
-    )
-    hosted = await rendezvous.find_or_host_coordinator(config)
-    assert hosted.embedded is not None
-    assert await describe(hosted.embedded, call_at) == port
-    await hosted.embedded.stop(0)

@@ -280,13 +280,3 @@ def test_a_world_of_a_store_needs_rank_and_size_and_no_other_place() -> None:
         ah.init_process_group("env://", store=ah.HashStore(), rank=0, world_size=1)
     with pytest.raises(ah.StoreTimeout, match="rank 0"):
         ah.init_process_group(store=ah.HashStore(), rank=1, world_size=2, timeout=0.05)
-
-
-def test_a_master_takes_key_value_calls_in_the_range_of_ports(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    port = free_port()
-    monkeypatch.setenv("ALLHANDS_PORT_RANGE", f"{port}-{port}")
-    with ah.TCPStore("0.0.0.0", 0, is_master=True, insecure=True, token="t") as store:
-        store.set("key", "value")
-        assert store._control._kv_pool._port.port == port

@@ -1,12 +1,9 @@
 """`allhands serve`: the daemon."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-_PORT_RANGE = "ALLHANDS_PORT_RANGE"
 
 
 def serve_command(
@@ -45,7 +42,6 @@ def serve_command(
     It writes its address and token to your runtime directory, for your own commands on this host.
     Beyond loopback it wants a token and TLS files.
     """
-    from allhands.config import read_port_range
     from allhands_server.config import FLAGS, ServerConfig, read_token
     from allhands_server.daemon import main
 
@@ -55,7 +51,6 @@ def serve_command(
             host=host,
             port=port,
             token=read_token(token_file),
-            kv_ports=read_port_range(os.environ.get(_PORT_RANGE, ""), _PORT_RANGE),
             tls_cert=tls_cert,
             tls_key=tls_key,
             insecure=insecure,

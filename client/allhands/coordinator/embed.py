@@ -16,7 +16,6 @@ async def start_coordinator(
     port: int = 0,
     token: str | None = None,
     *,
-    kv_ports: range | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
     insecure: bool = False,
@@ -26,7 +25,6 @@ async def start_coordinator(
 
     Args:
         token: secret of the callers; None: a new one, for readers of the notice.
-        kv_ports: ports for key-value calls from other hosts; None: any free port.
         post_notice: whether commands of the same user find the coordinator.
 
     Raises:
@@ -42,7 +40,6 @@ async def start_coordinator(
             host=host,
             port=port,
             token=token,
-            kv_ports=kv_ports,
             tls_cert=tls_cert,
             tls_key=tls_key,
             insecure=insecure,

@@ -199,7 +199,6 @@ async def _start_coordinator(
         host,
         port,
         config.token,
-        kv_ports=config.ports,
         tls_cert=config.tls_cert if guarded else None,
         tls_key=config.tls_key if guarded else None,
         insecure=config.insecure,

@@ -6,7 +6,6 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from allhands.config import read_port_range
 from allhands.coordinator.attempts import ConnectAttempts
 from allhands.coordinator.client import Control
 from allhands.coordinator.embed import start_coordinator
@@ -164,9 +163,6 @@ class _EmbeddedCoordinator:
                     resolve_host_blocking(host),
                     port,
                     token,
-                    kv_ports=read_port_range(
-                        os.environ.get("ALLHANDS_PORT_RANGE", ""), "ALLHANDS_PORT_RANGE"
-                    ),
                     tls_cert=os.environ.get("ALLHANDS_TLS_CERT") or None,
                     tls_key=os.environ.get("ALLHANDS_TLS_KEY") or None,
                     insecure=insecure,

@@ -5,7 +5,6 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
 
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
@@ -56,22 +55,17 @@ class KvListener:
         self._loop = asyncio.get_running_loop()
         self._log = LimitedLog(logger, "refused lines")
 
-    async def listen(
-        self, host: str, tls: ssl.SSLContext | None, ports: Sequence[int] = (0,)
-    ) -> None:
-        """Take the first free of these ports of `host`; 0: any.
+    async def listen(self, host: str, tls: ssl.SSLContext | None) -> None:
+        """Take any free port of `host`.
 
         Raises:
-            OSError: none is free, or the host is not of this machine.
+            OSError: there is none.
         """
         found = await self._loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
-        listening = _bind_free(
-            lambda port: socket.create_server(
-                (address[0], port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
-            ),
-            ports,
+        listening = socket.create_server(
+            address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both
         )
         listening.setblocking(False)
         self.port = listening.getsockname()[1]
@@ -183,14 +177,3 @@ class KvListener:
             if not connection.is_open:
                 self.on_closed(connection)
                 accepted.close()
-
-
-def _bind_free(bind: Callable[[int], socket.socket], ports: Sequence[int]) -> socket.socket:
-    """Bind the first free port, and raise as the last one does if there is none."""
-    for port in ports[:-1]:
-        try:
-            return bind(port)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-    return bind(ports[-1])
