@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from programs import shared_memory
+from programs import prepared_calls, shared_memory, shared_memory_lifetimes, shared_memory_routes
 from support.ranks.processes import Cluster, Job, Process
 
 
@@ -76,7 +76,9 @@ def test_a_call_says_how_it_was_carried_out(job: Job) -> None:
     everything = {"small": 12, "middle": 11, "large": 11, "shared": 11}
     reduced = {2: ["swap", "mailboxes", "swap", "swap"], 3: ["mailboxes"] * 2 + ["swap"] * 2}
     for size in (2, 3):
-        ranks = job(size, shared_memory.explain_calls, ALLHANDS_ARENA_ATTACH_MIN=str(1 << 16))
+        ranks = job(
+            size, shared_memory_routes.explain_calls, ALLHANDS_ARENA_ATTACH_MIN=str(1 << 16)
+        )
         said = {what: [rank.expect(what)["said"] for rank in ranks] for what in everything}
         for one in said["small"]:
             assert one == ["slots"] * everything["small"]
@@ -94,7 +96,7 @@ def test_a_call_says_how_it_was_carried_out(job: Job) -> None:
 
 @pytest.mark.parametrize("backend", ["socket"])
 def test_calls_over_links_say_nothing_of_shared_memory(job: Job) -> None:
-    ranks = job(2, shared_memory.explain_links)
+    ranks = job(2, shared_memory_routes.explain_links)
     for rank in ranks:
         assert rank.expect("said")["said"] == ["", "", "doubling over links", [2.0] * 4]
     told(ranks)
@@ -104,7 +106,7 @@ def test_calls_over_links_say_nothing_of_shared_memory(job: Job) -> None:
 
 
 def test_views_of_shared_arrays_are_used_where_they_are(job: Job) -> None:
-    ranks = job(3, shared_memory.use_views)
+    ranks = job(3, shared_memory_lifetimes.use_views)
     for rank in ranks:
         assert rank.expect("view")["said"] == "direct"
         assert rank.expect("rows")["said"] == "direct"
@@ -114,11 +116,11 @@ def test_views_of_shared_arrays_are_used_where_they_are(job: Job) -> None:
 
 
 def test_the_memory_of_a_shared_array_goes_back_when_nobody_holds_it(job: Job) -> None:
-    told(job(2, shared_memory.return_memory))
+    told(job(2, shared_memory_lifetimes.return_memory))
 
 
 def test_worlds_come_and_go_in_one_process_and_leave_nothing(job: Job) -> None:
-    told(job(2, shared_memory.make_worlds_again))
+    told(job(2, shared_memory_lifetimes.make_worlds_again))
 
 
 # ---------------------------------------------------------------- prepared calls
@@ -126,15 +128,15 @@ def test_worlds_come_and_go_in_one_process_and_leave_nothing(job: Job) -> None:
 
 @pytest.mark.parametrize("backend", ["auto", "socket"])
 def test_a_prepared_call_is_made_again_and_again(job: Job) -> None:
-    told(job(3, shared_memory.repeat_prepared_calls))
+    told(job(3, prepared_calls.repeat_prepared_calls))
 
 
 def test_a_prepared_call_that_is_misused_says_so_and_the_group_goes_on(job: Job) -> None:
-    told(job(2, shared_memory.misuse_prepared_calls))
+    told(job(2, prepared_calls.misuse_prepared_calls))
 
 
 def test_a_prepared_call_that_fails_can_be_made_again(job: Job) -> None:
-    ranks = job(2, shared_memory.fail_a_prepared_call)
+    ranks = job(2, prepared_calls.fail_a_prepared_call)
     ranks[0].expect("late")
     for rank in ranks:
         rank.say()
@@ -154,7 +156,7 @@ def test_limits_choose_how_a_call_is_carried_out(job: Job) -> None:
         ({**slots, **attach}, ["slots", "swap", "attach"]),
         ({**slots, **never, **chunk}, ["slots", "swap", "staged"]),
     ):
-        ranks = job(2, shared_memory.obey_limits, **given)
+        ranks = job(2, shared_memory_routes.obey_limits, **given)
         for rank in ranks:
             assert rank.expect("said")["said"] == want
         told(ranks)
@@ -164,7 +166,7 @@ def test_ranks_with_other_limits_talk_over_links_and_say_so(cluster: Cluster) ->
     url = cluster.daemon() + "/job"
     ranks = [
         cluster.start(
-            shared_memory.differ_in_limits,
+            shared_memory_routes.differ_in_limits,
             RANK=str(rank),
             WORLD_SIZE="3",
             ALLHANDS_URL=url,
@@ -185,7 +187,7 @@ def test_who_insists_on_shared_memory_that_cannot_be_is_told_why(cluster: Cluste
     url = cluster.daemon() + "/job"
     ranks = [
         cluster.start(
-            shared_memory.insist_on_a_backend,
+            shared_memory_routes.insist_on_a_backend,
             backend,
             RANK=str(rank),
             WORLD_SIZE="2",
@@ -204,7 +206,10 @@ def test_ranks_in_two_network_namespaces_do_without_shared_memory(cluster: Clust
     url = cluster.daemon() + "/job"
     for wanted in ("auto", "shm"):
         ranks = cluster.world(
-            2, shared_memory.share_across_namespaces, ALLHANDS_URL=url + wanted, WANTED=wanted
+            2,
+            shared_memory_routes.share_across_namespaces,
+            ALLHANDS_URL=url + wanted,
+            WANTED=wanted,
         )
         for rank in ranks:
             said = rank.expect("done" if wanted == "auto" else "refused")
@@ -223,18 +228,18 @@ def test_groups_in_any_order_of_ranks_are_right(job: Job) -> None:
 
 
 def test_groups_made_and_forgotten_do_not_pile_up_memory(job: Job) -> None:
-    told(job(2, shared_memory.make_groups_again))
+    told(job(2, shared_memory_lifetimes.make_groups_again))
 
 
 # ---------------------------------------------------------------- forks
 
 
 def test_a_forked_child_is_told_that_it_is_no_rank_and_its_parent_goes_on(job: Job) -> None:
-    told(job(2, shared_memory.fork_a_child))
+    told(job(2, shared_memory_lifetimes.fork_a_child))
 
 
 def test_a_call_behind_a_prepared_one_does_not_overtake_what_was_queued(job: Job) -> None:
-    ranks = job(2, shared_memory.queue_behind_a_prepared_call)
+    ranks = job(2, prepared_calls.queue_behind_a_prepared_call)
     ranks[0].expect("queued")
     ranks[1].say()
     told(ranks)
