@@ -1,12 +1,9 @@
-"""The flight recorder's pure parts: ring, merge, lines of programs, dump, trace, diagnosis."""
+"""The flight recorder's pure parts: ring, merge, lines of programs, dump and trace."""
 
 import json
-import os
 import stat
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -14,51 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allhands.collectives.reduction import ReduceOp
-from allhands.collectives.request import OPS
-from allhands.coordinator import report_codec
-from allhands.coordinator.diagnosis import RankReport, diagnose
-from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 from allhands.group.group import Group
 from allhands.recorder import source
 from allhands.recorder.call_samples import MAX_SAMPLES, CallSampler
 from allhands.recorder.dump import MAX_FILES, Dumper
 from allhands.recorder.merge import merge
-from allhands.recorder.record import OUTCOMES, OperationRecord
+from allhands.recorder.record import OperationRecord
 from allhands.recorder.ring_buffer import RingBuffer
 from allhands.recorder.source import locate
 from allhands.recorder.trace import make_trace
-from allhands.runtime.native_core import find
 from allhands.testing.inproc_world import inproc_world, wait_outcomes
-from allhands_proto.values import GroupStatus, OperationStatus
-
-SECOND = 1_000_000_000
-
-
-def record(sequence: int = 1, **more: Any) -> OperationRecord:
-    given: dict[str, Any] = {
-        "group": "world",
-        "operation": "all_reduce",
-        "nbytes": 8,
-        "signature": "all_reduce(float64[1], SUM)",
-        "created": sequence * SECOND,
-        "started": sequence * SECOND,
-        "finished": sequence * SECOND + 1000,
-        "outcome": "ok",
-        "label": "",
-        "file": "/home/me/train.py",
-        "line": 31,
-        "function": "step",
-        "how": "shared memory, slots",
-        "waits_for": (),
-    }
-    return OperationRecord(sequence=sequence, **{**given, **more})
-
-
-def nothing(error: BaseException) -> None:
-    """Ignore a failure."""
-
+from support.operation_records import SECOND, nothing, record
 
 # ---------------------------------------------------------------- ring
 
@@ -202,114 +166,6 @@ def test_what_the_queue_forgot_is_told_by_the_core_alone() -> None:
     assert merge([(True, ran)], []) == [ran]
 
 
-# ---------------------------------------------------------------- the native ring
-
-
-def comm(records: int) -> Any:
-    core, absence = find()
-    if core is None:
-        pytest.skip(absence)
-    limits = core.default_limits(1)
-    nbytes = core.area_bytes(1, limits)
-
-    segment = core.Segment.create(core.HEAD_BYTES + nbytes, bytes(16))
-    return core.ShmComm(
-        rank=0,
-        segments=(segment,),
-        offsets=(core.HEAD_BYTES,),
-        pids=(os.getpid(),),
-        heap_offset=0,
-        heap_bytes=0,
-        limits=limits,
-        timeout=10.0,
-        ops=OPS,
-        on_failure=nothing,
-        on_slow=nothing,
-        last_number=0,
-        queued=0,
-        records=records,
-    )
-
-
-def test_the_native_ring_keeps_the_latest_calls_when_it_comes_round() -> None:
-    one, x = comm(100), np.zeros(3, np.float32)
-    begun = time.monotonic_ns()
-    for number in range(1, 301):
-        assert one.all_reduce(x, ReduceOp.SUM, None, f"call {number}")
-    ended = time.monotonic_ns()
-    rows = one.records(1000)
-    assert [row[0] for row in rows] == list(range(173, 301)), "128 is the next power of two"
-    assert [row[13] for row in rows] == [f"call {number}" for number in range(173, 301)]
-    assert {row[1:7] for row in rows} == {("all_reduce", np.dtype(np.float32), 3, 12, 0, -1)}
-    assert {OUTCOMES[row[9]] for row in rows} == {"ok"}
-    times = [at for row in rows for at in row[7:9]]
-    slack = 5_000_000  # between the processor's counter and the system's clock
-    assert all(begun - slack <= at <= ended + slack for at in times)
-    assert all(row[7] <= row[8] for row in rows)
-    assert [row[0] for row in one.records(2)] == [299, 300]
-    assert one.call_site(172) is None
-    file, line, function = one.call_site(173)
-    assert (file, function) == (
-        __file__,
-        "test_the_native_ring_keeps_the_latest_calls_when_it_comes_round",
-    )
-    assert line == begun_line(function) + 4
-
-
-def begun_line(name: str) -> int:
-    """Where a function of this module begins."""
-    line: int = globals()[name].__code__.co_firstlineno
-    return line
-
-
-def test_times_are_those_of_the_system_clock_however_they_are_read() -> None:
-    one = comm(64)
-    until = time.monotonic() + 0.1  # so that the rate of the processor's counter is known
-    while time.monotonic() < until:
-        before = time.monotonic_ns()
-        one.barrier(None, None)
-        after = time.monotonic_ns()
-    row = one.records(1)[0]
-    slack = 2_000_000
-    assert before - slack <= row[7] <= row[8] <= after + slack
-
-
-def test_the_native_ring_tells_when_some_of_very_many_calls_began() -> None:
-    one = comm(64)
-    for _ in range(20_000):
-        one.barrier(None, None)
-    told = one.start_times()
-    numbers = [sequence for sequence, _ in told]
-    assert MAX_SAMPLES // 4 <= len(numbers) <= MAX_SAMPLES
-    strides = {second - first for first, second in pairwise(numbers)}
-    assert strides == {512}
-    here = CallSampler()
-    for sequence in range(1, 20_001):
-        here.note(sequence, 0.0)
-    assert numbers == [sequence for sequence, _ in here.take()], "all ways choose alike"
-    assert sorted(at for _, at in told) == [at for _, at in told]
-    assert one.start_times() == []
-
-
-def test_a_native_ring_that_is_off_still_says_what_a_call_was() -> None:
-    one, x = comm(0), np.zeros(3, np.float32)
-    assert one.all_reduce(x, ReduceOp.MAX, None, None)
-    assert one.records(10) == []
-    assert one.call_site(1) is None
-    assert one.start_times() == []
-    assert one.describe(1)[:3] == ("all_reduce", np.dtype(np.float32), 3)
-
-
-def test_how_a_call_really_ended_can_be_said_later() -> None:
-    one = comm(64)
-    one.barrier(None, None)
-    one.set_outcome(1, OUTCOMES.index("aborted"))
-    one.set_outcome(65, OUTCOMES.index("failed"))  # which would be in the same place
-    assert [OUTCOMES[row[9]] for row in one.records(9)] == ["aborted"]
-    with pytest.raises(ValueError):
-        one.set_outcome(1, len(OUTCOMES))
-
-
 # ---------------------------------------------------------------- over links
 
 
@@ -413,51 +269,6 @@ def test_a_folder_that_cannot_be_written_is_logged(
     assert "could not be written" in caplog.text
 
 
-# ---------------------------------------------------------------- reports
-
-
-def test_a_report_comes_back_as_it_was() -> None:
-    records = [record(1, waits_for=(3, 4), outcome="running", finished=0), record(2, label="x")]
-    found = report_codec.decode(report_codec.encode(records, [], "the stack", 1 << 20))
-    assert found is not None
-    assert (found.operations, found.stack, found.is_cut) == (tuple(records), "the stack", False)
-
-
-@pytest.mark.parametrize("nbytes", [200, 1000, 5000])
-def test_a_report_fits_and_leaves_out_the_oldest(nbytes: int) -> None:
-    records = [record(number) for number in range(1, 101)]
-    data = report_codec.encode(records, [], "", nbytes)
-    assert len(data) <= nbytes
-    found = report_codec.decode(data)
-    assert found is not None
-    assert found.is_cut
-    numbers = [one.sequence for one in found.operations]
-    assert numbers == list(range(101 - len(numbers), 101))
-
-
-def test_a_stack_that_leaves_no_room_is_left_out() -> None:
-    data = report_codec.encode([record(1)], [], "s" * 1000, 400)
-    found = report_codec.decode(data)
-    assert found is not None
-    assert (found.stack, found.is_cut, len(found.operations)) == ("", True, 1)
-
-
-def test_what_is_no_report_is_told_apart() -> None:
-    assert report_codec.decode(b"\xff\xff\xff") is None
-
-
-def test_a_report_is_cut_into_parts_and_an_empty_one_has_one() -> None:
-    data = bytes(report_codec.PART_BYTES + 1)
-    parts = report_codec.split_report(7, data)
-    assert [(part.id, len(part.data), part.is_last) for part in parts] == [
-        (7, report_codec.PART_BYTES, False),
-        (7, 1, True),
-    ]
-    assert [(part.data, part.is_last) for part in report_codec.split_report(7, b"")] == [
-        (b"", True)
-    ]
-
-
 # ---------------------------------------------------------------- trace
 
 
@@ -484,83 +295,3 @@ def test_a_trace_has_one_clock_and_a_row_for_each_group() -> None:
 
 def test_a_trace_of_nothing_is_one() -> None:
     assert make_trace({}, {})["traceEvents"] == []
-
-
-# ---------------------------------------------------------------- diagnosis
-
-
-def member(rank: int, *operations: OperationStatus) -> MemberStatus:
-    return MemberStatus(
-        rank, f"m{rank}", "a", 100 + rank, "a:1", "", "joined", "", 0.5, tuple(operations)
-    )
-
-
-def inside(sequence: int, operation: str = "all_reduce", elapsed: float = 1.0) -> OperationStatus:
-    return OperationStatus("world", operation, sequence, sequence - 1, elapsed)
-
-
-def outside(sequence: int, elapsed: float = 2.0) -> OperationStatus:
-    return OperationStatus("world", "", sequence, sequence, elapsed)
-
-
-def job(*members: MemberStatus) -> JobStatus:
-    ranks = tuple(one.rank for one in members)
-    return JobStatus(
-        "j", "running", 1, len(ranks), members, (GroupStatus("world", ranks),), 5.0, 0, ""
-    )
-
-
-def report(progress: OperationStatus, *operations: OperationRecord, stack: str = "") -> RankReport:
-    return RankReport(10.0, (progress,), operations, stack, False)
-
-
-def test_who_is_behind_is_named_with_where_the_others_are() -> None:
-    running = record(7, created=6 * SECOND, finished=0, outcome="running", waits_for=(0,))
-    reports = {
-        0: report(outside(6, 3.0), record(6), stack='File "train.py", line 3'),
-        1: report(inside(7), running),
-        2: report(inside(7, "barrier")),
-    }
-    found = diagnose(job(*(member(rank) for rank in range(4))), reports, {3: "it did not answer"})
-    [group] = found.groups
-    assert [(one.sequence, one.operation, one.ranks) for one in group.positions] == [
-        (7, "all_reduce", (1,)),
-        (7, "barrier", (2,)),
-        (6, "", (0,)),
-        (0, "", (3,)),
-    ]
-    assert group.behind == (0, 3)
-    idle, waiting, other, silent = found.ranks
-    assert (idle.idle, idle.waits) == (3.0, ())
-    assert idle.last == "all_reduce #6 of group world at train.py:31 in step"
-    [wait] = waiting.waits
-    assert (wait.seconds, wait.waits_for, wait.source) == (4.0, (0,), "train.py:31 in step")
-    assert [one.operation for one in other.waits] == ["barrier"], "told by its progress alone"
-    assert silent.absence == "it did not answer"
-    shown = str(found)
-    assert (
-        "group world: rank 1 is in all_reduce #7, rank 2 is in barrier #7, rank 0 is in none, "
-        "after #6, rank 3 is in none, and has begun none; behind: ranks 0,3" in shown
-    )
-    assert "rank 3 did not report: it did not answer" in shown
-    assert 'File "train.py", line 3' in shown
-
-
-def test_who_does_not_report_is_where_it_last_said() -> None:
-    found = diagnose(job(member(0, inside(4)), member(1, outside(3))), {}, {0: "x", 1: "x"})
-    assert [one.ranks for one in found.groups[0].positions] == [(0,), (1,)]
-    assert [wait.operation for wait in found.ranks[0].waits] == ["all_reduce"]
-
-
-def test_nobody_is_behind_where_all_are_at_one_call() -> None:
-    reports = {rank: report(inside(5)) for rank in range(12)}
-    found = diagnose(job(*(member(rank) for rank in range(12))), reports, {})
-    assert found.groups[0].behind == ()
-    assert "group world: 12 ranks (0-11) are in all_reduce #5" in str(found)
-
-
-def test_what_comes_from_elsewhere_does_not_steer_a_terminal() -> None:
-    evil = record(7, finished=0, outcome="running", label="\x1b[2J", signature="[red]x[/red]")
-    shown = str(diagnose(job(member(0)), {0: report(inside(7), evil)}, {}))
-    assert "\x1b" not in shown
-    assert "[red]x[/red]" in shown

@@ -1,0 +1,134 @@
+"""Reports of ranks to the coordinator, and its diagnosis of a stalled job."""
+
+import pytest
+
+from allhands.coordinator import report_codec
+from allhands.coordinator.diagnosis import RankReport, diagnose
+from allhands.coordinator.status import JobStatus, MemberStatus
+from allhands.recorder.record import OperationRecord
+from allhands_proto.values import GroupStatus, OperationStatus
+from support.operation_records import SECOND, record
+
+# ---------------------------------------------------------------- reports
+
+
+def test_a_report_comes_back_as_it_was() -> None:
+    records = [record(1, waits_for=(3, 4), outcome="running", finished=0), record(2, label="x")]
+    found = report_codec.decode(report_codec.encode(records, [], "the stack", 1 << 20))
+    assert found is not None
+    assert (found.operations, found.stack, found.is_cut) == (tuple(records), "the stack", False)
+
+
+@pytest.mark.parametrize("nbytes", [200, 1000, 5000])
+def test_a_report_fits_and_leaves_out_the_oldest(nbytes: int) -> None:
+    records = [record(number) for number in range(1, 101)]
+    data = report_codec.encode(records, [], "", nbytes)
+    assert len(data) <= nbytes
+    found = report_codec.decode(data)
+    assert found is not None
+    assert found.is_cut
+    numbers = [one.sequence for one in found.operations]
+    assert numbers == list(range(101 - len(numbers), 101))
+
+
+def test_a_stack_that_leaves_no_room_is_left_out() -> None:
+    data = report_codec.encode([record(1)], [], "s" * 1000, 400)
+    found = report_codec.decode(data)
+    assert found is not None
+    assert (found.stack, found.is_cut, len(found.operations)) == ("", True, 1)
+
+
+def test_what_is_no_report_is_told_apart() -> None:
+    assert report_codec.decode(b"\xff\xff\xff") is None
+
+
+def test_a_report_is_cut_into_parts_and_an_empty_one_has_one() -> None:
+    data = bytes(report_codec.PART_BYTES + 1)
+    parts = report_codec.split_report(7, data)
+    assert [(part.id, len(part.data), part.is_last) for part in parts] == [
+        (7, report_codec.PART_BYTES, False),
+        (7, 1, True),
+    ]
+    assert [(part.data, part.is_last) for part in report_codec.split_report(7, b"")] == [
+        (b"", True)
+    ]
+
+
+# ---------------------------------------------------------------- diagnosis
+
+
+def member(rank: int, *operations: OperationStatus) -> MemberStatus:
+    return MemberStatus(
+        rank, f"m{rank}", "a", 100 + rank, "a:1", "", "joined", "", 0.5, tuple(operations)
+    )
+
+
+def inside(sequence: int, operation: str = "all_reduce", elapsed: float = 1.0) -> OperationStatus:
+    return OperationStatus("world", operation, sequence, sequence - 1, elapsed)
+
+
+def outside(sequence: int, elapsed: float = 2.0) -> OperationStatus:
+    return OperationStatus("world", "", sequence, sequence, elapsed)
+
+
+def job(*members: MemberStatus) -> JobStatus:
+    ranks = tuple(one.rank for one in members)
+    return JobStatus(
+        "j", "running", 1, len(ranks), members, (GroupStatus("world", ranks),), 5.0, 0, ""
+    )
+
+
+def report(progress: OperationStatus, *operations: OperationRecord, stack: str = "") -> RankReport:
+    return RankReport(10.0, (progress,), operations, stack, False)
+
+
+def test_who_is_behind_is_named_with_where_the_others_are() -> None:
+    running = record(7, created=6 * SECOND, finished=0, outcome="running", waits_for=(0,))
+    reports = {
+        0: report(outside(6, 3.0), record(6), stack='File "train.py", line 3'),
+        1: report(inside(7), running),
+        2: report(inside(7, "barrier")),
+    }
+    found = diagnose(job(*(member(rank) for rank in range(4))), reports, {3: "it did not answer"})
+    [group] = found.groups
+    assert [(one.sequence, one.operation, one.ranks) for one in group.positions] == [
+        (7, "all_reduce", (1,)),
+        (7, "barrier", (2,)),
+        (6, "", (0,)),
+        (0, "", (3,)),
+    ]
+    assert group.behind == (0, 3)
+    idle, waiting, other, silent = found.ranks
+    assert (idle.idle, idle.waits) == (3.0, ())
+    assert idle.last == "all_reduce #6 of group world at train.py:31 in step"
+    [wait] = waiting.waits
+    assert (wait.seconds, wait.waits_for, wait.source) == (4.0, (0,), "train.py:31 in step")
+    assert [one.operation for one in other.waits] == ["barrier"], "told by its progress alone"
+    assert silent.absence == "it did not answer"
+    shown = str(found)
+    assert (
+        "group world: rank 1 is in all_reduce #7, rank 2 is in barrier #7, rank 0 is in none, "
+        "after #6, rank 3 is in none, and has begun none; behind: ranks 0,3" in shown
+    )
+    assert "rank 3 did not report: it did not answer" in shown
+    assert 'File "train.py", line 3' in shown
+
+
+def test_who_does_not_report_is_where_it_last_said() -> None:
+    found = diagnose(job(member(0, inside(4)), member(1, outside(3))), {}, {0: "x", 1: "x"})
+    assert [one.ranks for one in found.groups[0].positions] == [(0,), (1,)]
+    assert [wait.operation for wait in found.ranks[0].waits] == ["all_reduce"]
+
+
+def test_nobody_is_behind_where_all_are_at_one_call() -> None:
+    reports = {rank: report(inside(5)) for rank in range(12)}
+    found = diagnose(job(*(member(rank) for rank in range(12))), reports, {})
+    assert found.groups[0].behind == ()
+    assert "group world: 12 ranks (0-11) are in all_reduce #5" in str(found)
+
+
+def test_what_comes_from_elsewhere_does_not_steer_a_terminal() -> None:
+    evil = record(7, finished=0, outcome="running", label="\x1b[2J", signature="[red]x[/red]")
+    shown = str(diagnose(job(member(0)), {0: report(inside(7), evil)}, {}))
+    assert "\x1b" not in shown
+    assert "[red]x[/red]" in shown
