@@ -1,133 +1,23 @@
-"""The inbox: incoming messages, and the receives they match."""
+"""The inbox: incoming messages of collectives, their budget, and frames in pieces."""
 
 import pytest
 
-from allhands.transport.frame import FrameError, FrameKind, Header, MessageKey
-from allhands.transport.inbox import Inbox, MessageMismatch, PostedReceive, ReceiveSink
-
-CHUNK, EAGER, UNASKED, BUDGET = 64, 32, 48, 192
-"""As the miniature world has them."""
-SIGNATURE = 5
-PEER, OTHER = 3, 4
+from allhands.transport.frame import FrameError, FrameKind, MessageKey
+from allhands.transport.inbox import MessageMismatch, ReceiveSink
+from support.inbox_receiver import (
+    BUDGET,
+    CHUNK,
+    EAGER,
+    KEY,
+    OTHER,
+    PEER,
+    SIGNATURE,
+    UNASKED,
+    Receiver,
+    to_point,
+)
 
 pytestmark = pytest.mark.usefixtures("miniature")
-
-
-class Receive:
-    """A receive and its outcome."""
-
-    def __init__(
-        self, total: int, signature: int = SIGNATURE, *, grain: int = 1, has_room: bool = False
-    ) -> None:
-        self.data = bytearray(b"-" * total)
-        self.ended: list[MessageMismatch | None] = []
-        room = self._room if has_room else None
-        self.incoming = PostedReceive(
-            total, signature, self._land, self.ended.append, alignment=grain, room=room
-        )
-
-    def _room(self, offset: int, length: int) -> memoryview:
-        return memoryview(self.data)[offset : offset + length]
-
-    def _land(self, offset: int, payload: memoryview) -> None:
-        self.data[offset : offset + len(payload)] = payload
-
-    @property
-    def is_open(self) -> bool:
-        return not self.ended
-
-    @property
-    def got(self) -> bytes | None:
-        return bytes(self.data) if self.ended == [None] else None
-
-
-class Receiver:
-    """An inbox and its replies."""
-
-    def __init__(self) -> None:
-        self.replies: list[tuple[int, Header]] = []
-        self.inbox = Inbox(lambda peer, header: self.replies.append((peer, header)))
-
-    def post(
-        self,
-        key: MessageKey,
-        total: int,
-        signature: int = SIGNATURE,
-        *,
-        grain: int = 1,
-        has_room: bool = False,
-    ) -> Receive:
-        receive = Receive(total, signature, grain=grain, has_room=has_room)
-        self.inbox.post(PEER, key, receive.incoming)
-        return receive
-
-    def post_open(self, source: int | None, total: int, tag: int = 0) -> Receive:
-        receive = Receive(total)
-        self.inbox.post_p2p(source, 1, tag, receive.incoming)
-        return receive
-
-    def data(
-        self,
-        key: MessageKey,
-        payload: bytes,
-        *,
-        peer: int = PEER,
-        total: int | None = None,
-        offset: int = 0,
-        asked: bool = False,
-        signature: int = SIGNATURE,
-    ) -> None:
-        header = Header(
-            FrameKind.DATA,
-            key,
-            signature,
-            len(payload) if total is None else total,
-            offset,
-            len(payload),
-            is_cleared=asked,
-        )
-        self.inbox.accept(peer, header, memoryview(payload))
-
-    def open(
-        self,
-        key: MessageKey,
-        length: int,
-        *,
-        total: int | None = None,
-        offset: int = 0,
-        asked: bool = False,
-        signature: int = SIGNATURE,
-    ) -> ReceiveSink | None:
-        """Begin a frame with a later payload."""
-        whole = length if total is None else total
-        header = Header(FrameKind.DATA, key, signature, whole, offset, length, is_cleared=asked)
-        return self.inbox.open(PEER, header)
-
-    def say(self, kind: FrameKind, key: MessageKey, total: int, *, peer: int = PEER) -> None:
-        self.inbox.accept(peer, Header(kind, key, SIGNATURE, total), memoryview(b""))
-
-    def answered(self) -> list[tuple[int, FrameKind, MessageKey, int]]:
-        said = [(peer, it.kind, it.key, it.total) for peer, it in self.replies]
-        self.replies.clear()
-        return said
-
-    @property
-    def is_empty(self) -> bool:
-        inbox = self.inbox
-        lines = (inbox._posted, inbox._early, inbox._p2p_early, inbox._p2p_posted)
-        return not any(lines) and not any(inbox._held_bytes.values())
-
-
-@pytest.fixture
-def receiver() -> Receiver:
-    return Receiver()
-
-
-def to_point(number: int, tag: int = 0) -> MessageKey:
-    return MessageKey(1, number, 0, tag, is_p2p=True)
-
-
-KEY = MessageKey(1, 1)
 
 
 # ---------------------------------------------------------------- collectives
@@ -304,123 +194,6 @@ def test_a_gap_in_a_message_is_a_protocol_error(receiver: Receiver) -> None:
 def test_frames_for_others_are_protocol_errors(receiver: Receiver, kind: FrameKind) -> None:
     with pytest.raises(FrameError, match=f"kind {kind.name} is not for the inbox"):
         receiver.say(kind, KEY, 0)
-
-
-# ---------------------------------------------------------------- point to point
-
-
-def test_messages_of_a_tag_are_received_in_the_order_sent(receiver: Receiver) -> None:
-    receiver.data(to_point(1), b"1")
-    receiver.say(FrameKind.RTS, to_point(2), 100)
-    receiver.data(to_point(3), b"3")
-    first, second, third = (receiver.post_open(PEER, total) for total in (1, 100, 1))
-    assert (first.got, third.got) == (b"1", b"3")
-    assert second.is_open
-    assert receiver.answered() == [(PEER, FrameKind.CTS, to_point(2), 100)]
-    receiver.data(to_point(2), b"x" * 64, total=100, asked=True)
-    receiver.data(to_point(2), b"x" * 36, total=100, offset=64, asked=True)
-    assert second.got == b"x" * 100
-    assert receiver.is_empty
-
-
-def test_receives_of_a_tag_are_served_in_the_order_posted(receiver: Receiver) -> None:
-    receives = [receiver.post_open(source, 1) for source in (OTHER, None, PEER, None)]
-    receiver.data(to_point(1), b"1")
-    receiver.data(to_point(2), b"2")
-    receiver.data(to_point(1), b"3", peer=OTHER)
-    receiver.data(to_point(2), b"4", peer=OTHER)
-    assert [receive.got for receive in receives] == [b"3", b"1", b"2", b"4"]
-    assert [receive.incoming.peer for receive in receives] == [OTHER, PEER, PEER, OTHER]
-    assert receiver.is_empty
-
-
-def test_a_tag_and_a_group_each_have_a_line_of_their_own(receiver: Receiver) -> None:
-    receiver.data(to_point(1, tag=7), b"7")
-    receiver.data(to_point(1)._replace(group=2), b"2")
-    receiver.data(to_point(2), b"0")
-    assert receiver.post_open(None, 1).got == b"0"
-    assert receiver.post_open(None, 1, tag=7).got == b"7"
-    assert receiver.post_open(None, 1).is_open
-
-
-@pytest.mark.parametrize("kind", ["data", "announcement"])
-@pytest.mark.parametrize("number", [1, 2, 4])
-def test_a_message_to_a_point_out_of_turn_is_a_protocol_error(
-    receiver: Receiver, kind: str, number: int
-) -> None:
-    receive = [receiver.post_open(PEER, 1) for _ in range(3)]
-    receiver.data(to_point(1), b"1")
-    receiver.data(to_point(2), b"2")
-    say = {
-        "data": lambda: receiver.data(to_point(number), b"3"),
-        "announcement": lambda: receiver.say(FrameKind.RTS, to_point(number), 1),
-    }
-    with pytest.raises(FrameError, match=f"message {number} to a point came after message 2"):
-        say[kind]()
-    assert receive[2].is_open
-
-
-def test_an_unlike_message_to_a_point_takes_its_receive_with_it(receiver: Receiver) -> None:
-    first, second = receiver.post_open(PEER, 2), receiver.post_open(PEER, 1)
-    receiver.data(to_point(1), b"1")
-    assert first.ended == [MessageMismatch(PEER, to_point(1), 1)]
-    assert second.is_open
-    receiver.data(to_point(2), b"2")
-    assert second.got == b"2"
-
-
-def test_a_retracted_receive_leaves_its_place_to_the_next(receiver: Receiver) -> None:
-    first, second = receiver.post_open(None, 1), receiver.post_open(None, 1)
-    receiver.inbox.cancel_receive(first.incoming)
-    receiver.data(to_point(1), b"1")
-    assert first.is_open
-    assert second.got == b"1"
-    assert receiver.is_empty
-
-
-def test_a_withdrawn_announcement_is_forgotten(receiver: Receiver) -> None:
-    receiver.say(FrameKind.RTS, to_point(1), 100)
-    receiver.say(FrameKind.CANCEL, to_point(1), 0)
-    assert receiver.is_empty
-    assert receiver.post_open(PEER, 100).is_open
-    assert receiver.answered() == []
-
-
-def test_the_receive_of_a_withdrawn_message_is_open_to_all_it_was_open_to(
-    receiver: Receiver,
-) -> None:
-    receive = receiver.post_open(None, 100)
-    receiver.say(FrameKind.RTS, to_point(1), 100)
-    receiver.data(to_point(1), b"a" * 64, total=100, asked=True)
-    receiver.say(FrameKind.CANCEL, to_point(1), 0)
-    assert receive.is_open
-    receiver.say(FrameKind.RTS, to_point(1), 100, peer=OTHER)
-    receiver.data(to_point(1), b"b" * 64, peer=OTHER, total=100, asked=True)
-    receiver.data(to_point(1), b"c" * 36, peer=OTHER, total=100, offset=64, asked=True)
-    assert receive.got == b"b" * 64 + b"c" * 36
-    assert receive.incoming.peer == OTHER
-
-
-def test_receives_of_withdrawn_messages_keep_the_order_posted(receiver: Receiver) -> None:
-    receives = [receiver.post_open(None, 100) for _ in range(3)]
-    for number in (1, 2):
-        receiver.say(FrameKind.RTS, to_point(number), 100)
-    for number in (1, 2):
-        receiver.say(FrameKind.CANCEL, to_point(number), 0)
-    for number in (3, 4, 5):
-        receiver.say(FrameKind.RTS, to_point(number), 100)
-        receiver.data(to_point(number), b"%d" % number * 64, total=100, asked=True)
-        receiver.data(to_point(number), b"%d" % number * 36, total=100, offset=64, asked=True)
-    assert [receive.got for receive in receives] == [b"3" * 100, b"4" * 100, b"5" * 100]
-
-
-def test_the_receive_of_a_withdrawn_message_takes_what_came_meanwhile(receiver: Receiver) -> None:
-    receive = receiver.post_open(PEER, 10)
-    receiver.say(FrameKind.RTS, to_point(1), 10)
-    receiver.data(to_point(2), b"0123456789")
-    receiver.say(FrameKind.CANCEL, to_point(1), 0)
-    assert receive.got == b"0123456789"
-    assert receiver.is_empty
 
 
 # ---------------------------------------------------------------- frames that come in pieces
