@@ -1,15 +1,17 @@
 """Results of a process group's calls that move data without reducing it, in c10d's forms."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import allhands as ah
-from allhands import c10d
 from allhands.testing import on_threads, run_threads
+from support import c10d_cases
 from support.arrays.c10d_results import (
+    ARRAYS,
     SIZE,
     SIZES,
     SQUARES,
@@ -17,7 +19,6 @@ from support.arrays.c10d_results import (
     draw_arrays,
     equal,
     given,
-    with_options,
 )
 
 Make = Callable[[Array], Array]
@@ -47,30 +48,12 @@ def test_p016_broadcast_of_an_empty_array() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_p017_broadcast_of_every_root(size: int) -> None:
-    def body(rank: int) -> None:
-        pg = ah.process_group()
-        for root in range(size):
-            x = np.array([rank])
-            opts = with_options(c10d.BroadcastOptions, rootRank=root, rootTensor=0)
-            equal(given(pg.broadcast([x], opts)), [np.array([root])])
-            assert x == root
-
-    run_threads(size)(body)
+    run_threads(size)(partial(c10d_cases.broadcast_from_every_root, ARRAYS, size=size))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_p017_broadcast_of_every_root_tensor(size: int) -> None:
-    def body(rank: int) -> None:
-        pg = ah.process_group()
-        for root in range(size):
-            for index in range(2):
-                xs = [np.array([rank * 2 + at + 0.0]) for at in range(2)]
-                opts = with_options(c10d.BroadcastOptions, rootRank=root, rootTensor=index)
-                wanted = [np.array([root * 2 + index + 0.0])] * 2
-                equal(given(pg.broadcast(xs, opts)), wanted)
-                equal(xs, wanted)
-
-    run_threads(size)(body)
+    run_threads(size)(partial(c10d_cases.broadcast_from_every_root_tensor, ARRAYS, size=size))
 
 
 @on_threads(SIZE)
@@ -95,20 +78,7 @@ def test_p029_gather_reads_what_is_not_contiguous() -> None:
 
 
 def gathered_to_every_root(size: int, make: Make) -> None:
-    def body(rank: int) -> None:
-        pg = ah.process_group()
-        mine = [make(np.array([rank, -rank]))]
-        works, outputs = [], []
-        for root in range(size):
-            outputs.append([np.full(2, -1) for _ in range(size)])
-            opts = with_options(c10d.GatherOptions, rootRank=root)
-            works.append(pg.gather([outputs[-1]] if rank == root else [], mine, opts))
-        wanted = [np.array([one, -one]) for one in range(size)]
-        for root, work in enumerate(works):
-            equal(given(work), wanted if rank == root else [])
-            equal(outputs[root], wanted if rank == root else [np.full(2, -1)] * size)
-
-    run_threads(size)(body)
+    run_threads(size)(partial(c10d_cases.gather_to_every_root, ARRAYS, size=size, make=make))
 
 
 @on_threads(SIZE)
@@ -121,19 +91,7 @@ def test_p028_gather_of_one_array_alone(rank: int) -> None:
 @pytest.mark.parametrize("make", [whole, column])
 @pytest.mark.parametrize("size", SIZES)
 def test_p031_scatter_from_every_root(size: int, make: Make) -> None:
-    def body(rank: int) -> None:
-        pg = ah.process_group()
-        mine = [make(np.array([rank, 10 * to])) for to in range(size)]
-        outputs = [np.full(2, -1) for _ in range(size)]
-        works = []
-        for root in range(size):
-            opts = with_options(c10d.ScatterOptions, rootRank=root)
-            works.append(pg.scatter([outputs[root]], [mine] if rank == root else [], opts))
-        for root, work in enumerate(works):
-            equal(given(work), [np.array([root, 10 * rank])])
-            assert outputs[root].tolist() == [root, 10 * rank]
-
-    run_threads(size)(body)
+    run_threads(size)(partial(c10d_cases.scatter_from_every_root, ARRAYS, size=size, make=make))
 
 
 @on_threads(SIZE)
@@ -158,15 +116,9 @@ def test_p034_allgather_reads_what_is_not_contiguous(count: int) -> None:
 
 
 def gathered_by_all(size: int, count: int, make: Make) -> None:
-    def body(rank: int) -> None:
-        mine = [make(np.array([count * rank + at, rank])) for at in range(count)]
-        outputs = [[np.full(2, -1) for _ in range(count * size)] for _ in range(count)]
-        wanted = [[np.array([at, at // count]) for at in range(count * size)]] * count
-        found = given(ah.process_group().allgather(outputs, mine))
-        equal([found] if count == 1 else found, wanted)
-        equal(outputs, wanted)
-
-    run_threads(size)(body)
+    run_threads(size)(
+        partial(c10d_cases.allgather_of_several_arrays, ARRAYS, size=size, count=count, make=make)
+    )
 
 
 @on_threads(SIZE)

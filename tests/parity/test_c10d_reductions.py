@@ -1,9 +1,7 @@
 """Results of a process group's reductions, in c10d's forms, on every rank."""
 
-import math
-import operator
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +9,9 @@ import pytest
 import allhands as ah
 from allhands import c10d
 from allhands.testing import on_threads, run_threads
+from support import c10d_cases
 from support.arrays.c10d_results import (
+    ARRAYS,
     SIZE,
     SIZES,
     SQUARES,
@@ -23,85 +23,22 @@ from support.arrays.c10d_results import (
 )
 
 
-def reductions(rank: int, size: int) -> list[tuple[ah.ReduceOp, Array, Array]]:
-    """Return operations with a rank's input and the result, as in c10d's own tests."""
-    one, total = float(rank + 1), size * (size + 1) / 2
-    found: list[tuple[ah.ReduceOp, Array, Array]] = [
-        (ah.ReduceOp.SUM, np.array([one]), np.array([total])),
-        (ah.ReduceOp.AVG, np.array([one]), np.array([total / size])),
-        (ah.ReduceOp.PRODUCT, np.array([one]), np.array([float(math.factorial(size))])),
-        (ah.ReduceOp.MIN, np.array([one]), np.array([1.0])),
-        (ah.ReduceOp.MAX, np.array([one]), np.array([float(size)])),
-    ]
-    bits = partial(np.array, dtype=np.int32)
-    everybody = range(size)
-    for at in range(4):
-        common = reduce(operator.and_, [other | 1 << at for other in everybody])
-        found.append((ah.ReduceOp.BAND, bits([rank | 1 << at]), bits([common])))
-    for op, combine in ((ah.ReduceOp.BOR, operator.or_), (ah.ReduceOp.BXOR, operator.xor)):
-        for width in range(1, 5):
-            mine = reduce(combine, range(rank * width, (rank + 1) * width))
-            found.append((op, bits([mine]), bits([reduce(combine, range(size * width))])))
-    return found
-
-
-def twofold(rank: int, size: int) -> list[tuple[ah.ReduceOp, list[Array], Array]]:
-    """The same where each rank brings two arrays."""
-    low, high = 2.0 * rank, 2.0 * rank + 1
-    return [
-        (ah.ReduceOp.SUM, [np.array([low]), np.array([high])], np.array([size * (2.0 * size - 1)])),
-        (ah.ReduceOp.AVG, [np.array([low]), np.array([high])], np.array([size - 0.5])),
-        (
-            ah.ReduceOp.PRODUCT,
-            [np.array([low + 1]), np.array([high + 1])],
-            np.array([float(math.factorial(2 * size))]),
-        ),
-        (ah.ReduceOp.MIN, [np.array([low + 1]), np.array([high + 1])], np.array([1.0])),
-        (ah.ReduceOp.MAX, [np.array([low + 1]), np.array([high + 1])], np.array([2.0 * size])),
-    ]
-
-
-def coalesced_reductions(
-    rank: int, size: int
-) -> list[tuple[ah.ReduceOp, list[Array], list[Array]]]:
-    """The same where two arrays are combined side by side, the second of another shape."""
-    one = rank + 1.0
-
-    def arrays(*values: float) -> list[Array]:
-        return [np.array([float(values[0])]), np.full((2, 3), float(values[1]))]
-
-    squares = size * (size + 1) * (2 * size + 1) / 6
-    return [
-        (ah.ReduceOp.SUM, arrays(one, one**2), arrays(size * (size + 1) / 2, squares)),
-        (
-            ah.ReduceOp.PRODUCT,
-            arrays(one, one + 1),
-            arrays(math.factorial(size), math.factorial(size + 1)),
-        ),
-        (ah.ReduceOp.MIN, arrays(rank, one), arrays(0, 1)),
-        (ah.ReduceOp.MAX, arrays(one, one + 1), arrays(size, size + 1)),
-    ]
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_p020_allreduce_with_every_operation(size: int) -> None:
-    def body(rank: int) -> None:
-        pg = ah.process_group()
-        for op, mine, wanted in reductions(rank, size):
-            opts = with_options(c10d.AllreduceOptions, reduceOp=op)
-            equal(given(pg.allreduce([mine], opts)), [wanted])
-
-    run_threads(size)(body)
+    run_threads(size)(partial(c10d_cases.allreduce_with_every_operation, ARRAYS, size=size))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_p020_allreduce_of_several_arrays_combines_all_of_all_ranks(size: int) -> None:
+    run_threads(size)(partial(c10d_cases.allreduce_of_two_arrays, ARRAYS, size=size))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_p020_average_of_several_arrays_divides_by_all(size: int) -> None:
     def body(rank: int) -> None:
-        pg = ah.process_group()
-        for op, mine, wanted in twofold(rank, size):
-            opts = with_options(c10d.AllreduceOptions, reduceOp=op)
-            equal(given(pg.allreduce(mine, opts)), [wanted, wanted])
-            equal(mine, [wanted, wanted])
+        mine = [np.array([2.0 * rank]), np.array([2.0 * rank + 1])]
+        equal(given(ah.process_group().allreduce(mine, ah.ReduceOp.AVG)), mine)
+        equal(mine, [np.array([size - 0.5])] * 2)
 
     run_threads(size)(body)
 
@@ -151,19 +88,12 @@ def test_p020_allreduce_of_one_array_alone(rank: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_p023_allreduce_coalesced(size: int) -> None:
-    def body(rank: int) -> None:
-        pg = ah.process_group()
-        for op, mine, wanted in coalesced_reductions(rank, size):
-            opts = with_options(c10d.AllreduceCoalescedOptions, reduceOp=op)
-            equal(given(pg.allreduce_coalesced(mine, opts)), wanted)
-            equal(mine, wanted)
-
-    run_threads(size)(body)
+    run_threads(size)(partial(c10d_cases.allreduce_coalesced, ARRAYS, size=size))
 
 
 @on_threads(SIZE)
 def test_p023_all_reduce_coalesced_plainly(rank: int) -> None:
-    for op, mine, wanted in coalesced_reductions(rank, SIZE):
+    for op, mine, wanted in c10d_cases.list_coalesced_reductions(ARRAYS, rank, SIZE):
         ah.all_reduce_coalesced(mine, op)
         equal(mine, wanted)
 
@@ -263,15 +193,9 @@ def test_p025_sparse_allreduce_of_several_arrays_a_rank(
 @pytest.mark.parametrize("size", SIZES)
 def test_p026_reduce_with_every_operation_to_every_root(size: int) -> None:
     def body(rank: int) -> None:
-        pg = ah.process_group()
-        for op, mine, wanted in reductions(rank, size):
-            for root in range(size):
-                x = mine.copy()
-                opts = with_options(c10d.ReduceOptions, reduceOp=op, rootRank=root)
-                found = given(pg.reduce([x], opts))
-                equal(found, [wanted if rank == root else mine])
+        c10d_cases.reduce_to_every_root(ARRAYS, rank, size)
         x = np.array([rank + 1.0])
-        pg.reduce(x, 1, ah.ReduceOp.MAX).wait(20)
+        ah.process_group().reduce(x, 1, ah.ReduceOp.MAX).wait(20)
         assert x == (size if rank == 1 else rank + 1)
 
     run_threads(size)(body)

@@ -1,14 +1,16 @@
 """Results of gathers, scatters and exchanges of tensors, in c10d's forms, on every rank."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from support import c10d_cases
 from support.torch.ranks import on_ranks, run_ranks
-from support.torch.reduction_cases import equal, given, options
+from support.torch.reduction_cases import TENSORS, equal, given, options
 
 SIZES = (2, 3)
 SIZE = 3
@@ -32,25 +34,7 @@ def _random(shapes: list[tuple[int, ...]]) -> list[Any]:
 
 
 def gathered_to_every_root(size: int, make: Callable[[Any], Any]) -> None:
-    def body(rank: int) -> None:
-        pg, mine = dist.group.WORLD, make(torch.tensor([rank, -rank]))
-        lists = [[torch.full((2,), -1) for _ in range(size)] for _ in range(size)]
-        works = [
-            pg.gather(
-                [outputs] if rank == root else [],
-                [mine],
-                options(dist.GatherOptions, rootRank=root),
-            )
-            for root, outputs in enumerate(lists)
-        ]
-        wanted = [torch.tensor([one, -one]) for one in range(size)]
-        for root, work in enumerate(works):
-            found = given(work)
-            if rank == root:
-                equal(found, wanted)
-            equal(lists[root], wanted if rank == root else [torch.full((2,), -1)] * size)
-
-    run_ranks(size, body)
+    run_ranks(size, partial(c10d_cases.gather_to_every_root, TENSORS, size=size, make=make))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -73,23 +57,7 @@ def test_p029_gather_reads_what_is_not_contiguous() -> None:
 
 @pytest.mark.parametrize("make", [torch.clone, column])
 def test_p031_scatter_from_every_root(make: Callable[[Any], Any]) -> None:
-    def body(rank: int) -> None:
-        pg = dist.group.WORLD
-        mine = [make(torch.tensor([rank, 10 * to])) for to in range(SIZE)]
-        outputs = [torch.full((2,), -1) for _ in range(SIZE)]
-        works = [
-            pg.scatter(
-                [output],
-                [mine] if rank == root else [],
-                options(dist.ScatterOptions, rootRank=root),
-            )
-            for root, output in enumerate(outputs)
-        ]
-        for root, work in enumerate(works):
-            equal(given(work), [torch.tensor([root, 10 * rank])])
-            equal(outputs[root], torch.tensor([root, 10 * rank]))
-
-    run_ranks(SIZE, body)
+    run_ranks(SIZE, partial(c10d_cases.scatter_from_every_root, TENSORS, size=SIZE, make=make))
 
 
 @on_ranks(SIZE)
@@ -114,13 +82,7 @@ def test_p033_allgather_of_one_to_three_tensors_a_rank() -> None:
 def gathered_by_all(make: Callable[[Any], Any]) -> None:
     def body(rank: int) -> None:
         for count in (1, 2, 3):
-            mine = [make(torch.tensor([count * rank + at, rank])) for at in range(count)]
-            length = count * SIZE
-            outputs = [[torch.full((2,), -1) for _ in range(length)] for _ in range(count)]
-            wanted = [[torch.tensor([at, at // count]) for at in range(length)]] * count
-            found = given(dist.group.WORLD.allgather(outputs, mine))
-            equal(found, wanted[0] if count == 1 else wanted)
-            equal(outputs, wanted)
+            c10d_cases.allgather_of_several_arrays(TENSORS, rank, SIZE, count, make)
 
     run_ranks(SIZE, body)
 

@@ -16,10 +16,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from allhands.torch import tensors
+from support import c10d_cases
 from support.torch import fake_device
 from support.torch.fake_device import to_device
 from support.torch.ranks import run_ranks
-from support.torch.reduction_cases import coalesced, equal, reductions, twofold
+from support.torch.reduction_cases import TENSORS, equal
 from support.torch.training import STEPS, network, parameters, rows, trained, trained_alone
 
 # Newer names for what programs call as they always have.
@@ -111,11 +112,11 @@ def test_p017_broadcast_on_a_device(run: Run) -> None:
 @on_devices
 def test_p020_allreduce_on_a_device(run: Run) -> None:
     def body(rank: int, there: Callable[[Any], Any]) -> None:
-        for op, mine, wanted in reductions(rank, SIZE):
+        for op, mine, wanted in c10d_cases.list_reductions(TENSORS, rank, SIZE):
             x = there(mine)
             dist.all_reduce(x, op)
             equal(x.cpu(), wanted)
-        for op, several, wanted in twofold(rank, SIZE):
+        for op, several, wanted in c10d_cases.list_twofold_reductions(TENSORS, rank, SIZE):
             xs = [there(one) for one in several]
             opts = dist.AllreduceOptions()
             opts.reduceOp = op
@@ -128,7 +129,7 @@ def test_p020_allreduce_on_a_device(run: Run) -> None:
 @on_devices
 def test_p023_allreduce_coalesced_on_a_device(run: Run) -> None:
     def body(rank: int, there: Callable[[Any], Any]) -> None:
-        for op, mine, wanted in coalesced(rank, SIZE):
+        for op, mine, wanted in c10d_cases.list_coalesced_reductions(TENSORS, rank, SIZE):
             xs = [there(one) for one in mine]
             opts = dist.AllreduceCoalescedOptions()
             opts.reduceOp = op
@@ -148,7 +149,7 @@ def test_p023_allreduce_coalesced_on_a_device(run: Run) -> None:
 def test_p026_reduce_on_a_device(run: Run) -> None:
     def body(rank: int, there: Callable[[Any], Any]) -> None:
         for root in range(SIZE):
-            for op, mine, wanted in reductions(rank, SIZE):
+            for op, mine, wanted in c10d_cases.list_reductions(TENSORS, rank, SIZE):
                 x = there(mine)
                 dist.reduce(x, root, op)
                 equal(x.cpu(), wanted if rank == root else mine)

@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
+from support import c10d_cases
 from support.torch.ranks import on_ranks, run_ranks
-from support.torch.reduction_cases import coalesced, equal, given, options, reductions, twofold
+from support.torch.reduction_cases import TENSORS, equal, given, options
 
 SIZES = (2, 3)
 SIZE = 3
@@ -28,16 +29,9 @@ def test_p016_broadcast_of_an_empty_tensor() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_p017_broadcast_of_every_root_and_tensor(size: int) -> None:
     def body(rank: int) -> None:
+        c10d_cases.broadcast_from_every_root(TENSORS, rank, size)
+        c10d_cases.broadcast_from_every_root_tensor(TENSORS, rank, size)
         pg = dist.group.WORLD
-        for root in range(size):
-            opts = options(dist.BroadcastOptions, rootRank=root, rootTensor=0)
-            equal(given(pg.broadcast([torch.tensor([rank])], opts)), [torch.tensor([root])])
-            for index in range(2):
-                xs = [torch.tensor([rank * 2 + at + 0.0]) for at in range(2)]
-                opts = options(dist.BroadcastOptions, rootRank=root, rootTensor=index)
-                wanted = [torch.tensor([root * 2 + index + 0.0])] * 2
-                equal(given(pg.broadcast(xs, opts)), wanted)
-                equal(xs, wanted)
         equal(given(pg.broadcast(torch.tensor([rank + 1.0]), root=0)), [torch.tensor([1.0])])
 
     run_ranks(size, body)
@@ -54,19 +48,12 @@ def test_p019_broadcast_from_each_root_in_place(rank: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_p020_allreduce_with_every_operation(size: int) -> None:
     def body(rank: int) -> None:
-        pg = dist.group.WORLD
-        for op, mine, wanted in reductions(rank, size):
-            plain = mine.clone()
-            opts = options(dist.AllreduceOptions, reduceOp=op)
-            equal(given(pg.allreduce([mine], opts)), [wanted])
-            equal(mine, wanted)
+        c10d_cases.allreduce_with_every_operation(TENSORS, rank, size)
+        c10d_cases.allreduce_of_two_arrays(TENSORS, rank, size)
+        for op, plain, wanted in c10d_cases.list_reductions(TENSORS, rank, size):
             dist.all_reduce(plain, op)
             equal(plain, wanted)
-        for op, xs, wanted in twofold(rank, size):
-            opts = options(dist.AllreduceOptions, reduceOp=op)
-            equal(given(pg.allreduce(xs, opts)), [wanted, wanted])
-            equal(xs, [wanted, wanted])
-        total = torch.tensor([size * (size + 1) / 2])
+        pg, total = dist.group.WORLD, torch.tensor([size * (size + 1) / 2])
         equal(given(pg.allreduce(torch.tensor([rank + 1.0]))), [total])
         least = given(pg.allreduce(torch.tensor([rank + 1.0]), op=dist.ReduceOp.MIN))
         equal(least, [torch.tensor([1.0])])
@@ -84,12 +71,8 @@ def test_p021_all_reduce_adds_up_by_default(rank: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_p023_allreduce_coalesced(size: int) -> None:
     def body(rank: int) -> None:
-        pg = dist.group.WORLD
-        for op, xs, wanted in coalesced(rank, size):
-            plain = [x.clone() for x in xs]
-            opts = options(dist.AllreduceCoalescedOptions, reduceOp=op)
-            equal(given(pg.allreduce_coalesced(xs, opts)), wanted)
-            equal(xs, wanted)
+        c10d_cases.allreduce_coalesced(TENSORS, rank, size)
+        for op, plain, wanted in c10d_cases.list_coalesced_reductions(TENSORS, rank, size):
             dist.all_reduce_coalesced(plain, op)
             equal(plain, wanted)
 
@@ -190,15 +173,11 @@ def test_p024_a_tensor_that_is_filled_is_in_a_list_once(layout: str) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_p026_reduce_with_every_operation_to_every_root(size: int) -> None:
     def body(rank: int) -> None:
-        pg = dist.group.WORLD
-        for op, mine, wanted in reductions(rank, size):
+        c10d_cases.reduce_to_every_root(TENSORS, rank, size)
+        for op, mine, wanted in c10d_cases.list_reductions(TENSORS, rank, size):
             for root in range(size):
-                x, plain = mine.clone(), mine.clone()
-                opts = options(dist.ReduceOptions, reduceOp=op, rootRank=root, rootTensor=0)
-                (found,) = given(pg.reduce([x], opts))
-                dist.reduce(plain, root, op)
-                here = wanted if rank == root else mine
-                equal([found, x, plain], [here] * 3)
+                dist.reduce(plain := mine.clone(), root, op)
+                equal(plain, wanted if rank == root else mine)
 
     run_ranks(size, body)
 

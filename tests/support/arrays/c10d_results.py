@@ -1,11 +1,13 @@
 """Options, results and inputs of a process group's methods, for tests of their results."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import allhands as ah
+from allhands import c10d
 
 Array = npt.NDArray[Any]
 SIZES = (2, 3, 4)
@@ -42,3 +44,33 @@ def draw_arrays(shapes: list[tuple[int, ...]]) -> list[Array]:
 
 
 SQUARES: list[tuple[int, ...]] = [(5, 5), (10, 10), (15, 15)]
+
+
+class ArrayFace:
+    """Process groups of arrays, on ranks that are threads."""
+
+    reduce_op = ah.ReduceOp
+
+    def get_group(self) -> c10d.ProcessGroup:
+        return ah.process_group()
+
+    def make_options(self, kind: str, **said: object) -> Any:
+        return with_options(getattr(c10d, kind), **said)
+
+    def make_array(self, values: Sequence[object], *, is_int32: bool = False) -> Array:
+        return np.array(values, np.int32 if is_int32 else None)
+
+    def make_full(self, shape: tuple[int, ...], value: object) -> Array:
+        return np.full(shape, value)
+
+    def copy(self, array: Array) -> Array:
+        return array.copy()
+
+    def wait(self, work: ah.Work) -> Any:
+        return given(work)
+
+    def compare(self, found: Any, wanted: Any) -> None:
+        equal(found, wanted)
+
+
+ARRAYS = ArrayFace()
