@@ -109,7 +109,13 @@ class Collective:
         if re.search(r"^Return|; return", self.summary):
             return None
         by_name = {one.name: one for one in self.parameters}
-        return next(by_name[name] for name in OUTPUTS if name in by_name)
+        found = next((by_name[name] for name in OUTPUTS if name in by_name), None)
+        if found is None:
+            sys.exit(
+                f"{self.name}: none of its parameters is one of {', '.join(OUTPUTS)}, which calls "
+                "write; a call that gives back something new says so: 'Return ...'"
+            )
+        return found
 
     @property
     def returns_new(self) -> bool:
@@ -387,6 +393,13 @@ def _format(text: str) -> str:
 def generate() -> dict[Path, str]:
     """Return the text of each generated file."""
     collectives, plain, imports = read_collectives(), read_plain_modules(), read_imports()
+    for one in collectives:
+        path = PACKAGE / "api" / f"{plain.get(one.name)}.py"
+        if one.name in plain and plain[one.name] not in PLAIN_MODULES and not path.exists():
+            sys.exit(
+                f"__init__.pyi takes {one.name} from {path.name}, which does not exist: write it, "
+                f"or name one of the generated modules: {', '.join(PLAIN_MODULES)}"
+            )
     texts = {
         f"api/{name}.py": write_plain_module(
             name, [one for one in collectives if plain.get(one.name) == name], imports

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeAlias, Unpack
+from typing import Literal, TypeAlias, Unpack
 from urllib.parse import urlsplit
 
 from allhands.options import WORLD_DEFAULTS, WorldOptions, get_group_policy
@@ -24,10 +24,37 @@ from allhands.runtime import slurm
 DEFAULT_JOB = "default"
 RECORDER_SIZE = 2048
 MAX_RECORDER_SIZE = 1 << 20
-BACKENDS = ("auto", "shm", "socket", "grpc", "threads", "fake")
-"""auto: shared memory where all ranks of a group can have it, else links, which are raw sockets;
-shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams;
-threads: links within one process, whose threads are the ranks; fake: no others are there."""
+
+LinkKind = Literal["socket", "grpc"]
+"""socket: raw TCP, and gRPC to peers that cannot be reached so; grpc: nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Ways of a world's data from rank to rank."""
+
+    links: LinkKind = "socket"
+    """Links between ranks that do not share memory."""
+    shares_memory: bool = True
+    """Whether ranks of one host use shared memory where they can."""
+    has_links: bool = True
+    """Whether a group that cannot share memory uses links; else it is an error."""
+
+    @property
+    def listening_ports(self) -> int:
+        """Number of ports on which a rank listens."""
+        return 1 if self.links == "grpc" else 2
+
+
+BACKENDS: Mapping[str, Backend] = {
+    "auto": Backend(),
+    "shm": Backend(has_links=False),
+    "socket": Backend(shares_memory=False),
+    "grpc": Backend("grpc", shares_memory=False),
+    "threads": Backend(),
+    "fake": Backend(),
+}
+"""By name. threads: the ranks are threads of one process; fake: there is no other rank."""
 
 
 ON_FAILURE = ("raise", "shrink", "wait")
@@ -140,7 +167,7 @@ class WorldConfig:
     heartbeat_window: float = 0.0
     """Seconds; 0: the coordinator's default."""
     backend: str = WORLD_DEFAULTS["backend"]
-    """One of BACKENDS."""
+    """Name of one of BACKENDS."""
     deterministic: bool = WORLD_DEFAULTS["deterministic"]
     on_failure: str = WORLD_DEFAULTS["on_failure"]
     """One of ON_FAILURE."""

@@ -242,7 +242,7 @@ def _check_network(
     Raises:
         typer.BadParameter: they cannot; it names the option, or the variable where that says so.
     """
-    from allhands.config import read_host, read_port_range
+    from allhands.config import BACKENDS, read_host, read_port_range
     from allhands.runtime import interfaces
 
     options = {
@@ -261,7 +261,8 @@ def _check_network(
             interfaces.get_address(interface)
         checking = "ALLHANDS_PORT_RANGE"
         ports = read_port_range(environment.get(checking, ""), names[checking])
-        each = 1 if environment.get("ALLHANDS_BACKEND") == "grpc" else 2
+        backend = BACKENDS.get(environment.get("ALLHANDS_BACKEND", ""), BACKENDS["auto"])
+        each = backend.listening_ports
         if ports is not None and len(ports) < each * placement.local_size:
             raise ValueError(
                 f"{len(ports)} ports are too few for {placement.local_size} ranks, "

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from allhands.config import WorldConfig
+from allhands.config import BACKENDS, WorldConfig
 from allhands.coordinator.attempts import RETRY_SECONDS, ConnectAttempts
 from allhands.coordinator.endpoint import ChannelConfig, configure_channel
 from allhands.coordinator.rendezvous import WorldRendezvous, find_or_host_coordinator
@@ -32,7 +32,8 @@ def make_arena(config: WorldConfig) -> tuple[Arena | None, str]:
     Raises:
         AllhandsError: there is none, and the backend is to use nothing else.
     """
-    if config.backend in ("grpc", "socket"):
+    backend = BACKENDS[config.backend]
+    if not backend.shares_memory:
         return None, ""
     native, absence = native_core.find()
     try:
@@ -40,8 +41,8 @@ def make_arena(config: WorldConfig) -> tuple[Arena | None, str]:
             return Arena(native, config.limits), ""
     except OSError as error:
         absence = f"no shared memory, ranks of one host talk over links: {error}"
-    if config.backend == "shm":
-        raise AllhandsError(f"backend='shm' is not possible: {absence}")
+    if not backend.has_links:
+        raise AllhandsError(f"backend={config.backend!r} is not possible: {absence}")
     return None, absence
 
 

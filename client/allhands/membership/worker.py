@@ -5,7 +5,7 @@ import logging
 import os
 import time
 
-from allhands.config import WorldConfig
+from allhands.config import BACKENDS, WorldConfig
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.rendezvous import WorldRendezvous, find_or_host_coordinator
 from allhands.coordinator.session import Session
@@ -61,7 +61,7 @@ class Worker(WorkerGroups):
         arena, absence = make_arena(config)
         configured = await advertised_address.resolve_configured(config)
         rendezvous = await find_or_host_coordinator(config)
-        ports = Ports("grpc" if config.backend == "grpc" else "socket", config.ports)
+        ports = Ports(BACKENDS[config.backend].links, config.ports)
         try:
             request = make_join_request(config, rendezvous, arena)
 

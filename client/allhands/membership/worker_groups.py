@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from allhands.collectives.hierarchical_plan import HostLayout, group_by_host
 from allhands.collectives.signature import hash_group
+from allhands.config import BACKENDS
 from allhands.coordinator.world_member import WorldMember, read_member
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.group_engine import EngineConfig, GroupEngine
@@ -54,7 +55,7 @@ class WorkerGroups(MemberDirectory):
             grounds = self._open_areas(
                 f"{name}/island", [ranks[rank] for rank in layout.local_ranks]
             )
-        if (grounds is None or layout is not None) and self.config.backend == "shm":
+        if (grounds is None or layout is not None) and not BACKENDS[self.config.backend].has_links:
             raise AllhandsError(
                 f"group {name!r} has ranks that cannot share memory with this one, and "
                 "backend='shm' allows nothing else: use backend='auto'"

@@ -5,16 +5,14 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
+from allhands.config import LinkKind
 from allhands.transport.fallback import FallbackFabric
 from allhands.transport.grpc_stream import GrpcFabric, GrpcListener
 from allhands.transport.handshake import Identity
 from allhands.transport.link import Fabric, Receiver
 from allhands.transport.socket_stream import HostPort, SocketFabric, SocketListener
-
-LinkKind = Literal["socket", "grpc"]
-"""socket: raw TCP, and gRPC to peers that cannot be reached so; grpc: nothing else."""
 
 
 class PeerInfo(Protocol):

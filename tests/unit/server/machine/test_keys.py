@@ -1,17 +1,21 @@
 """The coordinator's key-value store: replies, waits, refusals."""
 
+from typing import get_args
+
 import pytest
 
 from allhands_proto.values import CompareSetResult
 from allhands_server.machine import limits
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.store.keys import (
+    _HANDLERS,
     Add,
     Append,
     CompareSet,
     Count,
     Delete,
     Get,
+    KeyRequest,
     List,
     MultiGet,
     MultiSet,
@@ -211,3 +215,7 @@ def test_a_refusal_stays_short_however_many_keys_are_missing() -> None:
     assert isinstance(outcome, Refusal)
     assert "and 992 more" in outcome.text
     assert len(outcome.text) < 1000
+
+
+def test_every_request_about_keys_has_a_handler() -> None:
+    assert {*_HANDLERS} == {*get_args(KeyRequest)}
