@@ -9,6 +9,8 @@ import sys
 
 import lazy_loader
 
+from allhands.runtime.loading import pause_gc
+
 if sys.platform != "linux":
     raise ImportError(f"allhands runs on Linux only, and this is {sys.platform}")
 
@@ -17,4 +19,10 @@ if sys.platform != "linux":
 # child is no rank; without this it is let alone.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    """Import the module of a public name."""
+    with pause_gc():
+        return _load(name)

@@ -1,6 +1,5 @@
 """Loading: deferred imports, made while a program already runs."""
 
-import ctypes
 import gc
 import sys
 from collections.abc import Iterator
@@ -29,5 +28,7 @@ def pause_gc() -> Iterator[None]:
 
 def _trim_heap() -> None:
     """Return freed heap of imports to the system: about 1 MiB that the C library would keep."""
+    import ctypes  # not for a command that needs none of this
+
     with suppress(AttributeError, OSError):  # no glibc
         ctypes.CDLL(None).malloc_trim(0)
