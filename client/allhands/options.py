@@ -171,7 +171,7 @@ def show_options(*kinds: Any) -> Callable[[F], F]:
 
 
 def _find_entries(kind: Any) -> str:
-    _, _, entries = inspect.cleandoc(kind.__doc__).partition("Args:\n")
+    _, _, entries = inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")
     return "\n".join(f"    {line}" for line in entries.splitlines())
 
 

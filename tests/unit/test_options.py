@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -158,3 +160,8 @@ def test_help_on_joining_shows_every_option(join: Callable[..., Any]) -> None:
     for name in shown:
         entries = re.findall(rf"(?m)^ {{8}}{name}: \S", join.__doc__ or "")
         assert len(entries) == 1, f"{name} is described {len(entries)} times"
+
+
+def test_options_need_no_docstrings() -> None:
+    program = "import allhands as ah; ah.init_process_group, ah.aio.connect"
+    subprocess.run([sys.executable, "-OO", "-c", program], check=True, timeout=60)
