@@ -62,6 +62,7 @@ async def test_a_second_signal_ends_it_at_once(
         caller = connect(daemon)
         member = await caller.join("j", 0, 1)
         waiting = caller.begin("Get", wire.GetRequest(job="j", key="k", wait=True), None)
+        await caller.call("Count", wire.CountRequest(job="j"))  # behind it: it is waited for now
         daemon.process.terminate()
         await member.hear("draining")
         daemon.process.terminate()
