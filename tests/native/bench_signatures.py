@@ -20,39 +20,12 @@ from statistics import median
 import numpy as np
 
 CLIENT = Path(__file__).parents[2] / "client"
+RANK = Path(__file__).parents[1] / "programs" / "signature_rank.py"
 BUILDS = {"unsigned": ["-DAH_UNSIGNED"], "signed": []}
 FLAGS = ["-O3", "-std=c11", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 CELLS = "all_reduce:8,all_reduce:1048576,broadcast:8,broadcast:1048576,barrier:0"
 BATCH_SECONDS = 0.02
 LEAST_ROUNDS = 9
-
-# Text: it has to import the package of a build, and nothing of this tree, in any version.
-RANK = """
-import json, sys, time
-import numpy as np
-import allhands as ah
-
-ah.init_process_group(timeout=60)
-calls = {}
-
-def made(operation, nbytes):
-    x = np.ones(nbytes // 4, np.float32)
-    return {
-        "all_reduce": lambda: ah.all_reduce(x, ah.ReduceOp.MAX),
-        "broadcast": lambda: ah.broadcast(x),
-        "barrier": ah.barrier,
-    }[operation]
-
-for line in sys.stdin:
-    operation, nbytes, count = json.loads(line)
-    key = operation, nbytes
-    call = calls[key] if key in calls else calls.setdefault(key, made(*key))
-    ah.barrier()
-    begun = time.perf_counter()
-    for _ in range(count):
-        call()
-    print((time.perf_counter() - begun) / count, flush=True)
-"""
 
 
 class Crew:
@@ -85,7 +58,7 @@ class Crew:
         }
         self._ranks = [
             subprocess.Popen(
-                [sys.executable, "-c", RANK],
+                [sys.executable, "-P", str(RANK)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

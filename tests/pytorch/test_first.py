@@ -3,15 +3,23 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from allhands.testing.poll import poll_until
+from programs import torch_first_group
+from support.ranks.launchers import as_script
 from support.torch.ranks import on_ranks, run_ranks
 
-# Programs as text: what a new interpreter imports, and in which order, is what is tested.
+# Programs as text: what a new interpreter imports first is what is tested.
+
+
+def run_program(program: Callable[[], None]) -> subprocess.CompletedProcess[str]:
+    """Call a function of a script in a new interpreter."""
+    return subprocess.run([sys.executable, *as_script(program)], capture_output=True, text=True)
 
 
 @on_ranks(2)
@@ -75,15 +83,7 @@ def test_the_package_may_be_imported_before_pytorch(first: str, autoload: str) -
 
 
 def test_a_first_group_imports_nothing_that_few_programs_use() -> None:
-    program = (
-        "import sys, torch, torch.distributed as dist\n"
-        "before = {*sys.modules}\n"
-        "dist.init_process_group('allhands', store=dist.HashStore(), rank=0, world_size=1)\n"
-        "dist.all_reduce(torch.ones(2))\n"
-        "print(*({*sys.modules} - before))\n"
-        "dist.destroy_process_group()\n"
-    )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    told = run_program(torch_first_group.list_imports)
     assert told.returncode == 0, told.stderr
     few = {
         "decimal",
@@ -115,25 +115,5 @@ def test_without_ml_dtypes_the_error_says_what_to_install(where: str) -> None:
 
 
 def test_the_first_group_loads_no_more_than_it_needs_and_collects_no_garbage_meanwhile() -> None:
-    program = (
-        "import gc, sys, torch, torch.distributed as dist\n"
-        "of_modules = []\n"
-        "def note(phase, info):\n"
-        "    frame = sys._getframe()\n"
-        "    while phase == 'start' and frame is not None:\n"
-        "        if 'importlib' in frame.f_code.co_filename:\n"
-        "            of_modules.append(info['generation'])\n"
-        "            break\n"
-        "        frame = frame.f_back\n"
-        "gc.collect()\n"
-        "gc.callbacks.append(note)\n"
-        "dist.init_process_group('allhands', store=dist.HashStore(), rank=0, world_size=1)\n"
-        "gc.callbacks.remove(note)\n"
-        "assert gc.isenabled()\n"
-        "print(len(of_modules) < 5, 'allhands_server.embedded' in sys.modules)\n"  # 78, else
-        "tools = 'grpc_reflection.v1alpha.reflection', 'google.protobuf.descriptor_pb2', 'typer'\n"
-        "print([name for name in tools if name in sys.modules])\n"
-        "dist.destroy_process_group()\n"
-    )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    told = run_program(torch_first_group.count_collections)
     assert told.stdout.splitlines() == ["True True", "[]"], told.stderr
