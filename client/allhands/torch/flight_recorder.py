@@ -21,36 +21,14 @@ from torch.distributed import distributed_c10d
 from allhands.collectives.primitive_table import PRIMITIVES, Operand
 from allhands.recorder.record import OperationRecord
 from allhands.torch import pg_registry
+from allhands.torch.call_table import TORCH_CALLS
 from allhands.torch.process_group import ProcessGroup
 
 VERSION: Final = "2.10"
 """Of the format."""
 VARIABLE: Final = "TORCH_FR_DUMP_TEMP_FILE"
 _NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "all_gather_into_tensor": "all_gather_single",
-        "all_reduce_coalesced": "allreduce_coalesced",
-        "all_reduce_sparse": "all_reduce",
-        "all_to_all_single": "all_to_all",
-        "monitored_barrier": "barrier",
-        "reduce_scatter_tensor": "reduce_scatter_single",
-        **{
-            name: name
-            for name in (
-                "all_gather",
-                "all_gather_into_tensor_coalesced",
-                "all_reduce",
-                "all_to_all",
-                "barrier",
-                "broadcast",
-                "gather",
-                "reduce",
-                "reduce_scatter",
-                "reduce_scatter_tensor_coalesced",
-                "scatter",
-            )
-        },
-    }
+    {call.operation: call.recorded for call in TORCH_CALLS if call.recorded}
 )
 """Our operations that they know, and their names."""
 

@@ -3,40 +3,20 @@
 import functools
 import inspect
 import threading
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 import torch
 from torch._C._distributed_c10d import _get_comm_profiling_name, _set_comm_profiling_name
 
+from allhands.c10d.collectives import Collectives
+from allhands.c10d.messages import Messages
+from allhands.torch.call_table import TORCH_CALLS
 from allhands.torch.error_text import append_gloo_text
 from allhands.torch.work import Work
 
-EVENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "all_gather_single": ("all_gather_into_tensor", "x"),
-        "all_gather_single_coalesced": ("all_gather_into_tensor_coalesced", "inputs"),
-        "all_to_all_single": ("all_to_all", "x"),
-        "allgather": ("all_gather", "input_tensors"),
-        "allgather_coalesced": ("all_gather", "input_tensor_list"),
-        "allreduce": ("all_reduce", "tensors"),
-        "allreduce_coalesced": ("all_reduce", "tensors"),
-        "alltoall": ("all_to_all", "input_tensors"),
-        "barrier": ("barrier", "opts"),
-        "broadcast": ("broadcast", "tensors"),
-        "gather": ("gather", "input_tensors"),
-        "recv": ("recv", "tensors"),
-        "recv_anysource": ("recvAnySource", "tensors"),
-        "reduce": ("reduce", "tensors"),
-        "reduce_scatter": ("reduce_scatter", "input_tensors"),
-        "reduce_scatter_single": ("reduce_scatter_tensor", "x"),
-        "reduce_scatter_single_coalesced": ("reduce_scatter_tensor_coalesced", "inputs"),
-        "scatter": ("scatter", "input_tensors"),
-        "send": ("send", "tensors"),
-    }
-)
-"""For each method the name of its event, and the parameter whose shapes that shows."""
+_INPUTS: Final = ("x", "inputs", "input_tensors", "input_tensor_list", "tensors")
+"""Parameters whose shapes an event shows: the first of these that a method has."""
 
 Group = TypeVar("Group")
 
@@ -46,22 +26,34 @@ _END_SECONDS = 1.0
 
 def record_events(cls: type[Group]) -> type[Group]:
     """Decorate a class of process groups whose calls appear as events while a profiler runs."""
-    for method, (name, parameter) in EVENTS.items():
-        recorded = _wrap_method(getattr(cls, method), name, parameter)
+    names = {call.method: call.event_name for call in TORCH_CALLS}
+    for method in [*_list_calls(Collectives), *_list_calls(Messages)]:
+        recorded = _wrap_method(getattr(cls, method), names.get(method, method))
         for alias in [name for name in dir(cls) if getattr(cls, name) is recorded.__wrapped__]:
             setattr(cls, alias, recorded)
     return cls
 
 
-def _wrap_method(method: Any, name: str, parameter: str) -> Any:
-    at = list(inspect.signature(method).parameters).index(parameter) - 1
+def _list_calls(face: type) -> list[str]:
+    """Return the names of the public methods of a face, but for former names."""
+    return [
+        name
+        for name, method in vars(face).items()
+        if inspect.isfunction(method) and method.__name__ == name and not name.startswith("_")
+    ]
+
+
+def _wrap_method(method: Any, name: str) -> Any:
+    parameters = list(inspect.signature(method).parameters)[1:]
+    inputs = next((one for one in _INPUTS if one in parameters), "")
+    at = parameters.index(inputs) if inputs else len(parameters)
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **named: Any) -> Work:
         event, title = None, ""
         if torch.autograd._profiler_enabled():
             title = _get_comm_profiling_name()  # of `dist.record_comm`
-            tensors = args[at] if at < len(args) else named.get(parameter)
+            tensors = args[at] if at < len(args) else named.get(inputs)
             event = _ProfilerEvent(title or f"allhands:{name}", tensors)
         try:
             if title:  # by which PyTorch would make another event, of any Work

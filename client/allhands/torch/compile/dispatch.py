@@ -24,29 +24,11 @@ from torch._C._distributed_c10d import (
     _allow_inflight_collective_as_graph_input,
 )
 
+from allhands.torch.call_table import TORCH_CALLS
 from allhands.torch.compile import kernels
 
 METHODS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "_allgather_base_": "all_gather_single",
-        "_reduce_scatter_base_": "reduce_scatter_single",
-        "allgather_": "allgather",
-        "allgather_coalesced_": "allgather_coalesced",
-        "allgather_into_tensor_coalesced_": "all_gather_single_coalesced",
-        "allreduce_": "allreduce",
-        "allreduce_coalesced_": "allreduce_coalesced",
-        "alltoall_": "alltoall",
-        "alltoall_base_": "all_to_all_single",
-        "broadcast_": "broadcast",
-        "gather_": "gather",
-        "recv_": "recv",
-        "recv_any_source_": "recv_anysource",
-        "reduce_": "reduce",
-        "reduce_scatter_": "reduce_scatter",
-        "reduce_scatter_tensor_coalesced_": "reduce_scatter_single_coalesced",
-        "scatter_": "scatter",
-        "send": "send",
-    }
+    {call.operator: call.method for call in TORCH_CALLS if call.operator}
 )
 """What the dispatcher calls an operation, and what a process group does."""
 
