@@ -122,7 +122,7 @@ lint-container: $(VENV)/.has-dev
 # ---------------------------------------------------------------- more
 
 .PHONY: faces
-faces: $(VENV)/.has-dev ## Generate the plain and awaited collectives anew from the methods of groups
+faces: $(VENV)/.has-dev ## Generate the plain, awaited and functional collectives anew from the methods of groups
 	$(BIN)/python client/generate_faces.py
 
 .PHONY: proto

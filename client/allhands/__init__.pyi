@@ -4,9 +4,9 @@ from . import functional as functional
 from . import futures as futures
 from . import hooks as hooks
 from . import testing as testing
-from .api.coalesced import all_gather_coalesced as all_gather_coalesced
+from .api.checked_coalesced import all_gather_coalesced as all_gather_coalesced
+from .api.checked_coalesced import all_reduce_coalesced as all_reduce_coalesced
 from .api.coalesced import all_gather_into_tensor_coalesced as all_gather_into_tensor_coalesced
-from .api.coalesced import all_reduce_coalesced as all_reduce_coalesced
 from .api.coalesced import broadcast_coalesced as broadcast_coalesced
 from .api.coalesced import reduce_scatter_tensor_coalesced as reduce_scatter_tensor_coalesced
 from .api.coalescing import coalescing as coalescing

@@ -12,6 +12,7 @@ import pytest
 import allhands as ah
 from allhands.aio import AsyncGroup, AsyncWorld
 from allhands.api import (
+    checked_coalesced,
     coalesced,
     collectives,
     monitored_barrier,
@@ -23,7 +24,16 @@ from allhands.api import (
 from surface.describe import list_parameters
 
 ROOT = Path(__file__).parents[2]
-MODULES = (collectives, coalesced, ragged, scans, objects, persistent, monitored_barrier)
+MODULES = (
+    collectives,
+    coalesced,
+    checked_coalesced,
+    ragged,
+    scans,
+    objects,
+    persistent,
+    monitored_barrier,
+)
 ELSEWHERE = {
     "broadcast_object_list": "the list is called values",
     "all_reduce_init": "a persistent call is waited for by its own methods",

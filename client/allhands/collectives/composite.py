@@ -14,6 +14,7 @@ from allhands.collectives import arguments, coalesced, object_calls, scans, spar
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
+from allhands.collectives.faces import faces
 from allhands.collectives.primitive import CallTimeout, T_co, get_block_shape
 from allhands.collectives.reduction import ReduceOp, check
 from allhands.collectives.signature import Shape
@@ -52,6 +53,7 @@ class Composed(ABC, Generic[T_co]):
 
     # ------------------------------------------------------------ sizes that others do not know
 
+    @faces(plain="ragged")
     def all_gather_v(self, x: AnyArray, **options: Unpack[CallOptions]) -> T_co:
         """Return every rank's `x`, of any shapes, as a list of new arrays.
 
@@ -62,6 +64,7 @@ class Composed(ABC, Generic[T_co]):
         """
         return self._begin_composite(vector.all_gather(_check_source(x, "x")), options)
 
+    @faces(plain="ragged")
     def gather_v(self, x: AnyArray, dst: int, **options: Unpack[CallOptions]) -> T_co:
         """Return every rank's `x`, of any shapes, on rank `dst`; None elsewhere.
 
@@ -74,6 +77,7 @@ class Composed(ABC, Generic[T_co]):
         root = self._check_root(dst, "dst")
         return self._begin_composite(vector.gather(_check_source(x, "x"), root), options)
 
+    @faces(plain="ragged")
     def scatter_v(
         self, scatter_list: Sequence[AnyArray] | None, src: int, **options: Unpack[CallOptions]
     ) -> T_co:
@@ -91,6 +95,7 @@ class Composed(ABC, Generic[T_co]):
         blocks = None if arrays is None else self._check_blocks_v(arrays, "scatter_list")
         return self._begin_composite(vector.scatter(blocks, root), options)
 
+    @faces(plain="ragged")
     def all_to_all_v(self, inputs: Sequence[AnyArray], **options: Unpack[CallOptions]) -> T_co:
         """Send `inputs[j]` to rank j; return the arrays received, by rank.
 
@@ -103,6 +108,7 @@ class Composed(ABC, Generic[T_co]):
             vector.all_to_all(self._check_blocks_v(inputs, "inputs")), options
         )
 
+    @faces(plain="ragged")
     def reduce_scatter_v(
         self,
         inputs: Sequence[AnyArray],
@@ -123,6 +129,7 @@ class Composed(ABC, Generic[T_co]):
 
     # ------------------------------------------------------------ prefixes
 
+    @faces(plain="scans")
     def scan(
         self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
@@ -137,6 +144,7 @@ class Composed(ABC, Generic[T_co]):
         array = arguments.check_target(x, "x")
         return self._begin_composite(scans.scan(array, op, exclusive=False, result=x), options)
 
+    @faces(plain="scans")
     def exscan(
         self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
@@ -172,6 +180,7 @@ class Composed(ABC, Generic[T_co]):
             coalesced.all_reduce(found, _get_shapes(arrays), op, arrays), options
         )
 
+    @faces(plain="coalesced")
     def broadcast_coalesced(
         self,
         arrays: Sequence[AnyArray],
@@ -228,6 +237,7 @@ class Composed(ABC, Generic[T_co]):
         chain = coalesced.all_gather(outputs, sources, _get_shapes(inputs), name, output_lists)
         return self._begin_composite(chain, options)
 
+    @faces(plain="coalesced")
     def all_gather_into_tensor_coalesced(
         self,
         outputs: Sequence[AnyArray],
@@ -252,6 +262,7 @@ class Composed(ABC, Generic[T_co]):
         chain = coalesced.all_gather(blocks, sources, _get_shapes(inputs), name, outputs)
         return self._begin_composite(chain, options)
 
+    @faces(plain="coalesced")
     def reduce_scatter_tensor_coalesced(
         self,
         outputs: Sequence[AnyArray],

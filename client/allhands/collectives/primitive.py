@@ -24,6 +24,7 @@ from allhands.collectives import arguments, plan
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
+from allhands.collectives.faces import faces
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, ReduceOp, check
 from allhands.collectives.request import CollectiveRequest
@@ -78,6 +79,7 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         """Begin a checked reduction with an operation that the native core does not know."""
 
+    @faces(plain="collectives", functional=True)
     def broadcast(self, x: AnyArray, src: int, **options: Unpack[CallOptions]) -> T_co:
         """Overwrite `x` on every rank with the `x` of rank `src`.
 
@@ -97,6 +99,7 @@ class Collectives(ABC, Generic[T_co]):
             options,
         )
 
+    @faces(plain="collectives", functional=True)
     def all_reduce(
         self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
@@ -122,6 +125,7 @@ class Collectives(ABC, Generic[T_co]):
             options,
         )
 
+    @faces(plain="collectives")
     def reduce(
         self, x: AnyArray, dst: int, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
@@ -149,6 +153,7 @@ class Collectives(ABC, Generic[T_co]):
             options,
         )
 
+    @faces(plain="collectives")
     def gather(
         self,
         x: AnyArray,
@@ -179,6 +184,7 @@ class Collectives(ABC, Generic[T_co]):
             options,
         )
 
+    @faces(plain="collectives")
     def scatter(
         self,
         x: AnyArray,
@@ -213,6 +219,7 @@ class Collectives(ABC, Generic[T_co]):
             options,
         )
 
+    @faces(plain="collectives")
     def all_gather(
         self, outputs: list[AnyArray], x: AnyArray, **options: Unpack[CallOptions]
     ) -> T_co:
@@ -238,6 +245,7 @@ class Collectives(ABC, Generic[T_co]):
             options,
         )
 
+    @faces(plain="collectives")
     def all_gather_into_tensor(
         self, output: AnyArray, x: AnyArray, **options: Unpack[CallOptions]
     ) -> T_co:
@@ -265,6 +273,7 @@ class Collectives(ABC, Generic[T_co]):
             options,
         )
 
+    @faces(plain="collectives")
     def reduce_scatter(
         self,
         output: AnyArray,
@@ -292,6 +301,7 @@ class Collectives(ABC, Generic[T_co]):
         )
         return self._reduce_scatter(native, output, options)
 
+    @faces(plain="collectives")
     def reduce_scatter_tensor(
         self,
         output: AnyArray,
@@ -321,6 +331,7 @@ class Collectives(ABC, Generic[T_co]):
         )
         return self._reduce_scatter(native, output, options)
 
+    @faces(plain="collectives")
     def all_to_all(
         self, outputs: list[AnyArray], inputs: list[AnyArray], **options: Unpack[CallOptions]
     ) -> T_co:
@@ -342,6 +353,7 @@ class Collectives(ABC, Generic[T_co]):
         send, recv = [array.size for array in sources], [array.size for array in targets]
         return self._all_to_all("all_to_all", outputs, sources, targets, send, recv, options)
 
+    @faces(plain="collectives")
     def all_to_all_single(
         self,
         output: AnyArray,
@@ -373,6 +385,7 @@ class Collectives(ABC, Generic[T_co]):
             "all_to_all_single", output, [source], [target], send, recv, options
         )
 
+    @faces(plain="collectives")
     def barrier(self, **options: Unpack[CallOptions]) -> T_co:
         """Return when every rank of the group has called `barrier`.
 

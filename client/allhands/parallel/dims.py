@@ -1,8 +1,14 @@
-"""Arrays cut and joined along any dimension, for collectives along dimension 0."""
+"""Arrays copied, cut and joined along any dimension, for collectives along dimension 0."""
 
 import numpy as np
 
-from allhands.collectives.arguments import AnyArray
+from allhands.collectives.arguments import AnyArray, check_array
+
+
+def copy_array(x: AnyArray) -> AnyArray:
+    """Return a new contiguous array with the elements of `x`."""
+    made: AnyArray = np.array(check_array(x, "x"), order="C")
+    return made
 
 
 def normalize_dim(dim: int, array: AnyArray, name: str) -> int:

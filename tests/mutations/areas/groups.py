@@ -145,7 +145,7 @@ MUTATIONS: Final = (
     Mutation(
         70,
         "the functional all_to_all_single takes equal shares whatever is said",
-        "functional.py",
+        "parallel/tensor_calls.py",
         "sizes = output_split_sizes, input_split_sizes",
         "sizes = None, None",
     ),
@@ -161,7 +161,7 @@ MUTATIONS: Final = (
     Mutation(
         72,
         "permute_tensor permutes the other way round",
-        "functional.py",
+        "parallel/tensor_calls.py",
         "outgoing[goals[found.rank]] = incoming[goals.index(found.rank)] = x.size",
         "outgoing[goals.index(found.rank)] = incoming[goals[found.rank]] = x.size",
     ),

@@ -1,0 +1,79 @@
+"""Module-level coalesced calls that check their lists as c10d does. As in `coalesced`."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from allhands.api.calls import resolve_group, wait_or_return
+from allhands.api.default_world import AnyGroup
+from allhands.c10d import AllgatherOptions, ProcessGroup
+from allhands.collectives import arguments
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
+from allhands.engine.work.work import Work
+from allhands.options import CallOptions, read_options
+
+
+def all_reduce_coalesced(
+    arrays: Sequence[AnyArray],
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    **options: Unpack[CallOptions],
+) -> Work | None:
+    """Overwrite each array with the reduction of all ranks' arrays.
+
+    A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+    Args:
+        arrays: C-contiguous, writeable arrays of one numeric dtype; same shapes on all ranks.
+    """
+    if (found := resolve_group(group, True, "all_reduce_coalesced", options)) is None:
+        return None
+    _check_one_dtype(arrays, "arrays")
+    work = found.all_reduce_coalesced(arrays, op, **options)
+    return wait_or_return(work, async_op)
+
+
+def all_gather_coalesced(
+    output_lists: Sequence[Sequence[AnyArray]],
+    inputs: Sequence[AnyArray],
+    group: AnyGroup = None,
+    async_op: bool = False,
+    **options: Unpack[CallOptions],
+) -> Work | None:
+    """Fill `output_lists[j]` with the inputs of rank j.
+
+    A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+    Args:
+        output_lists: for each rank a list of C-contiguous, writeable arrays like `inputs`.
+        inputs: arrays of one dtype, same shapes on all ranks; only read.
+    """
+    if (found := resolve_group(group, True, "all_gather_coalesced", options)) is None:
+        return None
+    _check_one_dtype(inputs, "inputs")
+    for at, one in enumerate(_check_list(output_lists, "output_tensor_lists")):
+        _check_one_dtype(one, f"output_tensor_lists[{at}]")
+    timeout, label = read_options("all_gather_coalesced", options)
+    work = ProcessGroup(found).allgather_coalesced(
+        output_lists, inputs, AllgatherOptions(timeout, async_op, label)
+    )
+    return wait_or_return(work, async_op)
+
+
+def _check_one_dtype(arrays: object, name: str) -> None:
+    """Check a list of arrays of one dtype, as c10d demands."""
+    found = [
+        arguments.check_array(one, f"{name}[{at}]")
+        for at, one in enumerate(_check_list(arrays, name))
+    ]
+    for at, one in enumerate(found):
+        arguments.check_same_dtype(found[0], f"{name}[0]", one, f"{name}[{at}]")
+
+
+def _check_list(arrays: object, name: str) -> Sequence[object]:
+    if not isinstance(arrays, list | tuple):
+        raise TypeError(
+            f"Invalid function argument. {name} must be a list, not {type(arrays).__name__}"
+        )
+    return arrays
