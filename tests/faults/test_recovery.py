@@ -142,6 +142,25 @@ def test_a_world_that_waits_goes_on_with_a_replacement_and_says_so_once(cluster:
     assert new.expect("joined")["rank"] == 1
 
 
+def test_no_call_made_before_the_program_knows_of_a_replacement_meets_its_calls(
+    cluster: Cluster,
+) -> None:
+    url = cluster.daemon()
+    program = recovery.queue_calls_before_a_replacement
+    ranks = cluster.world(3, program, ALLHANDS_URL=url + "/job")
+    each(ranks, "running")
+    kill(ranks[1])
+    new = newcomer(cluster, url, "auto", "wait")
+    for told in each([ranks[0], ranks[2]], "replaced"):
+        assert told == {
+            "what": "replaced",
+            "errors": ["MembershipChanged"] * 2,
+            "intact": True,
+            "sum": 102.0,
+        }
+    assert new.expect("joined")["sum"] == 102.0
+
+
 @pytest.mark.parametrize("backend", LINKED)
 def test_a_retryable_group_names_lines_and_tells_mismatches_and_late_ranks(job: Job) -> None:
     ranks = job(
@@ -202,6 +221,48 @@ def test_calls_that_depend_on_the_number_of_ranks_say_that_it_has_changed(job: J
             "error": "MembershipChanged",
             "intact": True,
             "gone": None,
+            "sum": 2.0,
+        }
+
+
+@pytest.mark.parametrize("backend", LINKED)
+@pytest.mark.parametrize(
+    ("fresh_rank", "errors"),
+    [
+        (-1, ["MembershipChanged", "MembershipChanged"]),
+        (2, ["MembershipChanged", "GroupAborted"]),
+    ],
+)
+def test_calls_queued_for_ranks_that_are_gone_are_not_made_with_the_others(
+    job: Job, fresh_rank: int, errors: list[str]
+) -> None:
+    ranks = job(3, recovery.gather_in_a_queue_before_a_loss, fresh_rank)
+    each(ranks, "running")
+    kill(ranks[0])
+    for told, error in zip(each(ranks[1:], "ended"), errors, strict=True):
+        assert told == {
+            "what": "ended",
+            "errors": [None, error, None],
+            "intact": True,
+            "sums": [2.0, 4.0],
+            "again": [1.0, 2.0],
+        }
+
+
+@pytest.mark.parametrize("backend", LINKED)
+@pytest.mark.parametrize("operation", recovery.CALLS_WITH_BLOCKS)
+def test_a_call_with_an_item_for_each_rank_is_not_retried_with_fewer(
+    job: Job, operation: str
+) -> None:
+    ranks = job(3, recovery.retry_with_blocks, operation)
+    each(ranks, "running")
+    kill(ranks[1])
+    for told in each([ranks[0], ranks[2]], "retried"):
+        assert told == {
+            "what": "retried",
+            "error": "MembershipChanged",
+            "intact": True,
+            "size": 2,
             "sum": 2.0,
         }
 

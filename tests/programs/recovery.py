@@ -1,5 +1,7 @@
 """Worlds that go on in process when ranks are killed, stopped, replaced and added."""
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -134,6 +136,29 @@ def go_on_with_a_replacement() -> None:
     hear()
 
 
+def queue_calls_before_a_replacement() -> None:
+    """Queue a second sum behind one that loses rank 1: on rank 0 at once, on rank 2 after the loss.
+
+    Rank 2 has not asked how the first one ended when it makes the second.
+    """
+    ah.init_process_group(timeout=30, on_failure="wait")
+    x, y = np.full(5, 1.0), np.full(5, 50.0)
+    sum_of(1)
+    tell("running")
+    if ah.get_rank() == 1:
+        hear()
+    works = [ah.all_reduce(x, async_op=True)]
+    if ah.get_rank() == 2:
+        ended = threading.Event()
+        works[0].get_future().add_done_callback(lambda _: ended.set())
+        assert ended.wait(30)
+    works.append(ah.all_reduce(y, async_op=True))
+    errors = [end(work) for work in works]
+    intact = bool((x == 1).all() and (y == 50).all())
+    tell("replaced", errors=errors, intact=intact, sum=sum_of(1))
+    hear()
+
+
 def mismatch_and_meet() -> None:
     ah.init_process_group(timeout=30, retryable=True)
     x = np.full(4 + ah.get_rank(), 1.0)
@@ -194,6 +219,71 @@ def gather_after_a_loss() -> None:
     intact = all((one == -1).all() for one in outputs)
     gone = failure(lambda: ah.broadcast(np.ones(2), src=0))["error"]
     tell("changed", error=told["error"], intact=intact, gone=gone, sum=sum_of(1))
+    hear()
+
+
+def end(work: ah.Work | None) -> str | None:
+    """Wait for a work; return the name of its error."""
+    assert work is not None
+    told = failure(work.wait)
+    return None if told["error"] is None else str(told["error"])
+
+
+def gather_in_a_queue_before_a_loss(fresh_rank: int) -> None:
+    """Queue calls with an item for each of three ranks behind a sum that loses rank 0.
+
+    `fresh_rank` makes its gather after the loss instead, with as many items as there are then.
+    """
+    ah.init_process_group(timeout=30, on_failure="shrink")
+    sum_of(1)
+    tell("running")
+    if ah.get_rank() == 0:
+        hear()
+    me = ah.get_rank()
+    is_fresh = me == fresh_rank
+    first, last = np.ones(4), np.full(4, 2.0)
+    outputs = [np.full(2, -1.0) for _ in range(2 if is_fresh else 3)]
+    works = [ah.all_reduce(first, async_op=True)]
+    if is_fresh:
+        works[0].wait()
+    works.append(ah.all_gather(outputs, np.full(2, float(me)), async_op=True))
+    works.append(ah.all_reduce(last, async_op=True))
+    errors = [end(work) for work in works]
+    intact = all((one == -1).all() for one in outputs)
+    sums = [float(first[0]), float(last[0])]
+    again = [np.zeros(2) for _ in range(ah.get_world_size())]
+    ah.all_gather(again, np.full(2, float(me)))
+    tell("ended", errors=errors, intact=intact, sums=sums, again=[one[0] for one in again])
+    hear()
+
+
+CALLS_WITH_BLOCKS: dict[str, Callable[[list[Any], Any], object]] = {
+    "all_gather": lambda blocks, x: ah.all_gather(blocks, x),
+    "gather": lambda blocks, x: ah.gather(x, blocks if ah.get_rank() == 0 else None, dst=0),
+    "scatter": lambda blocks, x: ah.scatter(x, blocks if ah.get_rank() == 0 else None, src=0),
+    "reduce_scatter": lambda blocks, x: ah.reduce_scatter(x, blocks),
+    "all_to_all": lambda blocks, x: ah.all_to_all(blocks, [x, x, x]),
+    "scatter_v": lambda blocks, x: ah.scatter_v(blocks if ah.get_rank() == 0 else None, src=0),
+}
+
+
+def retry_with_blocks(operation: str) -> None:
+    """Retry a call made for three ranks with the two that are left."""
+    ah.init_process_group(timeout=30, retryable=True)
+    sum_of(1)
+    tell("running")
+    if ah.get_rank() == 1:
+        hear()
+    blocks, x = [np.full(2, -1.0) for _ in range(3)], np.full(2, 7.0)
+    told: dict[str, Any] = {"error": "none lost"}
+    try:
+        CALLS_WITH_BLOCKS[operation](blocks, x)
+    except ah.PeerFailed as failed:
+        error = failed
+        told = failure(lambda: ah.retry(error))
+    intact = bool((np.array(blocks) == -1).all() and (x == 7).all())
+    size = ah.get_world_size()
+    tell("retried", error=told["error"], intact=intact, size=size, sum=sum_of(1))
     hear()
 
 

@@ -99,7 +99,9 @@ def all_gather(
         return result
 
     written = [block for one in outputs for block in one]
-    return CompositeCall(_make_signature(name, inputs, shapes), generate_steps, written)
+    return CompositeCall(
+        _make_signature(name, inputs, shapes), generate_steps, written, has_blocks=True
+    )
 
 
 def reduce_scatter(
@@ -130,7 +132,7 @@ def reduce_scatter(
         return result
 
     call = _make_signature("reduce_scatter_tensor_coalesced", outputs, shapes, op.name)
-    return CompositeCall(call, generate_steps, outputs)
+    return CompositeCall(call, generate_steps, outputs, has_blocks=True)
 
 
 def check_list(arrays: object, name: str) -> list[object]:

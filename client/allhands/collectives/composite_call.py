@@ -98,6 +98,8 @@ class CompositeCall:
     """Makes them, for a group as it is."""
     targets: Sequence[Array] = ()
     """What it writes of its caller's, at its end."""
+    has_blocks: bool = False
+    """Whether an argument has an item for each rank."""
 
 
 class CompositeState:
@@ -135,7 +137,9 @@ def make_custom_reduction(request: CollectiveRequest, result: Result) -> Composi
         yield from _foreign_steps(builder, request)
         return result
 
-    return CompositeCall(request.call, generate_steps, request.targets)
+    return CompositeCall(
+        request.call, generate_steps, request.targets, request.primitive.has_blocks
+    )
 
 
 def _build_no_parts(rank: int, size: int) -> list[Part]:

@@ -40,7 +40,9 @@ def scatter(
         found: Any = yield from vector.scatter(data, root).generate_steps(builder)
         return objects.decode(found)
 
-    return CompositeCall(CallSignature("scatter_object", root=root), generate_steps)
+    return CompositeCall(
+        CallSignature("scatter_object", root=root), generate_steps, has_blocks=True
+    )
 
 
 def broadcast(

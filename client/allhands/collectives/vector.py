@@ -70,7 +70,7 @@ def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
         yield builder.all_to_all(taken, given)
         return found
 
-    return CompositeCall(CallSignature("scatter_v", root=root), generate_steps)
+    return CompositeCall(CallSignature("scatter_v", root=root), generate_steps, has_blocks=True)
 
 
 def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
@@ -85,7 +85,7 @@ def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
         yield builder.all_to_all(found, list(arrays))
         return found
 
-    return CompositeCall(CallSignature("all_to_all_v", str(dtype)), generate_steps)
+    return CompositeCall(CallSignature("all_to_all_v", str(dtype)), generate_steps, has_blocks=True)
 
 
 def reduce_scatter(
@@ -114,7 +114,9 @@ def reduce_scatter(
         return [into]
 
     return CompositeCall(
-        CallSignature("reduce_scatter_v", str(dtype), reduce=op.name), generate_steps
+        CallSignature("reduce_scatter_v", str(dtype), reduce=op.name),
+        generate_steps,
+        has_blocks=True,
     )
 
 

@@ -31,6 +31,7 @@ from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged,
 from allhands.futures import wrap_for_loop
 from allhands.group.group import Group
 from allhands.group.interfaces import Submitter
+from allhands.membership.observed_work import ObservedWork
 from allhands.membership.reform import GroupChange, GroupChangeRequest, MembershipChanger
 from allhands.recorder.source import find_caller
 from allhands.runtime.loop_thread import LoopThread
@@ -63,11 +64,19 @@ class _QueuedCall:
     timeout: float
     root: int
     """The root's rank in the job, whichever place it has in the group now; -1: none."""
+    has_blocks: bool
+    """Whether an argument has an item for each rank."""
     current_work: Work | None = None
     """The call on the group as it is now, while it can be cancelled."""
     backups: list[Array] = field(default_factory=list)
     """What the call's arrays were before it."""
     is_cancelled: bool = False
+    group: Group | None = None
+    """The group when the program made the call: its arrays and ranks are for this one."""
+    epoch: int = 0
+    """The epoch of that group."""
+    seen_epoch: int = 0
+    """The epoch that the program had heard of when it made the call."""
     source: tuple[CodeType | None, int] = (None, 0)
     """Where the program made it."""
     begin: Callable[[Submitter], Work] | None = None
@@ -86,6 +95,8 @@ class ResilientSubmitter:
         self._changer = changer
         self._policy = policy
         self._current = group
+        self._epoch = self._seen_epoch = changer.epoch
+        """Of the group as it is now; and the latest that the program has heard of."""
         self._full_size = group.size
         """How many ranks there are to be again after a loss, with on_failure="wait"."""
         self._queue: deque[_QueuedCall] = deque()
@@ -127,9 +138,10 @@ class ResilientSubmitter:
         label: str | None,
     ) -> Work:
         seconds = self._limit_timeout(timeout)
-        root = self.engine.ranks[request.root] if request.root >= 0 else -1
+        root = self._find_job_rank(request.root)
+        blocks = request.primitive.has_blocks
         return self._enqueue_call(
-            lambda work: _QueuedCall(work, request, build, result, label, seconds, root),
+            lambda work: _QueuedCall(work, request, build, result, label, seconds, root, blocks),
             request.call,
             label,
         )
@@ -145,7 +157,7 @@ class ResilientSubmitter:
         request = CollectiveRequest("barrier")
         return self._enqueue_call(
             lambda work: _QueuedCall(
-                work, request, plan.barrier, None, label, seconds, -1, begin=begin
+                work, request, plan.barrier, None, label, seconds, -1, False, begin=begin
             ),
             CallSignature("monitored_barrier"),
             label,
@@ -155,14 +167,19 @@ class ResilientSubmitter:
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
         seconds = self._limit_timeout(timeout)
-        request = CollectiveRequest(composite.call.operation, targets=composite.targets)
+        number = -1 if composite.call.root is None else composite.call.root
+        request = CollectiveRequest(
+            composite.call.operation, targets=composite.targets, root=number
+        )
+        root = self._find_job_rank(number)
 
         def begin(submitter: Submitter) -> Work:
             return submitter.start_composite(composite, seconds, label)
 
+        blocks = composite.has_blocks
         return self._enqueue_call(
             lambda work: _QueuedCall(
-                work, request, plan.barrier, None, label, seconds, -1, begin=begin
+                work, request, plan.barrier, None, label, seconds, root, blocks, begin=begin
             ),
             composite.call,
             label,
@@ -189,6 +206,18 @@ class ResilientSubmitter:
     def change_ranks(self, kind: str, wanted: int, timeout: CallTimeout) -> None:
         """Change the group by hand, when the calls made so far have ended."""
         self.executor.run(self._change_when_idle(kind, wanted, self.order.clip_timeout(timeout)))
+        self._seen_epoch = self._epoch
+
+    def see_change(self, change: MembershipChanged) -> None:
+        """Note that the program has got this error, so that its next calls are for the new group.
+
+        From any thread.
+        """
+        self._seen_epoch = max(self._seen_epoch, change.new_epoch)
+
+    def _find_job_rank(self, rank: int) -> int:
+        """Return the rank in the job of a rank of the group; -1 where that is -1."""
+        return self.engine.ranks[rank] if rank >= 0 else -1
 
     def _limit_timeout(self, timeout: CallTimeout) -> float:
         return max(self.order.clip_timeout(timeout), _MIN_TIMEOUT)
@@ -201,10 +230,13 @@ class ResilientSubmitter:
         with self.order.lock:
             if (clash := self.order.find_clash(label)) is not None:
                 self.engine.refuse_clash(signature.operation, clash)
-            work = Work(signature, self.order.take(), label, self.name, self.executor.callbacks)
+            callbacks, number = self.executor.callbacks, self.order.take()
+            work = ObservedWork(signature, number, label, self.name, callbacks, self.see_change)
             self.order.set_latest(work)
             call = make(work)
             call.source = source
+            call.group, call.epoch = self._current, self._epoch
+            call.seen_epoch = self._seen_epoch
             work.own(lambda: self.executor.call(self._cancel, call))
             self.executor.call(self._submit, call)
         return work
@@ -239,6 +271,10 @@ class ResilientSubmitter:
         news, self._pending_change = self._pending_change, None
         if news is not None and (self._policy.on_failure == "wait" or not _is_repeatable(call)):
             raise news
+        if self._policy.on_failure == "wait" and call.seen_epoch < self._epoch:
+            # The program did not know of the newcomers, which have made no such call: no number
+            # is taken for it.
+            raise self._make_change_error(call.seen_epoch)
         await self._back_up(call)
         while (error := await self._attempt(call)) is not None:
             try:
@@ -287,11 +323,15 @@ class ResilientSubmitter:
         if call.is_cancelled:
             group.pass_over(call.work.cancel_reason)
             raise AllhandsError(f"{call.work} was cancelled by this rank")
+        if call.group is not group and not _is_repeatable(call):
+            # Another rank may have made its call for the group as it is now.
+            group.pass_over("the call was made for the group before a change of its ranks")
+            raise self._make_change_error(call.epoch)
+        if call.root >= 0 and call.root not in group.submitter.engine.ranks:
+            raise PeerFailed(f"{call.work} cannot end: its root is gone", (call.root,))
         if call.begin is not None:
             return call.begin(group.submitter)
         if call.root >= 0:
-            if call.root not in group.submitter.engine.ranks:
-                raise PeerFailed(f"{call.work} cannot end: its root is gone", (call.root,))
             root = group.submitter.engine.ranks.index(call.root)
             if root != native.root:
                 native, build = _change_root(native, root, group)
@@ -326,7 +366,7 @@ class ResilientSubmitter:
                 error.again = functools.partial(self._repeat, call)
                 raise error
             return True
-        old = self._changer.epoch
+        old = self._epoch
         try:
             if self._policy.on_failure == "wait":
                 done = await self._change_group("replace", self._full_size, self.order.timeout)
@@ -343,18 +383,21 @@ class ResilientSubmitter:
             if done:
                 return True
             raise _make_final_error(self._final_failure)
-        changed = MembershipChanged(
-            f"group {self.name!r} has {self.size} ranks now, this one is rank "
-            f"{self._current.rank}, and the call was made for others; its arrays are as they were",
-            old_epoch=old,
-            new_epoch=self._changer.epoch,
-        )
+        changed = self._make_change_error(old)
         if done:
             # Others may have been in the next call already: it ends here as it did there.
             self._pending_change = changed
         elif self._policy.on_failure == "wait" or not _is_repeatable(call):
             raise changed
         return done
+
+    def _make_change_error(self, old_epoch: int) -> MembershipChanged:
+        return MembershipChanged(
+            f"group {self.name!r} has {self.size} ranks now, this one is rank "
+            f"{self._current.rank}, and the call was made for others; its arrays are as they were",
+            old_epoch=old_epoch,
+            new_epoch=self._epoch,
+        )
 
     async def _decide_last_call(self) -> bool:
         """Decide on the latest call of a group that will not go on."""
@@ -379,6 +422,7 @@ class ResilientSubmitter:
         done, before = self._is_done(decided), self._current.name
         engine = await self._changer.apply_group_change(decided, self.order.timeout)
         self._current = Group(engine, self.executor, self.order.timeout, self._recovery)
+        self._epoch = self._changer.epoch
         self._returned_calls = self._computed_calls = 0
         self._is_last_call_decided = False
         await self._changer.close_group(before)
@@ -390,8 +434,17 @@ class ResilientSubmitter:
         self._full_size = self.size
 
     def _repeat(self, call: _QueuedCall) -> Work:
-        """Repeat a failed call on the remaining ranks."""
+        """Repeat a failed call on the remaining ranks.
+
+        Raises:
+            MembershipChanged: it has an item for each rank, or names one that has another number
+                now and cannot be renumbered; the group has shrunk.
+        """
         self.change_ranks("shrink", 0, None)
+        ranks = self.engine.ranks
+        is_renumbered = call.root in ranks and ranks.index(call.root) != call.request.root
+        if call.has_blocks or (call.begin is not None and is_renumbered):
+            raise self._make_change_error(call.epoch)
 
         def make(work: Work) -> _QueuedCall:
             # With the root that it had: its number in the group may be another rank's now.

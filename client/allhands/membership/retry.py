@@ -13,6 +13,8 @@ def retry(error: AllhandsError, timeout: float | None = None) -> object:
     Raises:
         ValueError: the call cannot be repeated, because its group was not retryable or no rank was
             lost; make a new call.
+        MembershipChanged: the call has an item for each rank: the group has shrunk, make a new
+            call with an item for each remaining rank.
         AllhandsError: the call failed again.
     """
     again = error.again if isinstance(error, PeerFailed) else None
