@@ -1,6 +1,12 @@
-"""Verdicts on calls and the states of absent ranks, as `allhands_proto.values` has them."""
+"""Verdicts on calls and the states of absent ranks, as `allhands_proto.verdicts` has them."""
 
-from allhands_proto.values import AbsentRank, CallCancellation, State, Verdict, describe_absent_rank
+from allhands_proto.verdicts import (
+    AbsentRank,
+    CallCancellation,
+    State,
+    Verdict,
+    describe_absent_rank,
+)
 
 __all__ = [
     "Absence",

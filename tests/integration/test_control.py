@@ -13,8 +13,8 @@ from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.testing.daemon import DaemonProcess
 from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
+from allhands_proto.kv_results import CompareSetResult
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.values import CompareSetResult
 
 # ---------------------------------------------------------------- keys
 

@@ -27,11 +27,10 @@ from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks, kv_verbs
-from allhands_proto.codec import decode_compare_set
+from allhands_proto.kv_results import CompareSetResult
 from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
-from allhands_proto.values import CompareSetResult
 
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
@@ -191,7 +190,7 @@ class Control:
             job=self._require_job(), key=key, expected=encode(expected), desired=encode(desired)
         )
         reply = self._call_kv(kv_verbs.COMPARE_SET, request, timeout)
-        return decode_compare_set(reply)
+        return CompareSetResult(reply.swapped, reply.value if reply.exists else None)
 
     def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to the key's value, empty if absent; return the new length in bytes."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
-from allhands_proto.values import FailureStatus, OperationStatus
+from allhands_proto.statuses import FailureStatus, OperationStatus
 
 
 @dataclass(frozen=True, slots=True)

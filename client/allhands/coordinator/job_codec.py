@@ -1,7 +1,7 @@
 """Codec of job status: from the wire's jobs and members to values."""
 
 from allhands.coordinator.status import JobStatus, MemberStatus
-from allhands_proto.codec import (
+from allhands_proto.status_codec import (
     decode_failure,
     decode_group,
     decode_lateness,

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from allhands.coordinator.diagnosis import RankReport
 from allhands.recorder.record import OperationRecord
-from allhands_proto.codec import decode_operation
+from allhands_proto.status_codec import decode_operation
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 PART_BYTES = 64 << 10

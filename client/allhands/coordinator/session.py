@@ -26,8 +26,8 @@ from allhands.errors import (
 )
 from allhands.verdicts import AbsentRank, Verdict
 from allhands_proto import process, stack_channel
-from allhands_proto.codec import decode_absent_rank, decode_cancellation, decode_verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.verdict_codec import decode_absent_rank, decode_cancellation, decode_verdict
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from allhands.errors import (
     MembershipChanged,
 )
 from allhands.verdicts import CallCancellation, Verdict
-from allhands_proto.codec import decode_cancellation, decode_verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
+from allhands_proto.verdict_codec import decode_cancellation, decode_verdict
 
 logger = logging.getLogger(__name__)
 _VERDICT_KEY = "allhands-verdict-bin"

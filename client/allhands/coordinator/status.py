@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from allhands_proto.values import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
+from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 from allhands.coordinator.diagnosis import Diagnosis, GroupDiagnosis, RankDiagnosis, Straggler
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.escapes import escape_line
-from allhands_proto.values import FailureStatus, GroupStatus, OperationStatus
+from allhands_proto.statuses import FailureStatus, GroupStatus, OperationStatus
 
 _MAX_LISTED = 8
 _MAX_FAILURES = 4

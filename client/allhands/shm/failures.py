@@ -1,7 +1,7 @@
 """Failures of calls and messages over shared memory, as the native core reports them.
 
 The core makes these values by their fields' names and passes them to `on_failure`, which raises the
-error that they mean.
+error that they mean. It imports this module when the first call fails.
 """
 
 from dataclasses import dataclass

@@ -1435,7 +1435,7 @@ class AbsentRank(_message.Message):
     host: _builtins.str
     pid: _builtins.int
     state: _builtins.str
-    """see State in allhands_proto.values"""
+    """see State in allhands_proto.verdicts"""
     text: _builtins.str
     """one sentence for people"""
     sequence: _builtins.int
@@ -2627,7 +2627,7 @@ class Failure(_message.Message):
     rank: _builtins.int
     """-1: somebody outside aborted the job"""
     state: _builtins.str
-    """see State in allhands_proto.values"""
+    """see State in allhands_proto.verdicts"""
     text: _builtins.str
     """one sentence for people"""
     seconds: _builtins.float

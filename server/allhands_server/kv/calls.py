@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, get_args
 from google.protobuf.message import Message
 
 from allhands_proto import kv_verbs
+from allhands_proto.kv_results import CompareSetResult
 from allhands_proto.kv_verbs import KV_VERBS, KvVerb
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.values import CompareSetResult
 from allhands_server.machine.requests import Request
 from allhands_server.machine.store.keys import KeyRequest
 from allhands_server.machine.store.queues import QueueRequest

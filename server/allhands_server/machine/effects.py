@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from allhands_proto.values import AbsentRank, Verdict
+from allhands_proto.verdicts import AbsentRank, Verdict
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.refusals import Refusal
 from allhands_server.machine.values import MemberView, Progress

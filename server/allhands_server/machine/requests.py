@@ -2,7 +2,7 @@
 
 from typing import Generic, TypeVar
 
-from allhands_proto.values import CallCancellation, Verdict
+from allhands_proto.verdicts import CallCancellation, Verdict
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.values import GroupChange, JobView, MemberReport
 

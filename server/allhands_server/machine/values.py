@@ -3,7 +3,8 @@
 import enum
 from dataclasses import dataclass
 
-from allhands_proto.values import AbsentRank, FailureStatus, GroupStatus, LatenessStatus
+from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus
+from allhands_proto.verdicts import AbsentRank
 from allhands_server.machine.fast_dataclass import fast_dataclass
 
 

@@ -1,15 +1,9 @@
 """Conversion between messages and the machine's values; decides nothing."""
 
-from allhands_proto.codec import (
-    encode_absent_rank,
-    encode_cancellation,
-    encode_failure,
-    encode_group,
-    encode_lateness,
-    encode_verdict,
-)
+from allhands_proto.status_codec import encode_failure, encode_group, encode_lateness
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.values import CallCancellation
+from allhands_proto.verdict_codec import encode_absent_rank, encode_cancellation, encode_verdict
+from allhands_proto.verdicts import CallCancellation
 from allhands_server.machine import effects, member_messages, requests, values
 
 _PRESENCE = {

@@ -10,10 +10,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from allhands_proto.codec import encode_cancellation, encode_verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
-from allhands_proto.values import AbsentRank, CallCancellation, Verdict
+from allhands_proto.verdict_codec import encode_cancellation, encode_verdict
+from allhands_proto.verdicts import AbsentRank, CallCancellation, Verdict
 from allhands_server.addresses import format_worker_address
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator

@@ -6,7 +6,7 @@ from allhands.coordinator import report_codec
 from allhands.coordinator.diagnosis import RankReport, diagnose
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
-from allhands_proto.values import GroupStatus, OperationStatus
+from allhands_proto.statuses import GroupStatus, OperationStatus
 from support.operation_records import SECOND, record
 
 # ---------------------------------------------------------------- reports

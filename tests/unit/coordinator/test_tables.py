@@ -8,7 +8,7 @@ import pytest
 from allhands.cli.render import format_jobs_json
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.tables import draw_group, draw_jobs, render_plain
-from allhands_proto.values import GroupStatus, LatenessStatus, OperationStatus
+from allhands_proto.statuses import GroupStatus, LatenessStatus, OperationStatus
 
 
 def _member(rank: int, *operations: OperationStatus, label: str = "") -> MemberStatus:

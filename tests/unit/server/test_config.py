@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.values import AbsentRank, Verdict
+from allhands_proto.verdicts import AbsentRank, Verdict
 from allhands_server.addresses import format_worker_address, get_local_host, parse_peer_host
 from allhands_server.config import FLAGS, VARIABLES, ServerConfig, SettingNames, read_token
 from allhands_server.rpc.service import encode_bounded_verdict

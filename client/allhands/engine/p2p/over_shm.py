@@ -15,10 +15,10 @@ from allhands.engine.p2p.message import (
 )
 from allhands.engine.work import explanations
 from allhands.errors import AllhandsError
-from allhands.shm.failures import MessageFailure
 
 if TYPE_CHECKING:
     from allhands._native import Message, ShmP2P
+    from allhands.shm.failures import MessageFailure
 
 
 class P2POverShm:
@@ -124,6 +124,8 @@ class P2POverShm:
             )
             work.succeed(exchange.result)
             return
+        from allhands.shm.failures import MessageFailure  # not before one fails
+
         failure = MessageFailure(
             outcome=message.outcome,
             operation=work.operation,
@@ -144,7 +146,7 @@ class P2POverShm:
             add_intact(error, exchange.receives, message.touched)
             work.fail(error)
 
-    def _on_failure(self, failure: MessageFailure) -> None:
+    def _on_failure(self, failure: "MessageFailure") -> None:
         """Raise the error of a failed message, on the thread that waited for it."""
         try:
             self._raise(failure)
@@ -153,7 +155,7 @@ class P2POverShm:
             self._on_failed(error)
             raise
 
-    def _raise(self, failure: MessageFailure) -> NoReturn:
+    def _raise(self, failure: "MessageFailure") -> NoReturn:
         peer = None if failure.peer < 0 else self._ranks[failure.peer]
         what = name_message(failure.operation, self._ranks, peer, failure.tag)
         if failure.outcome == "mismatch":

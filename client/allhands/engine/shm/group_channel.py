@@ -26,10 +26,10 @@ from allhands.errors import AllhandsError
 from allhands.runtime.job_thread import JobThread
 from allhands.runtime.termination import get_cancel_reason
 from allhands.shm.areas import GroupAreas
-from allhands.shm.failures import CallFailure
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm, ShmP2P
+    from allhands.shm.failures import CallFailure
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class GroupChannel:
         """
         self._loop.call_soon_threadsafe(self._watch, sequence, operation, awaited_mask, deadline)
 
-    def _on_failure(self, failure: CallFailure) -> None:
+    def _on_failure(self, failure: "CallFailure") -> None:
         """Raise the error of a failed call."""
         call = self._composite_calls.get(failure.sequence) or make_call_signature(
             failure.operation,
@@ -287,7 +287,7 @@ class GroupChannel:
         if (stall := self._slow_calls.pop(sequence, None)) is not None:
             stall.end(has_succeeded=has_succeeded)
 
-    async def _raise_failure(self, failure: CallFailure, call: CallSignature) -> NoReturn:
+    async def _raise_failure(self, failure: "CallFailure", call: CallSignature) -> NoReturn:
         endings, sequence = self._failures, failure.sequence
         what = endings.name_call(call.operation, sequence, failure.label)
         self._unwatch(sequence, has_succeeded=False)

@@ -13,10 +13,10 @@ from allhands.engine.failures.tracker import ASK_AFTER
 from allhands.errors import AllhandsError
 from allhands.runtime.job_thread import JobThread
 from allhands.shm.areas import GroupAreas
-from allhands.shm.failures import CallFailure
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm
+    from allhands.shm.failures import CallFailure
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class HostGroup:
     def _on_slow(self, sequence: int, operation: str, awaited_mask: int, deadline: float) -> None:
         self._loop.call_soon_threadsafe(self._on_blocked, awaited_mask)
 
-    def _on_failure(self, failure: CallFailure) -> NoReturn:
+    def _on_failure(self, failure: "CallFailure") -> NoReturn:
         if failure.status == "mismatch":
             raise HostMismatch
         if failure.status == "abandoned":

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from allhands_proto.values import CompareSetResult
+from allhands_proto.kv_results import CompareSetResult
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.formatting import join_names, quote

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from allhands_proto.values import AbsentRank, State, Verdict
+from allhands_proto.verdicts import AbsentRank, State, Verdict
 from allhands_server.machine.formatting import join_names, name_ranks, quote
 from allhands_server.machine.values import Progress
 from allhands_server.machine.world.member import NEVER, Member

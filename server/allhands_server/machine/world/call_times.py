@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from allhands_proto.values import LatenessStatus
+from allhands_proto.statuses import LatenessStatus
 from allhands_server.machine.limits import LATEST_CLOCK
 from allhands_server.machine.member_messages import Heartbeat
 from allhands_server.machine.values import MemberView

@@ -12,7 +12,7 @@ off: no member is judged, and each has a fresh window after the outage.
 
 from functools import partial
 
-from allhands_proto.values import Verdict
+from allhands_proto.verdicts import Verdict
 from allhands_server.machine.effects import (
     CheckConnection,
     Condition,

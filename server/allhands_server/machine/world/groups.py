@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from allhands_proto.values import GroupStatus
+from allhands_proto.statuses import GroupStatus
 
 
 class Groups:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from allhands_proto.values import LatenessStatus
+from allhands_proto.statuses import LatenessStatus
 from allhands_server.machine.limits import LATEST_CLOCK
 
 CALLS = 64

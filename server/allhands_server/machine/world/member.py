@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from allhands_proto.values import AbsentRank
+from allhands_proto.verdicts import AbsentRank
 from allhands_server.machine.limits import check_name
 from allhands_server.machine.member_messages import Join
 from allhands_server.machine.timers import Timer

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from allhands_proto.values import AbsentRank, CallCancellation, Verdict
+from allhands_proto.verdicts import AbsentRank, CallCancellation, Verdict
 from allhands_server.machine.effects import Answer, Effect
 from allhands_server.machine.formatting import escape
 from allhands_server.machine.limits import LONGEST_ERROR, check_name

@@ -17,7 +17,7 @@ its end (its process has gone, its launcher reported the exit, a link to it brok
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from allhands_proto.values import CallCancellation
+from allhands_proto.verdicts import CallCancellation
 from allhands_server.machine import limits
 from allhands_server.machine.effects import (
     Aborted,

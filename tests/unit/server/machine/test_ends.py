@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from allhands_proto.values import AbsentRank, State, Verdict
+from allhands_proto.verdicts import AbsentRank, State, Verdict
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import (
     BrokenLinks,

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from allhands_proto.values import State, Verdict
+from allhands_proto.verdicts import State, Verdict
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import (
     Condition,

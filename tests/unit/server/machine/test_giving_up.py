@@ -2,7 +2,7 @@
 
 import pytest
 
-from allhands_proto.values import CallCancellation, Verdict
+from allhands_proto.verdicts import CallCancellation, Verdict
 from allhands_server.machine.effects import Aborted, CallCancelled, Probe
 from allhands_server.machine.member_messages import Abort, CancelCall, Heartbeat, OpenGroup
 from allhands_server.machine.refusals import Refusal, Status

@@ -2,7 +2,7 @@
 
 import pytest
 
-from allhands_proto.values import GroupStatus
+from allhands_proto.statuses import GroupStatus
 from allhands_server.machine import jobs
 from allhands_server.machine.effects import Draining, Joined, WorldFormed
 from allhands_server.machine.events import Drain

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from allhands_proto.values import CompareSetResult
+from allhands_proto.kv_results import CompareSetResult
 from allhands_server.machine import limits
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.store.keys import (

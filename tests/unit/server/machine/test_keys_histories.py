@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allhands_proto.values import CompareSetResult
+from allhands_proto.kv_results import CompareSetResult
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.store.keys import (
     Add,

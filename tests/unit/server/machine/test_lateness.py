@@ -2,7 +2,7 @@
 
 import pytest
 
-from allhands_proto.values import LatenessStatus
+from allhands_proto.statuses import LatenessStatus
 from allhands_server.machine.effects import CollectReport
 from allhands_server.machine.member_messages import (
     CloseGroup,

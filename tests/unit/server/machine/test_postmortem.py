@@ -2,7 +2,7 @@
 
 import pytest
 
-from allhands_proto.values import FailureStatus
+from allhands_proto.statuses import FailureStatus
 from allhands_server.machine import jobs
 from allhands_server.machine.member_messages import Heartbeat, LastReport, Leave, OpenGroup
 from allhands_server.machine.requests import (

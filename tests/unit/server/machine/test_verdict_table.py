@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pytest
 
-from allhands_proto.values import Verdict
+from allhands_proto.verdicts import Verdict
 from allhands_server.machine.effects import Probe
 from allhands_server.machine.member_messages import Heartbeat, Leave, OpenGroup
 from allhands_server.machine.requests import AwaitVerdict

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from allhands_proto.values import AbsentRank, Verdict
+from allhands_proto.verdicts import AbsentRank, Verdict
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import Probe
 from allhands_server.machine.events import ProcessInspected

@@ -1,4 +1,4 @@
-"""Plain values that coordinator and workers exchange; `codec` has their form on the wire.
+"""Verdicts on calls, with the states of absent ranks; `verdict_codec` has their form on the wire.
 
 State of an absent rank, the first of these that applies:
 
@@ -90,66 +90,3 @@ class CallCancellation:
     by: str
     """The rank with host and process id, for people."""
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class OperationStatus:
-    """Progress of a member in one group at its last heartbeat."""
-
-    group: str
-    operation: str
-    """The current call; empty outside any."""
-    sequence: int
-    """Number of the latest call begun; 0: none yet."""
-    completed: int
-    """Number of the latest call ended."""
-    elapsed: float
-    """Seconds in the operation, or since the last one ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatenessStatus:
-    """Lateness of a member in a group, against the earliest start of each call."""
-
-    group: str
-    calls: int
-    """Number of calls measured: the latest that every member has reported."""
-    median: float
-    """Seconds."""
-    worst: float
-    """Seconds."""
-    last: int
-    """Number of calls that this member began last of all."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """A group of ranks; `ranks` are of the world, in the group's order."""
-
-    group: str
-    ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FailureStatus:
-    """A failure in a job."""
-
-    rank: int
-    """-1: aborted from outside the job."""
-    state: str
-    """`aborted`, or the `State` of a rank: `dead`, `left`, `paused`, `unreachable`."""
-    text: str
-    """One sentence for people."""
-    seconds: float
-    """Ago."""
-    traceback: str = ""
-    """Of the error with which the rank left."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompareSetResult:
-    """Result of a compare-and-set."""
-
-    swapped: bool
-    value: bytes | None
-    """Value of the key now; None: no such key."""

@@ -1,19 +1,9 @@
-"""Conversion of the shared values to and from protobuf messages."""
+"""Conversion of verdicts to and from protobuf messages."""
 
 from typing import cast
 
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.values import (
-    AbsentRank,
-    CallCancellation,
-    CompareSetResult,
-    FailureStatus,
-    GroupStatus,
-    LatenessStatus,
-    OperationStatus,
-    State,
-    Verdict,
-)
+from allhands_proto.verdicts import AbsentRank, CallCancellation, State, Verdict
 
 
 def encode_absent_rank(absent: AbsentRank) -> wire.AbsentRank:
@@ -84,51 +74,3 @@ def encode_cancellation(
 
 def decode_cancellation(message: wire.CallCancelled) -> CallCancellation:
     return CallCancellation(message.rank, message.by, message.reason)
-
-
-def decode_operation(message: wire.Progress) -> OperationStatus:
-    return OperationStatus(
-        message.group, message.operation, message.sequence, message.completed, message.elapsed
-    )
-
-
-def encode_lateness(lateness: LatenessStatus) -> wire.Lateness:
-    return wire.Lateness(
-        group=lateness.group,
-        calls=lateness.calls,
-        median=lateness.median,
-        worst=lateness.worst,
-        last=lateness.last,
-    )
-
-
-def decode_lateness(message: wire.Lateness) -> LatenessStatus:
-    return LatenessStatus(message.group, message.calls, message.median, message.worst, message.last)
-
-
-def encode_group(group: GroupStatus) -> wire.Group:
-    return wire.Group(group=group.group, ranks=group.ranks)
-
-
-def decode_group(message: wire.Group) -> GroupStatus:
-    return GroupStatus(message.group, tuple(message.ranks))
-
-
-def encode_failure(failure: FailureStatus) -> wire.Failure:
-    return wire.Failure(
-        rank=failure.rank,
-        state=failure.state,
-        text=failure.text,
-        seconds=failure.seconds,
-        traceback=failure.traceback,
-    )
-
-
-def decode_failure(message: wire.Failure) -> FailureStatus:
-    return FailureStatus(
-        message.rank, message.state, message.text, message.seconds, message.traceback
-    )
-
-
-def decode_compare_set(message: wire.CompareSetReply) -> CompareSetResult:
-    return CompareSetResult(message.swapped, message.value if message.exists else None)
