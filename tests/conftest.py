@@ -17,9 +17,10 @@ from support.seeds.listing import ABSENT
 
 
 def pytest_configure() -> None:
-    """Let the processes of the tests have signals as a terminal gives them.
+    """Give the processes of the tests the signal handlers of a terminal.
 
-    What a shell starts in the background, or `nohup`, ignores these, and so would what it starts.
+    Processes started by `nohup`, or in the background of a shell, ignore these signals, and pass
+    that on to their children.
     """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,9 +29,9 @@ def pytest_configure() -> None:
 
 
 def _is_no_wake_of_a_closed_loop(record: logging.LogRecord) -> bool:
-    """Say whether this is not of the loop of a test that is over.
+    """Return whether a log record is from the current test, not from a closed loop.
 
-    A test that looks at what was logged would find it whenever another came before.
+    Left in, such records would reach later tests of the log.
     """
     error = record.exc_info[1] if record.exc_info else None
     return not is_closed_loop_wakeup(record.getMessage(), error)
@@ -65,7 +66,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, fork_server: ForkServer) -> Iterator[Cluster]:
-    """Yield a cluster; its processes are gone after the test."""
+    """Yield a cluster; end the processes after the test."""
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
     made = Cluster(runtime, fork_server)
@@ -75,13 +76,13 @@ def cluster(tmp_path: Path, fork_server: ForkServer) -> Iterator[Cluster]:
 
 @pytest.fixture
 def backend() -> str:
-    """Return the backend; tests of several backends are parametrized by it."""
+    """Return the backend of a test parametrized by backends."""
     return "auto"
 
 
 @pytest.fixture
 def job(cluster: Cluster, backend: str) -> Job:
-    """Give a function that runs a program in a world of `size` ranks at a daemon."""
+    """Return a function to run a program in a world of `size` ranks at a daemon."""
 
     def start(size: int, program: Program, *arguments: Any, **environment: str) -> list[Process]:
         url = cluster.daemon() + "/job"

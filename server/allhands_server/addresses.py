@@ -7,7 +7,7 @@ from allhands_server.config import format_authority
 
 
 def parse_peer_host(peer: str) -> str:
-    """Return the IP address in `context.peer()`: the worker's end of its connection.
+    """Return the IP address in `context.peer()`: the worker's end of the connection.
 
     gRPC writes `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:/path`; a Unix socket is on
     this host.
@@ -29,7 +29,7 @@ def parse_peer_host(peer: str) -> str:
 
 
 def format_worker_address(peer: str, port: int) -> str:
-    """Return the `host:port` that a worker's peers dial."""
+    """Return the worker's `host:port` for peers to dial."""
     return format_authority(parse_peer_host(peer), port)
 
 

@@ -57,7 +57,7 @@ class ServerConfig:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this host can connect; names other than localhost may be any host."""
+        """Whether only this host can connect; names besides localhost may be any host."""
         return is_loopback(self.host)
 
     @property

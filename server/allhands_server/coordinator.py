@@ -66,7 +66,7 @@ class ReplyHandler(Protocol):
 
 
 class _FutureReply:
-    """Reply handler that completes a future."""
+    """Reply handler for a future."""
 
     def __init__(self, answer: "asyncio.Future[Any]") -> None:
         self._answer = answer
@@ -180,12 +180,12 @@ class Coordinator:
         self._set_timer()
 
     def cancel(self, ticket: int) -> None:
-        """Cancel a request; its reply handler is not called. Idempotent."""
+        """Cancel a request; the reply handler is not called. Idempotent."""
         if self._pending.pop(ticket, None) is not None:
             self._handle(RequestCancelled(ticket))
 
     def join(self, join: Join, peer: str = "") -> SessionStream:
-        """Open a session for a peer; its stream says whether the Join was accepted."""
+        """Open a session for a peer; the stream reports whether the Join was accepted."""
         stream = SessionStream(next(self._sessions), peer)
         if self._is_closed:
             stream.put(EndSession(stream.number, _OVER))
@@ -204,7 +204,7 @@ class Coordinator:
         self._handle(AuthenticationFailed(address, why))
 
     def on_session_broken(self, session: int, told: Refusal = _NOT_LEFT) -> None:
-        """Note the end of a session's stream, and tell its member why. Idempotent."""
+        """Note the end of a session's stream, and send the member the refusal. Idempotent."""
         if (stream := self._streams.pop(session, None)) is not None:
             self._handle(SessionBroken(session))
             stream.put(EndSession(session, told))
@@ -279,7 +279,7 @@ class Coordinator:
         reading.add_done_callback(self._inspecting.discard)
 
     async def _inspect_stack(self, asked: InspectProcess) -> None:
-        """Inspect a process together with its Python stack."""
+        """Inspect a process and the process's Python stack."""
         stack = await stack_channel.read(asked.pid, asked.start_ticks, asked.stack_channel)
         found = process.inspect_process(asked.pid, asked.start_ticks)
         self._handle(ProcessInspected(asked.job, asked.member_id, found, stack))
@@ -300,7 +300,7 @@ class Coordinator:
                 self._handle(ConnectionAcknowledged(one.job, one.member_id))
 
     def _set_timer(self) -> None:
-        """Set the one timer to the machine's next due time.
+        """Set the timer to the machine's next due time.
 
         First it is told what it asked for that is seen at once: a timer may be overdue by then.
         """

@@ -13,7 +13,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class InprocCoordinator:
-    """A coordinator with its gRPC service, whose methods tests call directly."""
+    """A coordinator with a gRPC service, for direct calls by tests."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._coordinator = Coordinator(clock)

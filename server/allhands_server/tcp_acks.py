@@ -17,7 +17,7 @@ _ESTABLISHED = "01"
 
 
 def find_acknowledging(peers: Iterable[str]) -> set[str]:
-    """Return the peers, in gRPC's notation, that have acknowledged all data.
+    """Return the peers, in gRPC's notation, with all data acknowledged.
 
     Peers without an established TCP connection to this network namespace are not among them.
     """

@@ -35,7 +35,7 @@ from allhands_server.machine.requests import R, Request
 
 @dataclass
 class Transcript:
-    """A machine with a record of its effects; asserts the machine's laws."""
+    """A machine with a record of effects; asserts the machine's laws."""
 
     now: float = 0.0
     machine: Machine = field(default_factory=Machine)
@@ -65,7 +65,7 @@ class Transcript:
         self.now = now
 
     def oversleep(self, now: float) -> None:
-        """Let time pass without Ticks until its end."""
+        """Let time pass to `now` without a Tick on the way."""
         self.now = now
         self.handle(Tick())
 
@@ -82,13 +82,13 @@ class Transcript:
         return ticket
 
     def ask_now(self, request: Request[R]) -> R:
-        """Submit a request, and return its immediate answer."""
+        """Submit a request, and return the immediate answer."""
         outcome = self.outcomes[self.ask(request)]
         assert not isinstance(outcome, Refusal), outcome
         return cast(R, outcome)
 
     def ask_refused(self, request: Request[R]) -> Refusal:
-        """Submit a request, and return its immediate refusal."""
+        """Submit a request, and return the immediate refusal."""
         outcome = self.outcomes[self.ask(request)]
         assert isinstance(outcome, Refusal), outcome
         return outcome
@@ -110,7 +110,7 @@ class Transcript:
         pid_namespace: str = "",
         exit_is_reported: bool = False,
     ) -> int:
-        """Open a session for a worker with its own process id; return its number."""
+        """Open a session for a worker with a new process id; return the session's number."""
         session = next(self._sessions)
         self._unread[session] = []
         join = Join(
@@ -143,7 +143,7 @@ class Transcript:
         pid_namespace: str = "",
         exit_is_reported: bool = False,
     ) -> list[int]:
-        """Form a world; return its sessions by rank, notifications read."""
+        """Form a world; return the sessions by rank, notifications read."""
         sessions = [
             self.join(
                 rank,

@@ -1,4 +1,4 @@
-"""A real coordinator for the stores that need a coordinator."""
+"""A real coordinator for stores at a coordinator."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _jobs = itertools.count(1)
 
 @pytest.fixture(autouse=True)
 def same_process_state() -> Iterator[None]:
-    """Fail a test that leaves the process changed for those after it."""
+    """Fail a test after which the process differs from before."""
     with check_process_state():
         yield
 

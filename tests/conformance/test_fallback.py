@@ -1,4 +1,4 @@
-"""Fallback between two fabrics: peers that only one of both reaches."""
+"""Fallback between two fabrics: peers within reach of only one fabric."""
 
 import logging
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""Every fabric through the link suite, and the refusals that only networks need."""
+"""Every fabric through the link suite, and refusals specific to networks."""
 
 import asyncio
 import logging
@@ -79,7 +79,7 @@ class TestSocket(LinkSuite):
 
 
 class Stranger:
-    """A process outside the world that dials a worker's port."""
+    """A process outside the world, dialing a worker's port."""
 
     def __init__(self, port: int) -> None:
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
@@ -93,7 +93,7 @@ class Stranger:
 
 @pytest.fixture
 async def worker() -> AsyncIterator[tuple[GrpcListener, RecordingReceiver]]:
-    """Rank 0 of 2 at its port."""
+    """Rank 0 of 2 with a listening port."""
     port, recorder = GrpcListener(), RecordingReceiver()
     await port.start("127.0.0.1")
     fabric = GrpcFabric(port, identity(0), {1: "127.0.0.1:1"}, recorder)

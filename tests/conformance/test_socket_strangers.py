@@ -26,7 +26,7 @@ def identity(rank: int, world_size: int = 2) -> Identity:
 
 
 class Worker:
-    """Rank 0 of 2 at its port."""
+    """Rank 0 of 2 with a listening port."""
 
     def __init__(self) -> None:
         self.port, self.recorder = SocketListener(), RecordingReceiver()
@@ -38,7 +38,7 @@ class Worker:
         self.fabric = SocketFabric(self.port, identity(0), addresses, self.recorder)
 
     async def is_well(self) -> None:
-        """Check that a peer is admitted, and its frame arrives."""
+        """Check that a peer is admitted and a frame of the peer arrives."""
         await dial_as(identity(1), self.port)
         assert self.recorder.frames == [(1, make_frame(1))]
         assert self.recorder.breaks == []
@@ -78,7 +78,7 @@ async def dial_as(me: Identity, port: SocketListener) -> None:
 
 
 class Stranger:
-    """A connection to a worker's port with bytes that no peer would send."""
+    """A connection to a worker's port with bytes foreign to any peer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -88,7 +88,7 @@ class Stranger:
         return cls(*await asyncio.open_connection("127.0.0.1", port.port))
 
     async def dropped(self) -> bytes:
-        """Wait until the worker has closed the connection; return its bytes until then."""
+        """Wait until the worker has closed the connection; return the bytes before."""
         said = b""
         async with asyncio.timeout(10):
             try:
@@ -100,7 +100,7 @@ class Stranger:
         return said
 
     async def step(self) -> bytes:
-        """Read one message of the worker's half of the handshake."""
+        """Read one message of the worker's side of the handshake."""
         async with asyncio.timeout(10):
             *_, nbytes = PREAMBLE.unpack(await self.reader.readexactly(PREAMBLE.size))
             return await self.reader.readexactly(nbytes)

@@ -52,7 +52,7 @@ class TestFileStore(StoreSuite):
 
 
 class TestSecondFileStoreOfAFile(StoreSuite):
-    """Two stores of one file, as in two processes: writes of either are read by the other."""
+    """Two stores of one file, as in two processes: writes of either are read by both."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
@@ -88,7 +88,7 @@ class TestPrefixStoreOverCoordinatorStore(StoreSuite):
 
 
 class _Alternating:
-    """The methods of several stores of the same keys, each call on the next of them."""
+    """Methods of several stores of the same keys, each call on the next store."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
         self._stores = stores

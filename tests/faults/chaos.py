@@ -39,7 +39,7 @@ THREADS = 6
 
 
 class Doors:
-    """A proxy before the coordinator, with a door for each rank that can be shut for a while."""
+    """A proxy before the coordinator, with a door for each rank, open or shut."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -48,7 +48,7 @@ class Doors:
         self._threads: list[threading.Thread] = []
 
     def open(self) -> int:
-        """Open a door; return its port, the door's name."""
+        """Open a door; return the port, also the door's name."""
         listening = socket.create_server(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
         self._go(self._listen, port, listening)
@@ -163,7 +163,7 @@ class Chaos:
                     self.ends[rank] = told["what"]
 
     def go_on(self, steps: int) -> None:
-        """Let the job make steps; stuck if that takes longer than any deadline."""
+        """Let the job make steps; a job slower than any deadline is stuck."""
         wanted = self.latest + steps
         until = time.monotonic() + 3 * DEADLINE + 10
         while self.latest < wanted:

@@ -1,4 +1,4 @@
-"""Calls that are not waited for at once, over shared memory, when something goes wrong."""
+"""Asynchronous calls over shared memory, and failures before their completion."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def test_who_waits_hears_of_the_death_of_a_rank_and_so_do_those_behind(
 
 @LENGTHS
 def test_calls_that_need_a_rank_that_has_left_fail_at_once(job: Job, length: str) -> None:
-    """Including calls whose turn comes only after the departure was known."""
+    """Calls whose turn comes only after the departure was known fail too."""
     ranks = job(2, broken_works.wait_for_a_rank_that_left, length)
     ranks[1].expect("failed")
     ranks[1].say()

@@ -1,4 +1,4 @@
-"""Deadlines of blocks in whole jobs, on every way that a call may go."""
+"""Deadlines of blocks in whole jobs, on every route of a call."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Survivors of a rank that dies, stops, lags or leaves."""
+"""Survivors of a rank's death, stop, lag or departure."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The elastic example, run as its head describes."""
+"""The elastic example, run as described in its head."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def launch(daemon: DaemonProcess, count: int) -> "subprocess.Popen[str]":
 
 
 def pids(launcher: "subprocess.Popen[str]", size: int, ranks: int) -> dict[int, int]:
-    """Read until `ranks` ranks report a world of that size."""
+    """Read until `ranks` ranks report a world of `ranks` ranks."""
     assert launcher.stdout is not None
     found: dict[int, int] = {}
     while len(found) < ranks:

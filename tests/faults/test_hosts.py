@@ -1,4 +1,4 @@
-"""Groups that span hosts: two network namespaces, with ranks in each that share memory."""
+"""Groups across hosts: two network namespaces, shared memory within each."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def hosts() -> Iterator[tuple[BenchHost, BenchHost]]:
 
 @pytest.fixture
 def span(spread: Spread, hosts: tuple[BenchHost, BenchHost]) -> Span:
-    """Return a function that runs a script in a world with ranks on the named hosts."""
+    """Return a function to run a script in a world with ranks on the named hosts."""
 
     def start(places: str, program: Program, *arguments: Any) -> list[Process]:
         shared = {
@@ -50,7 +50,7 @@ def span(spread: Spread, hosts: tuple[BenchHost, BenchHost]) -> Span:
 
 @pytest.fixture
 def spread(cluster: Cluster, hosts: tuple[BenchHost, BenchHost]) -> Spread:
-    """Give a function that runs a program on the hosts named, with an environment for each."""
+    """Return a function to run a program on named hosts, with an environment for each."""
 
     def start(
         places: str, environments: Iterable[Mapping[str, str]], program: Program, *arguments: Any
@@ -67,7 +67,7 @@ def spread(cluster: Cluster, hosts: tuple[BenchHost, BenchHost]) -> Spread:
 
 @pytest.fixture
 def serve(cluster: Cluster, hosts: tuple[BenchHost, BenchHost]) -> Callable[[str], Process]:
-    """Give a function that starts a daemon on host a, which listens at the address named."""
+    """Return a function to start a daemon on host a at a named address."""
 
     def start(address: str) -> Process:
         options = ("--listen", f"{address}:{PORT}", "--insecure")
@@ -77,7 +77,7 @@ def serve(cluster: Cluster, hosts: tuple[BenchHost, BenchHost]) -> Callable[[str
 
 
 def pid_of(host: BenchHost) -> int:
-    """Return the pid of the process that holds a host's namespaces."""
+    """Return the pid of the process holding a host's namespaces."""
     return int(host.command_prefix[host.command_prefix.index("--target") + 1])
 
 

@@ -1,4 +1,4 @@
-"""Ranks that are silent and alive: held up, stopped, cut off from the coordinator; none is lost."""
+"""Living ranks in silence: held up, stopped, cut off from the coordinator; none is lost."""
 
 import json
 import os
@@ -25,7 +25,7 @@ HANDSHAKE = 9.0
 
 
 def named(rank: Process) -> dict[str, object]:
-    """Return a rank's first warning that names silent ranks."""
+    """Return a rank's first warning with the names of silent ranks."""
     return rank.expect("named")
 
 
@@ -103,7 +103,7 @@ def token_of(cluster: Cluster) -> str:
 
 
 def parted(cluster: Cluster, plan: Plan, cut: set[int], backend: str) -> None:
-    """Part ranks from the coordinator for longer than the window, then let them meet again."""
+    """Part ranks from the coordinator for longer than the window, then reconnect both."""
     url = cluster.daemon()
     port, token = int(url.rpartition(":")[2]), token_of(cluster)
     with session_through(plan, 1, ("127.0.0.1", port)) as proxy:

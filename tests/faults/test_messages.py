@@ -1,4 +1,4 @@
-"""Messages over shared memory when the other end is late, unlike, killed, or gives up."""
+"""Messages over shared memory with a late, unlike, killed or aborting peer."""
 
 import os
 import signal

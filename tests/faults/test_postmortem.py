@@ -1,4 +1,4 @@
-"""Commands on an ended job: the first failure, and the positions of other ranks."""
+"""Commands on an ended job: the first failure, and the positions of all ranks."""
 
 import json
 import signal
@@ -42,7 +42,7 @@ def status(cluster: Cluster) -> dict[str, Any]:
 
 
 def diagnosed(cluster: Cluster, exit_status: int) -> dict[str, Any]:
-    """Diagnose the job after its end."""
+    """Diagnose the job after the job's end."""
     poll_until(lambda: status(cluster)["state"] == "ended", PATIENCE)
     done = allhands(cluster, "diagnose", "j", "-o", "json")
     assert done.returncode == exit_status, done.stderr

@@ -1,4 +1,4 @@
-"""Ranks that share memory with a rank that dies, stops, lags, leaves or mismatches."""
+"""Ranks in shared memory with a dying, stopped, lagging, leaving or mismatching rank."""
 
 import os
 import signal

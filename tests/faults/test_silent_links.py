@@ -1,4 +1,4 @@
-"""Two hosts cut off from each other, but not from the coordinator on a third host."""
+"""Two hosts cut off from each other, with a coordinator on a third host in reach of both."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def routed() -> Iterator[Routed]:
 
 @pytest.fixture
 def start(cluster: Cluster, routed: Routed) -> Iterator[Start]:
-    """Return a function that runs a script in a world with ranks on the named hosts."""
+    """Return a function to run a script in a world with ranks on the named hosts."""
 
     def started(
         places: str, program: Program, *arguments: Any, **environment: str

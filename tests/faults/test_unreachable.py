@@ -29,7 +29,7 @@ def host() -> Iterator[BenchHost]:
 
 @pytest.fixture
 def cut(host: BenchHost) -> Iterator[object]:
-    """Return a function that drops the packets of connections."""
+    """Return a function to drop the packets of connections."""
 
     def tables(*arguments: str) -> None:
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Ten steps of training as users of three frameworks write it, on one of two ranks.
+"""Ten steps of training in three frameworks, on one of two ranks.
 
 Run as `programs.py FRAMEWORK BACKEND` in the environment of a launcher, but for `lightning_forks`,
 which forks its ranks itself; rank 0 prints what came of it as one line of JSON.
@@ -74,7 +74,7 @@ def tell(losses: list[float], weights: str, began: float) -> None:
 
 
 def lightning() -> Train:
-    """Fit and validate, with metrics that are averaged over the ranks: integers among them."""
+    """Fit and validate, with metrics averaged over the ranks, integers included."""
     import lightning as pl
     from lightning.pytorch.strategies import DDPStrategy
 
@@ -89,7 +89,7 @@ def lightning() -> Train:
 
 
 def lightning_forks() -> Train:
-    """Fit as `lightning` does, on ranks that Lightning forks, fed by processes that those fork.
+    """Fit as `lightning` does, on ranks forked by Lightning, with forked data loaders.
 
     All collect garbage often: what they inherited must not hold them up.
     """

@@ -44,7 +44,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Start]:
-    """Give a function that starts a launcher; whatever is left of it is killed afterwards."""
+    """Return a function to start a launcher; the rest of the launch is killed afterwards."""
     started: list[Launcher] = []
 
     def start(*arguments: str, **variables: str) -> Launcher:
@@ -83,7 +83,7 @@ def control(daemon: DaemonProcess, job_name: str) -> Iterator[Control]:
 
 @pytest.fixture
 def join_job(daemon: DaemonProcess, job_name: str) -> Iterator[Callable[[int, int], RawMember]]:
-    """Give a function that joins the test's job with a rank and a world size."""
+    """Return a function to join the test's job with a rank and a world size."""
     made: list[RawMember] = []
 
     def join(rank: int, world_size: int) -> RawMember:
@@ -130,7 +130,7 @@ class Caller:
     async def refused(
         self, method: str, request: Message, timeout: float | None = 10.0
     ) -> grpc.aio.AioRpcError:
-        """Make a call that must fail; return its error."""
+        """Make a failing call; return the error."""
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await self.call(method, request, timeout)
         return raised.value
@@ -144,7 +144,7 @@ class Caller:
         return session
 
     async def join(self, job: str, rank: int, size: int, **more: Any) -> "RawSession":
-        """Join a job; return the session after its introduction."""
+        """Join a job; return the session after the introduction."""
         join = wire.Join(job=job, rank=rank, world_size=size, host="h", pid=1, port=7, **more)
         session = await self.open(wire.SessionRequest(join=join))
         session.joined = (await session.hear("joined")).joined
@@ -157,7 +157,7 @@ class Caller:
 
 
 class RawSession:
-    """A session that sends only the test's messages."""
+    """A session with messages of the test alone."""
 
     def __init__(self, stream: "grpc.aio.StreamStreamCall[Any, Any]") -> None:
         self.stream = stream

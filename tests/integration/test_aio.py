@@ -1,4 +1,4 @@
-"""Calls of asyncio: the world that `connect` joins, and the calls on many arrays at once."""
+"""Calls of asyncio: the world of `connect`, and calls on many arrays at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Deferred calls over shared memory: the threads that run them."""
+"""Deferred calls over shared memory, and the threads for them."""
 
 import pytest
 

@@ -135,7 +135,7 @@ def test_a_step_of_training_is_measured_with_both_backends_of_pytorch() -> None:
 
 
 class Started:
-    """Starts a rank of a system whose call is the test's function."""
+    """Starts a rank of a system with the test's function as its call."""
 
     def __init__(self, system: str) -> None:
         self.system = system
@@ -221,7 +221,7 @@ def test_a_launcher_whose_ranks_do_not_know_each_other_is_told(tmp_path: Path) -
 def endless(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
-    """A very long benchmark in the middle of its measurement, and its files."""
+    """A very long benchmark in the middle of a measurement, and the benchmark's files."""
     files = tmp_path_factory.mktemp("t")
     what = ["--ranks", "2", "--sizes", "4KiB", "--budget", "1000"]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The commands that look at a coordinator, as processes beside a real daemon."""
+"""The commands for a coordinator's status, as processes beside a real daemon."""
 
 import json
 import signal

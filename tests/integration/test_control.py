@@ -118,7 +118,7 @@ def _arrive_at_last(control: Control, name: str, names: list[str]) -> None:
 
 
 def _refusal(control: Control, name: str, names: list[str]) -> Exception | None:
-    """Arrive until the coordinator refuses: as long as nobody else is there, we only time out."""
+    """Arrive until the coordinator refuses: alone at the barrier, we only time out."""
     for _ in range(100):
         try:
             control.barrier("gate", name, names, timeout=0.05)

@@ -30,7 +30,7 @@ _UNAUTHENTICATED, _INVALID, _TOO_LATE, _UNAVAILABLE = 16, 3, 4, 14
 
 
 class RawLine:
-    """A key-value connection that sends only the test's bytes."""
+    """A key-value connection with bytes of the test alone."""
 
     def __init__(self, daemon: DaemonProcess) -> None:
         with Control(daemon.endpoint, job=None) as control:

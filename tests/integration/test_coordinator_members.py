@@ -13,7 +13,7 @@ TURNS = 12
 
 
 class Quiet:
-    """A listener that ignores all events."""
+    """A listener deaf to all events."""
 
     def get_progress(self) -> Sequence[wire.Progress]:
         return ()

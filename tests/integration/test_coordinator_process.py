@@ -1,4 +1,4 @@
-"""The daemon as a process: draining, ending at once, a taken port, garbage on its port."""
+"""The daemon as a process: draining, ending at once, a taken port, garbage on the port."""
 
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""Sessions over the wire: joining, losing a process that is killed, wrong beginnings."""
+"""Sessions over the wire: joining, the loss of a killed process, wrong beginnings."""
 
 import os
 import signal

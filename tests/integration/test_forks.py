@@ -1,7 +1,7 @@
-"""Forked children of ranks and of stores: calls that work, and calls that are refused.
+"""Forked children of ranks and of stores: successful calls, and refused calls.
 
-Each child collects its garbage, does its part, and ends as interpreters do. One that hangs tells
-where, and the test with it.
+Each child collects its garbage, does its part, and ends as interpreters do. A child that
+hangs prints its stacks, and fails the test.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Groups of real processes: made without a word to the others, over shared memory and links."""
+"""Groups of real processes: made by members alone, over shared memory and links."""
 
 import threading
 from typing import Any

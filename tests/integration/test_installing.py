@@ -39,7 +39,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: str, where: Path | None = None, **variables: str) -> str:
-    """Run a command; return its output, which is the text of a failure."""
+    """Run a command; return the output, also the text of a failure."""
     done = subprocess.run(
         command, cwd=where, env={**os.environ, **variables}, capture_output=True, text=True
     )
@@ -65,7 +65,7 @@ def test_the_sdist_has_the_documents_and_no_link_that_is_dead_on_an_index(sdist:
 
 @dataclass(frozen=True)
 class Installation:
-    """A virtual environment whose pip has only the archive, and a private cache.
+    """A virtual environment with only the archive for pip, and a private cache.
 
     What the archive needs, to build and to run, is that of the tests' own environment.
     """

@@ -40,7 +40,7 @@ _LONG = 100.0
 
 @pytest.fixture
 def own_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    """A daemon that the test may kill."""
+    """A daemon for the test to kill."""
     runtime = tmp_path / "own"
     runtime.mkdir(mode=0o700)
     with run_daemon(runtime) as running:
@@ -48,7 +48,7 @@ def own_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 
 def on_lines(control: Control) -> Control:
-    """Disable the client's gRPC, so that calls must use key-value connections."""
+    """Disable the client's gRPC, which leaves key-value connections for calls."""
     control._stub = None
     return control
 
@@ -68,7 +68,7 @@ def begin(call: Callable[[], object]) -> "Future[object]":
 
 
 def waits_for(control: Control, count: int) -> Callable[[], bool]:
-    """Return a claim that `count` connections are in use."""
+    """Return a claim: `count` connections are in use."""
     return lambda: len(control._kv_pool._connections) - len(control._kv_pool._idle) >= count
 
 
@@ -341,7 +341,7 @@ def test_a_reply_that_is_none_of_ours_breaks_the_line(listener: socket.socket) -
 
 @pytest.fixture
 def tls_daemon(tmp_path: Path) -> Iterator[tuple[DaemonProcess, Endpoint]]:
-    """A daemon with TLS, and its endpoint."""
+    """A daemon with TLS, and the daemon's endpoint."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     cert, key, ca = (tmp_path / f"{name}.pem" for name in ("cert", "key", "ca"))

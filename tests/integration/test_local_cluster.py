@@ -1,4 +1,4 @@
-"""LocalCluster: results, failures, and that no process is left."""
+"""LocalCluster: results, failures, and the end of every process."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Messages from point to point of ranks that share memory: in order, whole, whatever way."""
+"""Messages between ranks in shared memory: in order and whole, on every route."""
 
 import pytest
 

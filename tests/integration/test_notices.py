@@ -1,4 +1,4 @@
-"""Notices of coordinators after their processes were killed."""
+"""Notices of killed coordinators."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ def start() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process and leave it a zombie, unreaped."""
+    """Kill a process without reaping, a zombie from now on."""
     process.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 

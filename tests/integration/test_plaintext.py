@@ -1,4 +1,4 @@
-"""Plaintext beyond loopback: no entry point sends anything unless it was allowed to."""
+"""Plaintext beyond loopback: no entry point sends a byte unless allowed."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from support.ranks.processes import Cluster
 
 
 class Stranger:
-    """A listener at an address reachable from other hosts; records connections."""
+    """A listener at an address reachable from outside this host; records connections."""
 
     def __init__(self) -> None:
         self.host = address_beyond_loopback()

@@ -1,4 +1,4 @@
-"""The pytest plugin: marked tests run on ranks, and fail, skip and are collected like any other."""
+"""The pytest plugin: marked tests run on ranks, and fail, skip and are collected as usual."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 
 @pytest.fixture
 def ran(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
-    """Return a function that runs tests in a separate session, with only this plugin."""
+    """Return a function to run tests in a separate session, with only this plugin."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\nfilterwarnings = error\n")
 

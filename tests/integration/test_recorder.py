@@ -60,7 +60,7 @@ def test_the_recorder_can_be_sized_and_turned_off(job: Job) -> None:
 
 
 def command(cluster: Cluster, *arguments: str) -> str:
-    """Run a command of `allhands` beside the job; return its output."""
+    """Run a command of `allhands` beside the job; return the output."""
     child = cluster.fork_server.start(
         module="allhands.cli.main", arguments=list(arguments), environment=cluster.environment
     )
@@ -78,7 +78,7 @@ def diagnosis(cluster: Cluster) -> dict[str, Any]:
 
 
 def refused(cluster: Cluster, *arguments: str) -> str:
-    """Run a command of `allhands` that must fail; return its error line."""
+    """Run a failing command of `allhands`; return the error line."""
     child = cluster.fork_server.start(
         module="allhands.cli.main", arguments=list(arguments), environment=cluster.environment
     )

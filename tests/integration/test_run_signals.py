@@ -1,4 +1,4 @@
-"""`allhands run` and signals: the processes notified, and that none is left."""
+"""`allhands run` and signals: the notified processes, and the end of every process."""
 
 import os
 import signal

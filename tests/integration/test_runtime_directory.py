@@ -1,4 +1,4 @@
-"""Entry points in an environment whose runtime directory does not exist or cannot be used."""
+"""Entry points in an environment whose runtime directory is absent or unusable."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def _daemon(cluster: Cluster, listen: str, **environment: str) -> Process:
 
 
 def _printed(cluster: Cluster, *arguments: str, **environment: str) -> str:
-    """Run a command that must succeed; return its output."""
+    """Run a successful command; return the output."""
     child = cluster.fork_server.start(
         module="allhands.cli.main",
         arguments=[*arguments],

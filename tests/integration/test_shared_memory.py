@@ -1,4 +1,4 @@
-"""Calls of ranks that share memory: right over every face, for every array, and said so."""
+"""Calls of ranks in shared memory: right over every face, for every array, and explained."""
 
 import json
 import os

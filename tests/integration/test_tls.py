@@ -1,4 +1,4 @@
-"""TLS to the coordinator: by its notice on its own host, and the errors of failures."""
+"""TLS to the coordinator: by notice on the coordinator's host, and the errors of failures."""
 
 import os
 import socket
@@ -39,7 +39,7 @@ class Files:
 
 
 def _self_signed(folder: Path) -> Files:
-    """Make an end certificate that vouches for itself, as `openssl req -x509` does."""
+    """Make a self-signed end certificate, as `openssl req -x509` does."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
     now = datetime.now(UTC)
@@ -79,7 +79,7 @@ def _issued(folder: Path, *names: str) -> Files:
 
 @pytest.fixture(params=["self-signed", "issued", "wildcard", "loopback"])
 def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DaemonProcess]:
-    """A daemon with TLS, whose certificate is mostly for another name than 127.0.0.1."""
+    """A daemon with TLS, with a certificate mostly for a name unlike 127.0.0.1."""
     match request.param:
         case "self-signed":
             files = _self_signed(tmp_path)

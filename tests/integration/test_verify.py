@@ -1,4 +1,4 @@
-"""Groups that verify, on real ranks, over shared memory and over links."""
+"""Verifying groups on real ranks, over shared memory and over links."""
 
 import pytest
 

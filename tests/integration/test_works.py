@@ -13,7 +13,7 @@ pytestmark = pytest.mark.parametrize("backend", BACKENDS[:2])
 
 
 def run_pair(job: Job, program: Callable[[], None]) -> list[dict[str, Any]]:
-    """Run a program on both ranks of a world; return their reports."""
+    """Run a program on both ranks of a world; return the reports."""
     ranks = job(2, program)
     told = [rank.expect("done") for rank in ranks]
     for rank in ranks:
@@ -42,7 +42,7 @@ def test_functions_called_then_may_make_calls_and_wait_for_them(job: Job) -> Non
 
 
 def test_p004_a_timeout_that_was_set_counts_whatever_way_a_call_goes(job: Job) -> None:
-    """Plain calls, persistent calls and messages get it from the native core."""
+    """Works of plain calls, persistent calls and messages come from the native core."""
     told = run_pair(
         job,
         works.time_out_in_every_way,

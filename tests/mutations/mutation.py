@@ -1,4 +1,4 @@
-"""Mutation: one behaviour of the package broken, which tests of a row of parity have to notice."""
+"""Mutation: one behaviour of the package broken, for the tests of a parity row to notice."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ class DoesNotFit(ValueError):
 
 @dataclass(frozen=True)
 class Mutation:
-    """A text of a file, and its replacement."""
+    """A text of a file with the replacement."""
 
     row: int
     """Of the parity table."""

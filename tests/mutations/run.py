@@ -1,4 +1,4 @@
-"""Breaks behaviours of the package one by one, and says which tests of its row notice each.
+"""Breaks behaviours of the package one by one, and reports the tests of the row that notice.
 
     make mutations                      # all of them; the table of parity is written anew
     make mutations ARGS="17 28"         # those of some rows
@@ -42,7 +42,7 @@ hatch_build.compile_extension(*map(pathlib.Path, sys.argv[1:]))
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of the tree, in which one mutation at a time stands."""
+    """A copy of the tree for one mutation at a time."""
 
     folder: Path
 
@@ -58,7 +58,7 @@ class Copy:
         return cls(folder)
 
     def run(self, tests: Sequence[str], enough: int = 0) -> list[str]:
-        """Run tests until `enough` have failed; return those, each once whatever its parameters."""
+        """Run tests until `enough` have failed; return failed tests, parameters left out."""
         report = self.folder / "report.xml"
         report.unlink(missing_ok=True)
         command = [
@@ -89,7 +89,7 @@ class Copy:
         return sorted(named) if cases and "" not in named else list(tests)
 
     def mutated(self, mutation: Mutation, tests: Sequence[str], enough: int) -> list[str]:
-        """Run tests with a mutation, as `run`; the copy is as it was afterwards.
+        """Run tests with a mutation, as `run`; the copy is unchanged afterwards.
 
         Raises:
             DoesNotFit: the mutation does.

@@ -1,4 +1,4 @@
-"""The record of mutations: which tests of its row noticed each, when `make mutations` was run."""
+"""The record of mutations: the tests that noticed each, as `make mutations` ran."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ class Seen:
 
 
 def key(mutation: Mutation) -> str:
-    """Return a mutation's key, stable until its text changes."""
+    """Return a mutation's key, stable until the mutation's text changes."""
     text = "\0".join((mutation.file, mutation.old, mutation.new, mutation.face, str(mutation.row)))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -38,7 +38,7 @@ def read() -> dict[str, Seen]:
 
 
 def write(found: Mapping[str, Seen]) -> None:
-    """Store the results of mutations that still exist."""
+    """Store the results of the mutations in the table."""
     known = {key(one): one for one in MUTATIONS}
     kept = {
         name: asdict(found[name])

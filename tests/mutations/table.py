@@ -1,6 +1,6 @@
-"""The mutations: for each row of the parity table a change that breaks its behaviour.
+"""The mutations: for each row of the parity table, changes that break the row's behaviour.
 
-One that fits no longer has to be written anew, as the line that it replaces was; see `run`.
+A mutation whose quoted line was rewritten has to be rewritten too; see `run`.
 """
 
 from typing import Final

@@ -68,7 +68,7 @@ class Crew:
         ]
 
     def batch(self, operation: str, nbytes: int, count: int) -> float:
-        """Make so many calls; return the seconds that one took, where it took longest."""
+        """Make `count` calls; return the seconds per call on the slowest rank."""
         for rank in self._ranks:
             print(json.dumps([operation, nbytes, count]), file=rank.stdin, flush=True)
         return max(float(rank.stdout.readline()) for rank in self._ranks)

@@ -49,7 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Carry out the test elsewhere, unless it is for threads of this process."""
+    """Carry out the test in a pool, unless meant for threads of this process."""
     pool = pyfuncitem.funcargs.get("way")
     if not isinstance(pool, RankPool):
         return None
@@ -69,7 +69,7 @@ def way(request: pytest.FixtureRequest) -> object:
 def pool_of(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> Iterator[Callable[[str], RankPool]]:
-    """Return a function from a route to its pool."""
+    """Return a function from routes to pools."""
     runtime = tmp_path_factory.mktemp("pools")
     runtime.chmod(0o700)
     cluster = Cluster(runtime, fork_server)
@@ -80,7 +80,7 @@ def pool_of(
 
 
 def _has_ranks(metafunc: pytest.Metafunc) -> bool:
-    """Say whether a test is of a row, has ranks that threads can be, and needs no fixture."""
+    """Return whether a test is of a row, fits threads as ranks, and needs no fixture."""
     name, module = metafunc.definition.originalname, metafunc.module
     given = {one for names, _ in parametrized(module, metafunc.function) for one in names}
     return (

@@ -1,4 +1,4 @@
-"""Results of a process group's calls that move data without reducing it, in c10d's forms."""
+"""Results of a process group's calls without reduction, in c10d's forms."""
 
 from collections.abc import Callable
 from functools import partial
@@ -234,7 +234,7 @@ def test_p042_alltoall_base_with_sizes_of_every_kind(sizes: Any) -> None:
 
 @on_threads(SIZE)
 def test_p042_alltoall_base_with_sizes_that_differ(rank: int) -> None:
-    """Rank r sends r rows to rank 0, and a single row to each other rank."""
+    """Rank r sends r rows to rank 0, and a single row to every rank above 0."""
     send = [rank, 1, 1, 1]
     recv = [0, 1, 2, 3] if rank == 0 else [1] * SIZE
     output, x = np.full((sum(recv), 2), -1), np.full((sum(send), 2), rank)

@@ -13,7 +13,7 @@ from support.ranks.refused_calls import SIZE, Attempt, Given, check_refusal, coo
 
 
 def refused(kind: type[Exception], text: str, attempt: Attempt) -> None:
-    """Make a call on four ranks that must fail with an error's class and `text`."""
+    """Make a failing call on four ranks; check the error's class and `text`."""
     run_threads(SIZE)(lambda: check_refusal(kind, text, attempt))
 
 

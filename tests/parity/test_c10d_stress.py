@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 
 def outstanding(begin: Callable[[int, int], ah.Work], wanted: Callable[[int, int], Any]) -> None:
-    """Begin a thousand calls, each with its number and root; compare results."""
+    """Begin a thousand calls, each with a number and a root; compare results."""
     works = [begin(at, at % SIZE) for at in range(CALLS)]
     for at, work in enumerate(works):
         assert work.wait(50)

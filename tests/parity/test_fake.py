@@ -1,4 +1,4 @@
-"""Fake groups: any rank of any world in one process, where every call ends at once."""
+"""Fake groups: any rank of any world in one process, with calls complete at once."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ PLACES = [(0, 1), (1, 2), (0, 3), (6, 7), (999, 1000)]
 
 @pytest.fixture(params=PLACES, ids=lambda place: f"{place[0]}of{place[1]}")
 def place(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
-    """Yield a rank and the size of its fake world."""
+    """Yield a rank and a size, in a fake world."""
     rank, size = request.param
     ah.init_process_group(backend="fake", rank=rank, world_size=size)
     yield rank, size

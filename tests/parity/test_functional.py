@@ -1,4 +1,4 @@
-"""The collectives as functions, and the forms in which they take a group."""
+"""The collectives as functions, and the forms of their group argument."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Groups by tag and ranks: the same one each time, and found again."""
+"""Groups by tag and ranks: the same group each time, and found again."""
 
 import threading
 

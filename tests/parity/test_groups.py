@@ -1,4 +1,4 @@
-"""Groups of some ranks: made, numbered, and used beside each other."""
+"""Groups of some ranks: made, numbered, and used side by side."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Objects between ranks: as values of known types, pickled only where that was allowed."""
+"""Objects between ranks: values of known types; pickle only where allowed."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""Rows in groups where a rank's place is not its rank in the world, on every way.
+"""Rows in groups with places unlike world ranks, on every route.
 
 The plain calls name ranks as the world does, groups and process groups by their places: whoever
 takes one for the other has the wrong root, or the wrong blocks.
@@ -28,7 +28,7 @@ _SHORT = 0.3
 
 
 def groups(rank: int) -> Iterator[tuple[ah.Group, list[int]]]:
-    """Make a group of each order; yield this rank's groups, with their ranks."""
+    """Make a group of each order; yield this rank's groups, with group ranks."""
     for ranks in ORDERS:
         group = ah.new_group(ranks)
         if isinstance(group, ah.Group):
@@ -55,7 +55,7 @@ Form = Callable[[Case, ah.Group, int], None]
 
 
 def rooted(name: str, rank: int, *forms: Form) -> None:
-    """Make a call of every root in the forms in which programs name it; by default in all."""
+    """Make a call of every root, with the root given in `forms`; by default in every form."""
     for group, ranks in groups(rank):
         for root in range(len(ranks)):
             for length in LENGTHS:

@@ -1,4 +1,4 @@
-"""Reducer: averages of gradients, of those that not every rank has, and of none."""
+"""Reducer: averages of gradients present on all ranks, on some, and on none."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def test_p079_average_is_where_the_gradient_was():
 
 
 def test_p079_buckets_are_under_way_while_gradients_are_still_to_come():
-    """A full bucket is averaged before `wait`, with all ranks in it."""
+    """A full bucket is averaged before `wait`, with all ranks in the average."""
 
     def body(rank: int) -> None:
         works: list[ah.Work] = []
@@ -257,7 +257,7 @@ def test_p080_static_graph_fills_buckets_in_the_order_of_the_first_rank():
 
 
 def test_p081_no_rank_but_one_uses_all_parameters():
-    """A rank that uses all parameters still takes part in the search for unused ones."""
+    """A rank with all parameters in use still takes part in the search for unused parameters."""
 
     def body(rank: int) -> list[list[float]]:
         reducer = ah.Reducer([np.zeros(1), np.zeros(1)], find_unused_parameters=True)
@@ -271,7 +271,7 @@ def test_p081_no_rank_but_one_uses_all_parameters():
 
 @pytest.mark.parametrize("finds", [False, True], ids=["all used", "unused"])
 def test_p082_outputs_may_be_ignored(finds: bool):
-    """Steps without gradients need no call and no other rank, before steps with gradients."""
+    """Steps without gradients need no call and no peer, before steps with gradients."""
 
     def body(rank: int) -> None:
         given = small_network.parameters()

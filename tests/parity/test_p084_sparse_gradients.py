@@ -35,7 +35,7 @@ def share(rank: int) -> np.ndarray:
 
 
 def averaged(hook: Any = None, state: Any = None, **options: Any) -> list[Any]:
-    """Average a sparse gradient and a dense one in each of two steps; return the last averages."""
+    """Average a sparse and a dense gradient in each of two steps; return the last averages."""
 
     def body(rank: int) -> Any:
         given = {"table": np.zeros((ROWS, WIDTH)), "bias": np.zeros(WIDTH)}

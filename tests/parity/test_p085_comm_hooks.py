@@ -34,7 +34,7 @@ def test_p085_future_of_the_hook_is_the_average():
 
 
 def test_p085_future_of_a_call_and_what_follows_it():
-    """An average made of a sum; the future may give a list of one array, as c10d's do."""
+    """An average made of a sum; the future may give a list of one array, as in c10d."""
 
     def hook(state: Any, bucket: ah.GradBucket) -> "Future[Any]":
         work = ah.all_reduce(bucket.buffer(), async_op=True)

@@ -1,4 +1,4 @@
-"""Buckets: their layout, and the steps of a reducer in sequence."""
+"""Buckets: layout, and the steps of a reducer in sequence."""
 
 from itertools import groupby
 from typing import Any

@@ -1,4 +1,4 @@
-"""Join: uneven inputs, shadowing hooks, and errors in their place."""
+"""Join: uneven inputs, shadowing hooks, and errors at the right place."""
 
 import warnings
 from typing import Any
@@ -70,7 +70,7 @@ def total_of(rank: int) -> int:
 def joined(
     joinables: int = 1, all_reduces: int = 1, uneven: bool = True, **terms: Any
 ) -> list[tuple[int, list[int]]]:
-    """Run the ranks; return each rank's sum, and its post hooks' records."""
+    """Run the ranks; return each rank's sum and post hooks' records."""
 
     def body(rank: int) -> tuple[int, list[int]]:
         made = [AllReducer() for _ in range(joinables)]

@@ -64,6 +64,6 @@ def test_p117_without_any_averaging_it_would_not_learn_as_one(compression: Any):
 
 
 def test_p104_power_sgd_learns_the_same_weights_on_all_ranks(compression: Any):
-    """From factors of its gradients, with biases as they are."""
+    """Averages come from factors of the gradients, with biases unchanged."""
     accuracy, _ = trained(compression, "power_sgd")
     assert accuracy > 0.95

@@ -263,7 +263,7 @@ def test_p117_power_sgd_of_low_rank_is_the_average(columns: int):
 
 
 def test_p117_power_sgd_follows_a_gradient_to_its_best_approximation():
-    """Subspace iteration: from step to step, unless it begins anew in each."""
+    """Subspace iteration: from step to step, unless begun anew in each."""
     matrix = np.random.default_rng(3).normal(size=(16, 12)) + 0.0
     left, values, right = np.linalg.svd(matrix)
     values = values * 0.6 ** np.arange(12)
@@ -321,7 +321,7 @@ WITH_MEMORY = [
 
 
 def missing(hook: Any, state: Any, *steps: int) -> list[float]:
-    """Return how far the sum of all averages is from that of the gradients after some steps."""
+    """Return the distance of the averages' sum from the gradients' sum after some steps."""
 
     def alike(rank: int, at: int, dtype: Any) -> Gradients:
         return gradients(rank, 0, dtype)
@@ -333,7 +333,7 @@ def missing(hook: Any, state: Any, *steps: int) -> list[float]:
 
 @pytest.mark.parametrize(("hook", "state"), WITH_MEMORY)
 def test_p117_what_is_left_out_is_sent_later(hook: Any, state: Any):
-    """However long it goes on, no more is missing than after a few steps."""
+    """After any number of steps, no more is missing than after a few."""
     few, many = missing(hook, state, 12, 48)
     assert many < 1.6 * few
     assert few > 1e-6  # else there is nothing to see

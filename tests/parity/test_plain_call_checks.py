@@ -12,7 +12,7 @@ from support.ranks.refused_calls import SIZE, Array, Attempt, check_refusal
 
 
 def refused(kind: type[Exception], text: str, attempt: Attempt) -> None:
-    """Make a call on four ranks that must fail with an error's class and `text`."""
+    """Make a failing call on four ranks; check the error's class and `text`."""
     run_threads(SIZE)(lambda: check_refusal(kind, text, attempt))
 
 
@@ -61,7 +61,7 @@ PLAIN: dict[str, Callable[[Halves], object]] = {
 
 @pytest.mark.parametrize("call", PLAIN)
 def test_p014_plain_calls_refuse_several_dtypes(call: str) -> None:
-    """On every rank: also on those that should give no list to gather and scatter."""
+    """Every rank refuses, also ranks without a list to gather and scatter."""
     refused(ValueError, "tensors with different dtypes", lambda pg, a: PLAIN[call](Halves()))
 
 

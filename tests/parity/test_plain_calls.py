@@ -1,4 +1,4 @@
-"""The module-level calls, as the tests of torch.distributed make them: on threads as ranks."""
+"""The module-level calls, in the manner of torch.distributed's tests: on thread ranks."""
 
 from collections.abc import Callable
 from typing import Any

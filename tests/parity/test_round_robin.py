@@ -1,4 +1,4 @@
-"""Several groups used as one, with calls dealt in turn."""
+"""Several groups used in turn as a single group."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Repairs of listings: each fits its listing, or reports a changed listing."""
+"""Repairs of listings: each fits the listing, or reports a changed listing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The record of the seeds' tests; `make test-torch` checks allhands against it."""
+"""The record of the seeds' tests, the reference of `make test-torch`."""
 
 from support.seeds import record
 from support.seeds.rows import by_row

@@ -1,4 +1,4 @@
-"""A refused or failed call leaves every buffer bit for bit as it was, whatever went wrong."""
+"""A refused or failed call leaves every buffer bit for bit unchanged, whatever went wrong."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""Stores and their uses: rows 2, 3, 97 and 115 of the parity table."""
+"""Stores and uses of stores: rows 2, 3, 97 and 115 of the parity table."""
 
 import itertools
 import re

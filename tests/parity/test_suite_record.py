@@ -1,4 +1,4 @@
-"""The record of PyTorch's own tests; `make test-torch` checks allhands against it."""
+"""The record of PyTorch's own tests, the reference of `make test-torch`."""
 
 from support.pytorch_suite import record
 from support.pytorch_suite.suite_process import RUNS

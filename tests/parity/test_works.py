@@ -1,4 +1,4 @@
-"""Works and their futures: rows 46 and 114 of the parity table, and a thousand at once."""
+"""Works and futures: rows 46 and 114 of the parity table, and a thousand at once."""
 
 import asyncio
 import threading

@@ -77,7 +77,7 @@ def test_p004_a_timeout_that_was_set_counts_where_calls_are_made_again(rank):
 
 @on_threads(2)
 def test_p005_futures_of_two_groups_overlap(rank):
-    """A device is a group with separate order: its calls wait for no other group's."""
+    """A device is a group with a separate order: no call waits for a call of a second group."""
     slow, quick = ah.new_group([0, 1]), ah.new_group([0, 1])
     held, arrays = np.full(10, rank), [np.full(10, rank + at) for at in range(10)]
     if rank == 0:

@@ -1,5 +1,5 @@
-"""Programs of ranks: functions that the processes of tests call, with arguments from there.
+"""Programs of ranks: functions called by the processes of tests, with the tests' arguments.
 
-A test names one by its function, as `job(2, messages.exchange, 8)`, and the fork server calls it in
-as many processes as the world has ranks. What a program tells, the test expects.
+A test names a program by its function, as `job(2, messages.exchange, 8)`, and the fork server calls
+the function in as many processes as the world has ranks. The test expects what the program reports.
 """

@@ -1,4 +1,4 @@
-"""Ranks that end a call, a group or a world on purpose, and the ranks blocked meanwhile."""
+"""Ranks that end a call, a group or a world on purpose, and ranks blocked meanwhile."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ def _be_ready(size: int) -> tuple[int, Any, npt.NDArray[np.float64]]:
 
 
 def abort_on_rank_1(scope: str) -> None:
-    """Abort the world, or the group, on rank 1 while the other ranks are blocked in a call."""
+    """Abort the world, or the group, on rank 1 during a call of the remaining ranks."""
     me, group, x = _be_ready(3)
     if me == 1:
         hear()

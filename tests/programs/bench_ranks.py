@@ -1,4 +1,4 @@
-"""Ranks of systems that a benchmark measures, and go wrong; and a process that holds hosts.
+"""Ranks of systems under a benchmark, failing ranks, and a process holding hosts.
 
 This is a script: its first argument names a function, the others are for that.
 """
@@ -84,7 +84,7 @@ def serve_alone(system: str, *arguments: str) -> None:
 
 
 def hold_hosts() -> None:
-    """Make hosts, print the processes that hold them, and wait for the end of the input."""
+    """Make hosts, print the pids that hold the namespaces, and wait for end of input."""
     try:
         with netns.open_two_hosts(None) as hosts:
             prefixes = [host.command_prefix for host in hosts]

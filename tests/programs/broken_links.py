@@ -1,4 +1,4 @@
-"""Links between ranks that break, or are late, in the middle of a message."""
+"""Links between ranks, broken or late in the middle of a message."""
 
 import os
 import signal

@@ -43,7 +43,7 @@ def tell_when_called() -> None:
 
 
 def outcome(one: Case, **more: Any) -> dict[str, Any]:
-    """Make a call; return its error, or the differences in its result."""
+    """Make a call; return the error, or the differences in the result."""
     told = failure(lambda: one.run(ah, **more))
     return {**told, "wrong": "" if told["error"] else one.wrong()}
 

@@ -11,7 +11,7 @@ from programs.protocol import failure, hear, tell
 
 
 def array(kind: str, length: int, value: int = 0) -> npt.NDArray[np.uint8]:
-    """Return an array of bytes of one value, in shared memory where `kind` says so."""
+    """Return an array of bytes of one value, in shared memory if `kind` says so."""
     x = ah.empty(length, np.uint8) if kind == "shared" else np.empty(length, np.uint8)
     x[:] = value
     return x

@@ -1,4 +1,4 @@
-"""A rank of a job that is killed, stopped, cut off and added to at random."""
+"""A rank of a job killed, stopped, cut off and grown at random."""
 
 import collections
 import faulthandler
@@ -20,7 +20,7 @@ _BIG = 1 << 18
 
 
 class _Counted(ah.State):
-    """A state that counts how often it was brought to others."""
+    """A state with a count of its transfers to newcomers."""
 
     step: int
     total: npt.NDArray[np.float64]
@@ -112,7 +112,7 @@ def _count_held() -> dict[str, Any]:
 
 
 def work(stop: str, patience: float, options: dict[str, Any]) -> None:
-    """Work until the file `stop` is there, in a world that is made with these options."""
+    """Work until the file `stop` exists, in a world made with these options."""
     faulthandler.register(signal.SIGUSR1)
     ah.init_process_group(on_failure="shrink", **options)
     state = _Counted(total=np.zeros(1000), step=0, generation=0)

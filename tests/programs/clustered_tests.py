@@ -1,4 +1,7 @@
-"""A test whose ranks are processes that call a function of its module. Not collected by name."""
+"""A test with processes as ranks, which call a function of this module.
+
+`test_pytest_plugin` runs this file; pytest does not collect it by this name.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Composite calls: their routes, and failures between the steps."""
+"""Composite calls: routes, and failures between the steps."""
 
 import asyncio
 import threading

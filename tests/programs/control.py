@@ -1,4 +1,4 @@
-"""Processes that talk to a coordinator, and join no world."""
+"""Clients of a coordinator outside any world."""
 
 import os
 from unittest import mock

@@ -1,4 +1,4 @@
-"""Processes that a test kills: a member that speaks the wire itself, a starter of ranks.
+"""Processes for a test to kill: a member with its own wire code, a starter of ranks.
 
 This is a script: its first argument names a function, the others are for that.
 """

@@ -1,4 +1,4 @@
-"""Calls within deadlines of blocks, and calls that take long."""
+"""Calls within deadlines of blocks, and long calls."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Ranks that die, stop, lag or leave, and ranks that see it."""
+"""Ranks that die, stop, lag or leave, and the observing ranks."""
 
 import logging
 import os

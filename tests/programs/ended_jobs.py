@@ -1,4 +1,4 @@
-"""Ranks of jobs that end, well or not, so that commands are asked about them afterwards."""
+"""Ranks of jobs that end, well or not, for later questions of commands."""
 
 import os
 import signal

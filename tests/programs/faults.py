@@ -1,4 +1,4 @@
-"""Faults found by a program on its rank; its test expects none."""
+"""Faults found by a program on a rank; the test expects none."""
 
 import numpy as np
 
@@ -12,6 +12,6 @@ class Faults(list[list[str]]):
             self.append([str(one) for one in (*where, wrong)])
 
     def compare(self, got: object, wanted: object, *where: object) -> None:
-        """Record a fault if a result differs from the expected one in any bit."""
+        """Record a fault if a result differs from the expected array in any bit."""
         if not np.array_equal(got, wanted):  # type: ignore[arg-type]
             self.append([str(one) for one in where])

@@ -1,4 +1,4 @@
-"""Forked children of ranks, of stores and of programs that were ranks."""
+"""Forked children of ranks, of stores and of former ranks."""
 
 import faulthandler
 import gc
@@ -24,7 +24,7 @@ HANG_SECONDS = 40
 
 
 class Forked:
-    """A child that runs `body` and reports its result; ends as interpreters end."""
+    """A forked child: runs `body`, reports the result, and ends as interpreters end."""
 
     def __init__(self, body: Callable[..., Any], *arguments: Any) -> None:
         self.reading, writing = os.pipe()
@@ -50,7 +50,7 @@ class Forked:
         sys.exit(0)
 
     def ended(self) -> tuple[int, Any]:
-        """Wait for the child's end; return its status and report."""
+        """Wait for the child's end; return status and report."""
         with open(self.reading, "rb") as told:
             said = told.read()
         status = os.waitpid(self.pid, 0)[1]
@@ -58,7 +58,7 @@ class Forked:
 
 
 def world(path: str, rank: int, size: int) -> float:
-    """Be a rank of a world with a rendezvous in a file; return the sum of its ranks."""
+    """Be a rank of a world with a rendezvous in a file; return the sum of all ranks."""
     ah.init_process_group(f"file://{path}", rank=rank, world_size=size, timeout=20)
     x = np.array([rank + 1.0])
     ah.all_reduce(x)
@@ -67,7 +67,7 @@ def world(path: str, rank: int, size: int) -> float:
 
 
 def children_of(path: str) -> list[tuple[int, Any]]:
-    """Let two children make a world; return their exit statuses."""
+    """Let two children make a world; return the exit statuses."""
     children = [Forked(world, path, rank, 2) for rank in range(2)]
     return [child.ended() for child in children]
 

@@ -1,4 +1,4 @@
-"""Groups made by ranks during and after other calls of the world."""
+"""Groups made by ranks during and after calls of the world."""
 
 import numpy as np
 

@@ -28,7 +28,7 @@ DTYPES = (np.float32, np.float64, np.int16, np.uint8, np.complex64, np.float16)
 
 @dataclass
 class _Step:
-    """A call of one rank in a history, and its fault."""
+    """A call of one rank in a history, with a fault."""
 
     number: int
     face: str
@@ -142,7 +142,7 @@ class _Player:
             self.wrong.append([number, name, kind, "outputs were touched"])
 
     def _end(self, step: _Step) -> tuple[str, bool | None]:
-        """Return how the call ended, and whether its outputs are said to be intact."""
+        """Return the outcome of the call, and whether the error claims intact outputs."""
         try:
             step.end()
         except ah.CollectiveTimeout as error:

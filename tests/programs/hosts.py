@@ -1,4 +1,4 @@
-"""Ranks of worlds that span hosts, with shared memory inside of each and links between them."""
+"""Ranks of worlds across hosts, with shared memory within each and links between hosts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +73,7 @@ def _gather_and_scatter(length: int) -> None:
 
 
 def come_late(length: int, patience: float, lateness: float) -> None:
-    """Rank 1 comes when it is told to, and has `lateness` seconds then; the others `patience`."""
+    """Rank 1 comes on command, with `lateness` seconds; the rest have `patience`."""
     ah.init_process_group(timeout=40)
     x = np.ones(length, np.float32)
     if ah.get_rank() == 1:

@@ -107,7 +107,7 @@ def be_refused_at_once(url: str, tls: str | None) -> None:
 
 
 def join_when_it_is_there(entry: str, host: str, port: int) -> None:
-    """Join at a port that does not listen yet; tell of each warning, and of their number."""
+    """Join at a port that does not listen yet; report each warning and their count."""
     warnings = []
 
     class Heard(logging.Handler):
@@ -124,7 +124,7 @@ def join_when_it_is_there(entry: str, host: str, port: int) -> None:
 
 
 def join_when_its_name_is_known(entry: str, host: str, port: int) -> None:
-    """Join at a name that has an address once the test says so.
+    """Join at a name without an address until the test's command.
 
     That needs a resolver of the program's own: for Python's, and for the loop's.
     """

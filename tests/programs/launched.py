@@ -15,7 +15,7 @@ from typing import NoReturn
 
 
 def show_environment(names: str, *arguments: str) -> None:
-    """Print variables of the environment, whose names have commas between them."""
+    """Print variables of the environment, named in a list with commas."""
     print(*(os.environ[name] for name in names.split(",")), *arguments)
 
 
@@ -65,7 +65,7 @@ def write_long_lines_for_ever() -> NoReturn:
 
 
 def hang() -> NoReturn:
-    """Do not want to end, with a child in the rank's group and one that has left it."""
+    """Refuse to end, with a child in the rank's group and a child outside."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children = [

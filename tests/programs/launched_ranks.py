@@ -1,4 +1,4 @@
-"""Ranks that launchers start, which make up a world.
+"""Ranks of launchers, together a world.
 
 This is a script: its first argument names a function, the others are for that.
 """
@@ -62,7 +62,7 @@ def lose_rank_two_between_calls(end: str, length: str) -> None:
 
 
 def block_elsewhere(links: str) -> None:
-    """Block in a group without the rank that fails: one does so twice, one has a handler."""
+    """Block in groups without the failing rank: rank 0 twice, rank 1 beside a signal handler."""
     ah.init_process_group(timeout=100, backend=links)
     pair = ah.new_group([0, 1])
     threads = ah.new_group([0, 1])

@@ -1,4 +1,7 @@
-"""Tests on threads as ranks that fail or skip on one rank. Not collected under this name."""
+"""Tests on thread ranks with a failure or a skip on one rank.
+
+`test_pytest_plugin` runs this file; pytest does not collect it by this name.
+"""
 
 import pytest
 

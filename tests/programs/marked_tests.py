@@ -1,4 +1,7 @@
-"""Tests on threads as ranks: of joining, options and fixtures. Not collected under this name."""
+"""Tests on thread ranks: joining, options, fixtures.
+
+`test_pytest_plugin` runs this file; pytest does not collect it by this name.
+"""
 
 import threading
 

@@ -1,4 +1,7 @@
-"""Wrong uses of the pytest plugin: an unmarked test, a coroutine. Not collected under this name."""
+"""Wrong uses of the pytest plugin: an unmarked test, a coroutine.
+
+`test_pytest_plugin` runs this file; pytest does not collect it by this name.
+"""
 
 import pytest
 

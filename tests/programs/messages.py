@@ -1,4 +1,4 @@
-"""Messages from rank to rank over shared memory: in order, whole, whatever way they go."""
+"""Messages from rank to rank over shared memory: in order and whole, on every route."""
 
 import asyncio
 import os

@@ -92,7 +92,7 @@ KINDS: dict[str, tuple[tuple[Call, ...], tuple[Call, ...]]] = {
 
 
 def call_differently(async_op: bool) -> None:
-    """Make every pair of calls that differ, with few elements and with many."""
+    """Make every pair of differing calls, with few elements and with many."""
     ah.init_process_group(timeout=20)
     me = ah.get_rank()
     how = {"async_op": True} if async_op else {}
@@ -135,7 +135,7 @@ CALLS: dict[str, Callable[[int, Array, Array], Any]] = {
 
 
 def miss_a_rank() -> None:
-    """Make every call without rank 1, which comes only after the others have given up."""
+    """Make every call without rank 1, which comes only after the timeouts of the rest."""
     ah.init_process_group(timeout=20)
     me = ah.get_rank()
     makers: tuple[Callable[..., Array], ...] = (np.empty, ah.empty)

@@ -1,4 +1,4 @@
-"""Prepared calls of ranks that share memory: repeated, misused, failed and queued."""
+"""Prepared calls of ranks in shared memory: repeated, misused, failed and queued."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Process groups as c10d has them, over memory and over links."""
+"""Process groups in the form of c10d, over memory and over links."""
 
 import functools
 from collections.abc import Sequence

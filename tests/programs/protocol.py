@@ -24,7 +24,7 @@ def hear() -> str:
 
 
 def until(claim: Callable[[], object]) -> None:
-    """Look again until a claim about another process is true: nothing tells of it."""
+    """Poll a claim about a second process until true: there is no event to wait for."""
     deadline = time.monotonic() + _PATIENCE
     while not claim():
         assert time.monotonic() < deadline, "it did not come true"
@@ -36,7 +36,7 @@ def as_json(verdict: ah.Verdict | None) -> dict[str, Any] | None:
 
 
 def failure(call: Callable[[], object]) -> dict[str, Any]:
-    """Make a call that must fail; return its error for `tell`."""
+    """Make a failing call; return the error for `tell`."""
     begun = time.monotonic()
     try:
         call()

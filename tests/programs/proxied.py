@@ -1,4 +1,4 @@
-"""Ranks with links through a proxy that has a plan of faults."""
+"""Ranks with links through a proxy with a plan of faults."""
 
 import contextlib
 import os
@@ -18,9 +18,9 @@ Joined = tuple[Plan, int, npt.NDArray[np.float32]]
 
 @contextlib.contextmanager
 def joined(*, verify: bool = False) -> Iterator[Joined]:
-    """Join a world through a proxy; yield its plan, the rank, and an array summed before.
+    """Join a world through a proxy; yield plan, rank, and an array summed before.
 
-    A program that ends well leaves the world; one that is cut off ends its process itself.
+    A program that ends well leaves the world; a program cut off ends the process itself.
     """
     plan = faults(seed=7)
     me = int(os.environ["RANK"])

@@ -1,4 +1,4 @@
-"""Ranks whose calls are recorded, and looked at from outside."""
+"""Ranks with recorded calls, inspected from outside."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ from programs.protocol import failure, hear, tell, until
 
 
 class _Ways:
-    """A method for each way of a call; each notes the line of its own call."""
+    """A method for each route of a call; each notes the line of the call."""
 
     def __init__(self) -> None:
         self.lines: dict[str, int] = {}
@@ -81,7 +81,7 @@ class _Ways:
         await group.all_reduce(self._x, label="awaited")
 
     def find_way_of_messages(self, links: str) -> None:
-        """Let messages find their way: before, they take another one."""
+        """Exchange first messages: later messages take their final route."""
         (ah.send if self._me == 0 else ah.recv)(self._y, 1 - self._me)
         if links == "auto":
             until(lambda: ah.default_group().order.p2p is not None)
@@ -138,7 +138,7 @@ def busy() -> None:
 
 
 def get_stuck(is_async: bool) -> None:
-    """Leave rank 0 in no call, rank 3 in another one, the others in the third of the world."""
+    """Leave rank 0 in no call, rank 3 in a call of a pair, the rest in the world's third call."""
     ah.init_process_group(timeout=60)
     me, x = ah.get_rank(), np.ones(4, np.float32)
     ah.all_reduce(x)
@@ -185,7 +185,7 @@ def call_ten_times() -> None:
 
 
 def call_alone() -> None:
-    """Rank 0 makes a call that the other never comes to."""
+    """Rank 0 makes a call without its peer."""
     ah.init_process_group(timeout=60)
     x = np.ones(4)
     ah.barrier()

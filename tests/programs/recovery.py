@@ -1,4 +1,4 @@
-"""Worlds that go on in process when ranks are killed, stopped, replaced and added."""
+"""Worlds with recovery in process after kills, stops, replacements and growth."""
 
 import threading
 from collections.abc import Callable
@@ -137,9 +137,9 @@ def go_on_with_a_replacement() -> None:
 
 
 def queue_calls_before_a_replacement() -> None:
-    """Queue a second sum behind one that loses rank 1: on rank 0 at once, on rank 2 after the loss.
+    """Queue a sum behind a sum that loses rank 1: at once on rank 0, after the loss on rank 2.
 
-    Rank 2 has not asked how the first one ended when it makes the second.
+    Rank 2 makes the second call before asking for the end of the first.
     """
     ah.init_process_group(timeout=30, on_failure="wait")
     x, y = np.full(5, 1.0), np.full(5, 50.0)
@@ -223,7 +223,7 @@ def gather_after_a_loss() -> None:
 
 
 def end(work: ah.Work | None) -> str | None:
-    """Wait for a work; return the name of its error."""
+    """Wait for a work; return the name of the error."""
     assert work is not None
     told = failure(work.wait)
     return None if told["error"] is None else str(told["error"])
@@ -268,7 +268,7 @@ CALLS_WITH_BLOCKS: dict[str, Callable[[list[Any], Any], object]] = {
 
 
 def retry_with_blocks(operation: str) -> None:
-    """Retry a call made for three ranks with the two that are left."""
+    """Retry a call made for three ranks with the two survivors."""
     ah.init_process_group(timeout=30, retryable=True)
     sum_of(1)
     tell("running")

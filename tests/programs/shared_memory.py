@@ -1,4 +1,4 @@
-"""Calls of ranks that share memory: on every face, for every array, in every group."""
+"""Calls of ranks in shared memory: on every face, for every array, in every group."""
 
 import asyncio
 import json

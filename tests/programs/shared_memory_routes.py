@@ -1,4 +1,4 @@
-"""Choice between shared memory and links for calls, and its account in explain()."""
+"""Choice between shared memory and links for calls, and the account in explain()."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Shared memory of this process: its arrays, segments and blocks, and the variant of a call."""
+"""Shared memory of this process: arrays, segments and blocks, and the variant of a call."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Ranks of which two do not reach each other, while both reach the coordinator."""
+"""Ranks with a broken pair, while both ranks of the pair reach the coordinator."""
 
 import ctypes
 import logging
@@ -16,7 +16,7 @@ from programs.protocol import failure, hear, tell
 
 
 class _Notes(logging.Handler):
-    """Tells of each warning of silent links, and counts them."""
+    """Reports each warning of silent links, and the count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ CALLS: dict[str, Callable[[npt.NDArray[Any]], None]] = {
 
 
 def call_twice(window: float, call: str, length: int) -> None:
-    """Make a call; make it once more when told to, and tell how that ended."""
+    """Make a call, then a second on command; report the end of the second."""
     notes = _listen()
     ah.init_process_group(timeout=50, heartbeat_window=window)
     x = np.ones(length)
@@ -146,7 +146,7 @@ def run_one_call_ahead() -> None:
 
 
 def call_once_a_link_is_cut(timeout: float) -> None:
-    """Tell the ends of the connections; call when told to that some of them are cut."""
+    """Report the ends of all connections; call after some are cut."""
     ah.init_process_group(timeout=30)
     me = ah.get_rank()
     pair = ah.new_group([0, 1])

@@ -1,4 +1,4 @@
-"""Silent ranks, ranks with a fault, and the news received by other ranks."""
+"""Silent ranks, ranks with a fault, and the news received by their peers."""
 
 import ctypes
 import logging
@@ -12,7 +12,7 @@ from programs.protocol import failure, hear, tell
 
 
 class _Warnings(logging.Handler):
-    """Log handler that reports each warning about silent ranks."""
+    """Log handler with a report of each warning about silent ranks."""
 
     def emit(self, record: logging.LogRecord) -> None:
         told = getattr(record, "allhands", {})
@@ -26,7 +26,7 @@ def read_a_large_pickle() -> None:
 
 
 def call_once_more(is_first: bool) -> None:
-    """Make a call when told to, which is the first or not; one rank holds its interpreter."""
+    """Make a first or second call on command; one rank holds the interpreter."""
     logging.getLogger("allhands").addHandler(_Warnings())
     ah.init_process_group(timeout=100)
     x = np.ones(3)
@@ -48,7 +48,7 @@ def call_once_more(is_first: bool) -> None:
 
 
 def suffer(window: float, length: int, timeout: float) -> None:
-    """Let rank 2 obey the test while the other ranks are in a call."""
+    """Let rank 2 obey the test during a call of the remaining ranks."""
     ah.init_process_group(timeout=30, heartbeat_window=window or None)
     x = np.ones(length)
     pair = ah.new_group([1, 2])

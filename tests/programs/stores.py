@@ -1,4 +1,4 @@
-"""Processes that share a store in a file, or at a port."""
+"""Processes with a shared store in a file, or at a port."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ KEPT: list[ah.FileStore] = []
 
 
 def open_and_wait(path: str) -> None:
-    """Open the store of a world of three; keep it open until told otherwise."""
+    """Open the store of a world of three; keep it open until the next command."""
     store = ah.FileStore(path, 3)
     tell("open")
     hear()
@@ -33,7 +33,7 @@ def open_and_wait(path: str) -> None:
 
 
 def open_and_end(path: str) -> None:
-    """Open the store of a world of three, and end without closing it."""
+    """Open the store of a world of three, and end without a close."""
     KEPT.append(ah.FileStore(path, 3))
     tell("open")
 

@@ -1,4 +1,4 @@
-"""Ranks that go through a table of cases over shared memory."""
+"""Ranks with a table of cases over shared memory."""
 
 import numpy as np
 

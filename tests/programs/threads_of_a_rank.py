@@ -1,4 +1,4 @@
-"""Threads of one rank that call on a shared group."""
+"""Threads of one rank with calls on a shared group."""
 
 import asyncio
 import queue
@@ -59,7 +59,7 @@ CALLS: dict[str, Call] = {
 
 
 def call_beside_another(other: str) -> None:
-    """Make a call on rank 0 while another of its threads is in a call."""
+    """Make a call on rank 0 during a call on a second thread of rank 0."""
     ah.init_process_group(timeout=30)
     me = ah.get_rank()
     ah.barrier()
@@ -86,7 +86,7 @@ def call_beside_another(other: str) -> None:
 
 
 def call_in_turn() -> None:
-    """Call from threads in sequence, and while other threads wait for works."""
+    """Call from threads in sequence, and beside threads waiting for works."""
     ah.init_process_group(timeout=30)
     n = ah.get_world_size()
     right: list[bool] = []

@@ -1,4 +1,4 @@
-"""The first group of torch.distributed in a new interpreter, and the modules that come with it.
+"""The first group of torch.distributed in a new interpreter, and the modules imported for it.
 
 This is a script: its argument names a function.
 """
@@ -17,7 +17,7 @@ def init_alone() -> None:
 
 
 def list_imports() -> None:
-    """Print the modules that the first group and its first call import."""
+    """Print the modules imported by the first group and the first call."""
     before = {*sys.modules}
     init_alone()
     dist.all_reduce(torch.ones(2))

@@ -1,4 +1,4 @@
-"""Ranks that torchrun or `allhands run` start, and use torch.distributed.
+"""Ranks of torch.distributed, started by torchrun or `allhands run`.
 
 This is a script: its first argument names a function, the others are for that.
 """
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 
 def grow_and_shrink(seen: str) -> None:
-    """Go on until the world has been of two, which `seen` is the sign of, and is of one again."""
+    """Sum until the world has grown to two ranks (then `seen` exists) and shrunk to one again."""
     dist.init_process_group("allhands")
     print("worker", os.getpid(), flush=True)
     size, sign = dist.get_world_size(), Path(seen)

@@ -1,4 +1,4 @@
-"""Groups that verify: differing results, and frames changed on the link."""
+"""Verifying groups: differing results, and frames changed on the link."""
 
 import struct
 import zlib

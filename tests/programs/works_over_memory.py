@@ -17,7 +17,7 @@ LENGTHS = {"SMALL": SMALL, "LARGE": LARGE}
 
 
 def begin(kind: str, length: int = SMALL) -> tuple[ah.Work, npt.NDArray[np.float64]]:
-    """Begin a call with the result 3.0 on two ranks; return its work and its array."""
+    """Begin a call with the result 3.0 on two ranks; return work and array."""
     me = ah.get_rank()
     if kind == "all_reduce":
         x = np.full(length, me + 1.0)

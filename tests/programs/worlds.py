@@ -1,4 +1,4 @@
-"""Whole jobs: worlds that are joined in every way, and used by many threads."""
+"""Whole jobs: worlds joined in every way, and used by many threads."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A program that ends in one of many ways, on each of its ranks; `test_exits` runs it.
+"""A program with one of many ends on each rank; `test_exits` runs the program.
 
     python exits.py FOLDER WAY...
 

@@ -1,4 +1,4 @@
-"""Barriers whose errors name the missing ranks."""
+"""Barriers with the missing ranks in the errors."""
 
 import os
 import signal

@@ -19,7 +19,7 @@ SQUARES = [(5, 5), (10, 10), (15, 15)]
 
 
 def column(tensor: Any) -> Any:
-    """Return an equal tensor whose elements do not lie side by side."""
+    """Return an equal tensor with non-contiguous elements."""
     found = torch.stack([tensor, tensor], dim=-1)[..., 0]
     assert not found.is_contiguous()
     return found

@@ -1,4 +1,4 @@
-"""Ranks that keep the interpreter for themselves, as PyTorch's C++ may for long."""
+"""Ranks that keep the interpreter lock for long, as PyTorch's C++ may."""
 
 import ctypes
 

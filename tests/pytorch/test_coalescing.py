@@ -11,7 +11,7 @@ CPU = torch.device("cpu")
 
 
 def made() -> list[str]:
-    """Return which calls this rank has made, as they were recorded."""
+    """Return the recorded calls of this rank."""
     return [one.operation for one in dist.group.WORLD.world.get_records()]
 
 

@@ -1,4 +1,4 @@
-"""Collectives that are differentiated, traced and compiled."""
+"""Differentiated, traced and compiled collectives."""
 
 import functools
 import re

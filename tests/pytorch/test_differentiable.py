@@ -1,4 +1,4 @@
-"""torch.distributed.nn's collectives, which have gradients: as they are over Gloo, bit for bit."""
+"""torch.distributed.nn's collectives, with gradients: as over Gloo, bit for bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed:FutureWarnin
 
 
 def _all(x: Any, rank: int) -> dict[str, Callable[[], Any]]:
-    """Return calls that make something of `x`, a row for each rank."""
+    """Return calls on `x`, an array of a row for each rank."""
     nn = torch.distributed.nn
     rows = list(x)
     return {

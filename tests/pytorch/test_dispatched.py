@@ -1,4 +1,4 @@
-"""Calls that PyTorch's dispatcher sees: counted, traced, without data, in flight; beside Gloo."""
+"""Calls through PyTorch's dispatcher: counted, traced, without data, in flight; beside Gloo."""
 
 from collections.abc import Callable
 from typing import Any
@@ -185,7 +185,7 @@ def test_operators_that_write_where_they_are_told_are_waited_for_over_both_in_on
         functional, store = torch.ops._c10d_functional, dist.group.WORLD.get_group_store()
 
         def in_flight(name: str, call: Callable[[], Any]) -> Any:
-            """Make a call, that of rank 1 when that of rank 0 has been made."""
+            """Make a call, on rank 1 only after rank 0."""
             if rank == 1:
                 store.wait([name])
             made = call()

@@ -1,4 +1,4 @@
-"""Ends: groups destroyed, shut down and aborted in any order, worlds joined after each other."""
+"""Ends: groups destroyed, shut down and aborted in any order, worlds joined in sequence."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ def total(group: Any = None) -> float:
 
 
 def threads() -> list[str]:
-    """Name the threads of this package that run here."""
+    """Return the names of this package's threads running here."""
     return [one.name for one in threading.enumerate() if one.name.startswith("allhands ")]
 
 
@@ -70,7 +70,7 @@ def test_an_aborted_part_releases_its_ranks_and_leaves_the_world_alone(rank: int
 
 @on_ranks(2)
 def test_an_aborted_world_may_be_recovered(rank: int) -> None:
-    """A thread that watches may release the one that hangs: nobody need have been lost."""
+    """A watching thread may release the hanging thread: no rank need have been lost."""
     stuck = torch.ones(1)
     if rank == 0:
         dist.group.WORLD.abort()

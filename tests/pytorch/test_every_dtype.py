@@ -25,7 +25,7 @@ OPS = {
 
 
 def tensor(array: Array, name: str) -> Any:
-    """Return a tensor of the same bits, in memory of its own."""
+    """Return a copy of a tensor's bits in separate memory."""
     raw = torch.from_numpy(np.ascontiguousarray(array).view(np.uint8).copy())
     return raw.view(getattr(torch, name))
 

@@ -1,4 +1,4 @@
-"""How programs end that do not destroy their groups: the interpreter's exit is as clean as any."""
+"""Ends of programs without a destroyed group: the interpreter's exit stays clean."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ Said = dict[str, list[tuple[int, str]]]
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """Exit status and errors of both ranks, by the way in which they end."""
+    """Exit status and errors of both ranks, by kind of end."""
     folder = tmp_path_factory.mktemp("exits")
     ended = subprocess.run(
         [sys.executable, str(PROGRAM), str(folder), *CLEAN, *OTHERS],

@@ -20,7 +20,7 @@ Call = Callable[[], Any]
 
 
 def plain() -> dict[str, Call]:
-    """Return calls of the whole world, by name, that nothing but Python is in the way of."""
+    """Return calls of the whole world by name, with only Python in the way."""
     x, both = torch.ones(4), torch.ones(8)
     each = [torch.ones(4), torch.ones(4)]
     rank = dist.get_rank()
@@ -52,7 +52,7 @@ def plain() -> dict[str, Call]:
 
 
 def through_futures() -> dict[str, Call]:
-    """Return calls that C++ tells the end of, which has one class for all errors."""
+    """Return calls whose end C++ reports, with a single class for all errors."""
     x = torch.ones(4)
     return {
         "future": lambda: dist.all_reduce(x, async_op=True).get_future().wait(),

@@ -24,7 +24,7 @@ PLACES = [(0, 1), (1, 2), (6, 7), (999, 1000)]
 
 @pytest.fixture(params=PLACES, ids=lambda place: f"{place[0]}of{place[1]}")
 def place(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
-    """Give a rank and its world's size, in a fake world."""
+    """Yield a rank and a world size, in a fake world."""
     rank, size = request.param
     dist.init_process_group("allhands", init_method="fake://", rank=rank, world_size=size)
     yield rank, size
@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
 
 @pytest.fixture
 def four() -> Iterator[None]:
-    """Be rank 1 of a fake world of 4, with the store that PyTorch's own tests use."""
+    """Be rank 1 of a fake world of 4, with the store of PyTorch's own tests."""
     store = FakeStore()
     dist.init_process_group("allhands", rank=1, world_size=4, store=store)
     yield

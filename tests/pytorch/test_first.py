@@ -1,4 +1,4 @@
-"""The backend, from its name to numbers."""
+"""The backend, from the name to numbers."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Dumps that PyTorch's own tool for flight recorders reads, of programs that went well and not."""
+"""Dumps readable for PyTorch's flight-recorder tool, of sound and of failed programs."""
 
 import argparse
 import pickle
@@ -27,7 +27,7 @@ def read(folder: Path) -> Any:
 
 
 def calls(size: int) -> None:
-    """Make every call that the tool knows."""
+    """Make every call known to the tool."""
     rank = dist.get_rank()
     x, every = torch.ones(4), torch.ones(4 * size)
     each = [torch.ones(4) for _ in range(size)]

@@ -1,4 +1,4 @@
-"""Processes that ranks of torch.distributed fork: loaders' workers, and ranks of other worlds."""
+"""Forked processes of torch.distributed's ranks: loaders' workers, and ranks of new worlds."""
 
 import faulthandler
 import gc
@@ -24,7 +24,7 @@ _SIZE = 2
 
 
 def _end_if_it_hangs() -> None:
-    """Have this process say where it is, and end, where it takes too long."""
+    """Print the stacks and end this process after too long a time."""
     faulthandler.register(signal.SIGALRM, chain=True)
     signal.alarm(_HANG_SECONDS)
 
@@ -42,7 +42,7 @@ class Collecting(Dataset[torch.Tensor]):
 
 
 class Sharded(IterableDataset[int]):
-    """Gives this rank's part, as the group says of which its process was a rank."""
+    """Gives the shard of this rank in the group of the parent process."""
 
     def __iter__(self) -> Iterator[int]:
         gc.collect()
@@ -111,7 +111,7 @@ def _rank_of_another_world(rank: int, store: str, backend: str, told: str) -> No
 
 
 def _start_ranks(method: str = "fork") -> list[str]:
-    """Start processes that are ranks of a world, as a launcher in a program does."""
+    """Start processes as ranks of a world, in the manner of a launcher within a program."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.start_processes(
             _rank_of_another_world,
@@ -138,7 +138,7 @@ def test_ranks_are_forked_by_a_process_that_holds_a_store(rank: int) -> None:
 
 
 def _in_child(body: Any) -> str:
-    """Run a function in a forked child; return its result as text."""
+    """Run a function in a forked child; return the result as text."""
     with tempfile.NamedTemporaryFile() as told:
         if not (pid := os.fork()):
             status = 1

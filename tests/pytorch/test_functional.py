@@ -1,4 +1,4 @@
-"""Functional collectives of PyTorch, eager: groups in all their forms, results, shapes."""
+"""Functional collectives of PyTorch, eager: groups in every form, results, shapes."""
 
 from datetime import timedelta
 from typing import Any
@@ -25,7 +25,7 @@ def square() -> Any:
 
 
 def halves(tag: str | None = None) -> Any:
-    """Make a group of each two ranks that are neighbours, and return this rank's."""
+    """Make a group of each two neighbour ranks, and return this rank's."""
     rank = dist.get_rank()
     made = [c10d._new_group_with_tag([at, at + 1], pg_tag=tag) for at in (0, 2)]
     return made[rank // 2]

@@ -14,7 +14,7 @@ from support.torch.ranks import BACKEND, on_ranks, run_ranks
 
 
 def total(group: Any = None) -> float:
-    """Return the sum of the default group's ranks that are in the group."""
+    """Return the sum of the default group's ranks within the group."""
     x = torch.full((3,), float(dist.get_rank()))
     dist.all_reduce(x, group=group)
     return float(x[0])
@@ -24,7 +24,7 @@ def total(group: Any = None) -> float:
 
 
 def _calls(group: Any) -> dict[str, Callable[[], Any]]:
-    """Return calls by their names in PyTorch's warnings."""
+    """Return calls by name in PyTorch's warnings."""
     x = torch.ones(2)
     return {
         "all_reduce": lambda: dist.all_reduce(x, group=group),

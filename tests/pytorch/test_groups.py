@@ -1,4 +1,4 @@
-"""Groups beside the default one: used at the same time, from other threads, in turn, and ended."""
+"""Groups beside the default group: concurrent, from several threads, in turn, and ended."""
 
 import threading
 from datetime import timedelta
@@ -135,7 +135,7 @@ def test_p103_aborting_a_group_releases_who_waits_in_it(rank: int) -> None:
 
 
 def test_p103_groups_end_their_backends() -> None:
-    """PyTorch calls `shutdown` of every group that it destroys, the default one last."""
+    """PyTorch calls `shutdown` of every destroyed group, the default group last."""
 
     def body(rank: int) -> list[str]:
         ended: list[str] = []
@@ -156,7 +156,7 @@ def test_p103_groups_end_their_backends() -> None:
 
 @on_ranks(2)
 def test_p105_a_group_is_made_as_its_options_say(rank: int) -> None:
-    """PyTorch's own `new_group` makes it: tags and descriptions are known to PyTorch."""
+    """PyTorch's own `new_group` makes the group: PyTorch knows tag and description."""
     pg = dist.new_group([1, 0], group_desc="backwards")
     assert pg.group_desc == "backwards"
     assert pg.group_name == dist.distributed_c10d._get_process_group_name(pg)

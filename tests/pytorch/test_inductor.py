@@ -1,4 +1,4 @@
-"""Functional collectives that inductor has compiled, on four processes over both backends."""
+"""Functional collectives after inductor's compilation, on four processes over both backends."""
 
 import contextlib
 import functools

@@ -38,7 +38,7 @@ MOVED = [
 
 
 def of(dtype: Any, *values: int) -> Any:
-    """Return a tensor of small numbers, or of their bytes where PyTorch knows no numbers."""
+    """Return a tensor of small numbers, or of bytes for formats without numbers in PyTorch."""
     if dtype is torch.float4_e2m1fn_x2:
         return torch.tensor(values, dtype=torch.uint8).view(dtype)
     return torch.tensor(values).to(dtype)
@@ -79,7 +79,7 @@ def test_tensors_of_every_dtype_are_added_up(rank: int) -> None:
 
 @on_ranks(SIZE)
 def test_an_average_of_complex_halves_is_right(rank: int) -> None:
-    """PyTorch has its functions see them as real numbers."""
+    """PyTorch's functions see complex halves as real numbers."""
     x = torch.tensor([1 + 2j, complex(rank, 0)], dtype=torch.complex32)
     dist.all_reduce(x, dist.ReduceOp.AVG)
     assert x.to(torch.complex64).tolist() == [1 + 2j, 0.5]
@@ -145,7 +145,7 @@ def conjugate(x: Any) -> Any:
 
 
 def negative(x: Any) -> Any:
-    """Return a tensor whose memory holds the negated numbers."""
+    """Return a tensor over memory of negated numbers."""
     found = torch.complex(torch.zeros_like(x), -x).conj().imag
     assert found.is_neg()
     return found
@@ -218,7 +218,7 @@ def test_conjugates_are_read_as_what_they_stand_for(rank: int) -> None:
 
 @on_ranks(SIZE)
 def test_pictures_with_channels_last_keep_their_format(rank: int) -> None:
-    """Also where ranks have different formats: elements go by their indices, not by memory."""
+    """Also with different formats by rank: elements go by index, not by memory."""
     numbers = torch.arange(2.0 * 3 * 4 * 4).reshape(2, 3, 4, 4) * (rank + 1)
     x = numbers.to(memory_format=torch.channels_last) if rank else numbers.clone()
     dist.all_reduce(x)
@@ -267,7 +267,7 @@ def test_what_is_written_may_be_a_part_of_what_is_read(rank: int) -> None:
 
 @on_ranks(SIZE)
 def test_a_buffer_may_be_dropped_while_its_call_runs(rank: int) -> None:
-    """The call holds the buffer and its staged copy."""
+    """The call holds the buffer and the staged copy."""
     whole = torch.zeros(1000, 2)
     works = []
     for _ in range(50):
@@ -284,7 +284,7 @@ def test_a_buffer_may_be_dropped_while_its_call_runs(rank: int) -> None:
 
 
 class _Never:
-    """Callbacks whose turn does not come."""
+    """Callbacks without a turn."""
 
     is_inherited = False
 

@@ -1,4 +1,4 @@
-"""Tensors whose memory is lent stay tensors: they may be resized, kept and changed as before."""
+"""Tensors with lent memory stay tensors: resizable, kept and changed as before."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""`dist.monitored_barrier` over groups of ours, and as it was over others."""
+"""`dist.monitored_barrier` over groups of allhands, and unchanged over foreign groups."""
 
 import re
 from datetime import timedelta

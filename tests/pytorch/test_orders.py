@@ -1,4 +1,4 @@
-"""Rows in groups where a tensor's rank is not its place: over memory, over links and on threads.
+"""Rows in groups with ranks unlike places: over memory, over links and on threads.
 
 PyTorch sorts the ranks that `new_group` is given; this package's own splits keep their order.
 """
@@ -28,7 +28,7 @@ LINKS = SharedWorld(SIZE, environment={"ALLHANDS_BACKEND": "socket"})
 
 
 def on_every_way(test: Callable[[int], None]) -> Callable[[str], None]:
-    """Decorate a test of a rank: it runs over shared memory, over links, and on threads."""
+    """Decorate a test of a rank to run over shared memory, over links, and on threads."""
     ways = {
         "shm": MEMORY(test),
         "links": LINKS(test),
@@ -51,7 +51,7 @@ def _on_threads(test: Callable[[int], None]) -> None:
 
 
 def groups(rank: int) -> Iterator[tuple[Any, list[int]]]:
-    """Make the groups; yield those that the rank is in, with the ranks by place."""
+    """Make the groups; yield this rank's groups, with the ranks by place."""
     for given in PARTS:
         group, ranks = dist.new_group(given), sorted(given)
         if rank in ranks:
@@ -68,7 +68,7 @@ def of(rank: int, length: int) -> Any:
 
 
 def names(kind: str, ranks: list[int], root: int) -> list[dict[str, int]]:
-    """Return how programs name a root: as the world does, and by its place."""
+    """Return the names of a root in programs: by world rank, and by place."""
     return [{kind: root}, {f"group_{kind}": ranks.index(root)}]
 
 

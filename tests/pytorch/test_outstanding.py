@@ -18,7 +18,7 @@ Begin = Callable[[int], tuple[Any, Callable[[], None]]]
 
 
 def ended(begin: Begin) -> None:
-    """Begin all calls; check each call's condition after its work or future has ended."""
+    """Begin all calls; check each call's condition after the end of its work or future."""
     begun = [begin(at) for at in range(CALLS)]
     for work, check in begun:
         work.wait()
@@ -105,7 +105,7 @@ def test_p035_allgather_a_thousand_times(rank: int) -> None:
 
 @on_ranks(SIZE)
 def test_p046_a_barrier_ends_after_the_calls_before_it(rank: int) -> None:
-    """Of calls with copied tensors, too, whose results must be where they belong."""
+    """Also for calls with copied tensors, with results in their place by then."""
     works, xs = [], []
     for at in range(100):
         whole = torch.full((1000, 2), at + rank)

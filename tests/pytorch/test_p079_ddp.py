@@ -1,4 +1,4 @@
-"""DistributedDataParallel: as in one process; parameters that are unused, sparse or left out."""
+"""DistributedDataParallel: as in one process; unused, sparse and left-out parameters."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Communication hooks of DDP: PyTorch's own and the user's, alone and with Gloo's beside them."""
+"""Communication hooks of DDP: PyTorch's own and the user's, alone and beside Gloo's."""
 
 import re
 import threading
@@ -98,7 +98,7 @@ def test_p117_bfloat16_and_quantisation_average_as_well_as_they_can(rank: int) -
 
 
 def test_p117_hooks_that_call_on_do_so_in_one_order_on_all_ranks():
-    """With many buckets, whose callbacks would otherwise call in different orders by rank."""
+    """With many buckets, whose callbacks would otherwise call in a different order on each rank."""
 
     def body(rank: int) -> list[float]:
         model = parallel(bucket_cap_mb=SMALL)
@@ -133,7 +133,7 @@ def test_p085_a_hook_may_call_on_in_callbacks_and_wait_there(rank: int) -> None:
 
 @on_ranks(2)
 def test_p085_what_follows_runs_for_one_bucket_at_a_time_and_in_their_order(rank: int) -> None:
-    """Hooks share state between buckets without a lock, as ZeRO's with its steps."""
+    """Hooks share state between buckets without a lock, as ZeRO's hooks with their steps."""
     model = parallel(bucket_cap_mb=SMALL / 10)
     works: list[Any] = []
     order: list[int] = []

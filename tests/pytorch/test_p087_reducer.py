@@ -21,7 +21,7 @@ SIZE = 2
 
 
 class Mixed(nn.Module):
-    """Its first layer is of another precision than the others, the last may be left out."""
+    """A network with mixed precision: a first layer of float64, and an optional last layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def test_p099_gradients_are_put_in_buckets_by_size_and_dtype():
 
 
 class Recomputing(nn.Module):
-    """Recomputes a layer in the backward pass, and may use it twice or share its weight."""
+    """Recomputes a layer in the backward pass; may use the layer twice or share its weight."""
 
     def __init__(self, times: int = 1, shares: bool = False) -> None:
         super().__init__()

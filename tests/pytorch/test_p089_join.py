@@ -1,4 +1,4 @@
-"""PyTorch's Join over us: ranks with fewer inputs than others, alone and under DDP and ZeRO."""
+"""PyTorch's Join over allhands: ranks with uneven inputs, alone and under DDP and ZeRO."""
 
 import gc
 from typing import Any
@@ -75,7 +75,7 @@ class Summing(Joinable):
 
 
 def summed(rank: int, joinables: list[Summing], count: int, inputs: int, **options: Any) -> int:
-    """Return the sum of all calls of a rank with that many inputs."""
+    """Return the sum of all calls of a rank with `inputs` inputs."""
     total = 0
     with Join(joinables, count=count, **options):
         for _ in range(inputs):
@@ -85,7 +85,7 @@ def summed(rank: int, joinables: list[Summing], count: int, inputs: int, **optio
 
 
 def expected(rank: int) -> int:
-    """Return the sum of ones, with one call an input: fewer ranks have inputs each time."""
+    """Return the sum of ones, a call for each input: fewer ranks have inputs each time."""
     return sum(SIZE - max(step - INPUTS + 1, 0) for step in range(INPUTS + rank))
 
 
@@ -196,7 +196,7 @@ def test_p089_uneven_inputs_give_the_losses_that_they_give_over_gloo(size: int) 
 
 @on_ranks(2)
 def test_p089_who_stays_divides_by_those_there(rank: int) -> None:
-    """They are counted by a call that C++ alone holds until the backward pass."""
+    """A call counts the ranks present; C++ alone holds the call until the backward pass."""
     model = parallel()
     with model.join(divide_by_initial_world_size=False):
         for x, wanted in rows(rank, 1 + 2 * rank):

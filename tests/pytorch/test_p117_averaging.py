@@ -1,4 +1,4 @@
-"""Periodic model averaging, and other companions of data-parallel training."""
+"""Periodic model averaging, and further companions of data-parallel training."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_p117_models_that_are_averaged_now_and_then_are_those_of_gloo():
 
 @on_ranks(2)
 def test_rows_are_loaded_by_processes_that_a_rank_has_forked(rank: int) -> None:
-    """The threads and connections of a rank do not hinder them, nor they it."""
+    """Loaders and the threads and connections of a rank do not hinder each other."""
     x = torch.arange(48.0).reshape(16, 3)
     dataset = TensorDataset(x, x.sum(1, keepdim=True))
     sampler: Any = DistributedSampler(dataset, shuffle=True, seed=3)

@@ -1,4 +1,4 @@
-"""Pipelines of torch.distributed.pipelining over us, and the messages that they are made of."""
+"""Pipelines of torch.distributed.pipelining over allhands, and messages below the pipelines."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Recovery after a loss: a new default group, the other groups, and the ranks required."""
+"""Recovery after a loss: a new default group, the rest of the groups, the ranks required."""
 
 import importlib
 import os
@@ -28,21 +28,21 @@ def die() -> None:
 
 
 def total(group: Any = None) -> float:
-    """Return the sum of the default group's ranks that are in the group."""
+    """Return the sum of the default group's ranks within the group."""
     x = torch.full((3,), float(dist.get_rank()))
     dist.all_reduce(x, group=group)
     return float(x[0])
 
 
 def lose() -> ah.PeerFailed:
-    """Return the error of a call that needs a lost rank."""
+    """Return the error of a call with a lost rank."""
     with pytest.raises(ah.PeerFailed) as it:
         dist.barrier()
     return it.value
 
 
 def part_total(ranks: list[int]) -> float | None:
-    """Return the sum of some ranks, by a new group of them; None: not in it."""
+    """Return the sum of some ranks, by a new group; None: not a member."""
     group = dist.new_group(ranks)
     return None if group is dist.GroupMember.NON_GROUP_MEMBER else total(group)
 
@@ -178,7 +178,7 @@ def test_what_is_compiled_is_compiled_again_for_the_ranks_that_are_left() -> Non
 
 
 def test_a_loss_met_by_a_backward_pass_is_told_by_failure() -> None:
-    """C++ keeps an error's text, not its class: `failure()` has both."""
+    """C++ keeps an error's text, not the class: `failure()` has both."""
 
     def body(rank: int) -> None:
         model = torch.nn.Linear(2, 1)

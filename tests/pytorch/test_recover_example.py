@@ -1,4 +1,4 @@
-"""The example that trains on through losses, as its head says it is used."""
+"""The example of training through losses, used as described in its head."""
 
 import os
 import re
@@ -23,7 +23,7 @@ def launched(count: int, *options: str) -> "subprocess.Popen[str]":
 
 
 def check(said: str, left: int) -> None:
-    """Check that the loss has fallen, and to where it falls without any loss of ranks."""
+    """Check that the loss has fallen, as far as without lost ranks."""
     losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", said)]
     assert losses[-1] < 0.5 * losses[0], said
     [(ranks, difference)] = re.findall(r"(\d+) ranks are left; .* differ .* by (\S+) at most", said)

@@ -99,7 +99,7 @@ def test_p013_reduce_refuses_what_does_not_fit() -> None:
 
 
 def _calls(operation: str) -> Callable[[Any, Any, Any, int], Any]:
-    """Return a gather or scatter call, with its single tensor, its list and its root."""
+    """Return a gather or scatter call, with the single tensor, the list and the root."""
 
     def gather(pg: Any, alone: Any, each: Any, root: int) -> Any:
         return pg.gather(each, alone, options(dist.GatherOptions, rootRank=root))

@@ -317,7 +317,7 @@ def test_one_world_after_another_meets_through_a_file_that_stays(tmp_path: Path)
 
 
 def _two_hosts(folder: Path, host: str, **environment: str) -> list[Any]:
-    """Meet by `env://` as ranks that cannot read each other's files do; rank 0 is at `host`."""
+    """Meet by `env://` as ranks with unshared files do; rank 0 is at `host`."""
     port = free_port()
 
     def body(rank: int) -> tuple[float, str]:

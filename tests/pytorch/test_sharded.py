@@ -47,7 +47,7 @@ def model() -> Any:
 
 
 def train(net: Any, data: int, optimizer: Any = None, steps: int = 4, clip: bool = False) -> Curve:
-    """Return the losses of training on data of that number."""
+    """Return the losses of training on data of a given seed."""
     optimizer = optimizer or adam(net)
     source = torch.Generator().manual_seed(data)
     losses = []

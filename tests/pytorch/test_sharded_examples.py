@@ -1,4 +1,4 @@
-"""The examples of sharded programs: their output is true, and equal over Gloo."""
+"""The examples of sharded programs: true output, equal over Gloo."""
 
 import runpy
 import tempfile

@@ -16,7 +16,7 @@ DIMS = [(1, 0), (2, 0), (1, 1), (2, 3)]
 
 
 def rows(rank: int, size: int, sparse_dims: int, dense_dims: int) -> Any:
-    """Return ones in as many places as the rank's number and one."""
+    """Return a sparse tensor with `rank + 1` stored ones."""
     indices = torch.zeros(sparse_dims, rank + 1, dtype=torch.int64)
     indices[-1] = torch.arange(rank + 1)
     values = torch.ones([rank + 1] + [2] * dense_dims)
@@ -82,7 +82,7 @@ def test_p046_a_barrier_ends_after_the_results_of_calls_that_nobody_waits_for(ra
     settle = Work._copy_back
 
     def late(work: Work) -> None:
-        """Do so on the thread of the caller alone, as if others had no turn yet."""
+        """Copy back on the caller's thread alone, as if no second thread had a turn yet."""
         if threading.current_thread() is threading.main_thread():
             settle(work)
 

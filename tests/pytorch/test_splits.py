@@ -1,4 +1,4 @@
-"""Groups cut into parts, and groups that some ranks are left out of."""
+"""Groups cut into parts, and groups without some of the ranks."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from support.torch.ranks import on_ranks, run_ranks
 
 
 def total(group: Any = None) -> float:
-    """Return the sum of the default group's ranks that are in the group."""
+    """Return the sum of the default group's ranks within the group."""
     x = torch.full((3,), float(dist.get_rank()))
     dist.all_reduce(x, group=group)
     return float(x[0])

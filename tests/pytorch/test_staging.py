@@ -1,4 +1,4 @@
-"""Tensors of devices whose memory is out of reach: staged through host memory, and written back.
+"""Tensors of devices with memory out of reach: staged in host memory, and written back.
 
 Tests run on a device that is made up, and on CUDA where there is one; where there is more than one
 each rank takes its own.

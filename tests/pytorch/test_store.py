@@ -19,12 +19,12 @@ _SHORT = timedelta(milliseconds=50)
 
 
 def _in_a_process(body: Callable[[], Any]) -> Any:
-    """Call it where a coordinator may be hosted: the test runner goes on to fork."""
+    """Call `body` in a process fit to host a coordinator: the test runner goes on to fork."""
     return run_ranks(1, lambda _: body(), init=False)[0]
 
 
 def _outcome(call: Callable[[], Any]) -> Any:
-    """Return a call's result, or the class of its error."""
+    """Return a call's result, or the class of the error."""
     try:
         return call()
     except Exception as error:

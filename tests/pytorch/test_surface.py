@@ -4,5 +4,5 @@ from surface.describe import TEXTS, path
 
 
 def test_the_surface_of_the_torch_face_is_as_it_was() -> None:
-    """`make surface` writes it anew, for a change that is meant."""
+    """`make surface` writes the file anew, for an intended change."""
     assert [*TEXTS["torch"]()] == path("torch").read_text().splitlines()

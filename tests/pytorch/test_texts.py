@@ -1,4 +1,4 @@
-"""Error texts: the words that PyTorch programs search for, and the verdicts."""
+"""Error texts: the words for which PyTorch programs search, and the verdicts."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""`torchrun --rdzv-backend=allhands`: agents that meet at a coordinator."""
+"""`torchrun --rdzv-backend=allhands`: rendezvous of agents at a coordinator."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ _QUICK = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6,joi
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """torchrun's environment: this tree, with its entry point even if not installed."""
+    """torchrun's environment: this tree, with the entry point even if not installed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ALLHANDS_")}
     paths = [*sys.path]
     if "allhands" not in entry_points(group="torchrun.handlers").names:
@@ -52,7 +52,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 class _Agent:
-    """A torchrun process and its output."""
+    """A torchrun process with the output so far."""
 
     def __init__(self, environment: dict[str, str], *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -70,7 +70,7 @@ class _Agent:
         self._reader.start()
 
     def until(self, what: str) -> str:
-        """Wait for a line that a pattern is found in; return it."""
+        """Wait for a line with a match of a pattern; return the match."""
         seen = 0
 
         def found() -> str | None:
@@ -87,14 +87,14 @@ class _Agent:
         return line
 
     def ended(self) -> str:
-        """Wait for its end; return all that it has said."""
+        """Wait for the end; return the whole output."""
         status = self.process.wait(_PATIENCE)
         self._reader.join(_PATIENCE)
         assert status == 0, "".join(self.said)
         return "".join(self.said)
 
     def kill(self) -> None:
-        """Kill it and its workers, which are told by `worker PID`; as a host that is gone."""
+        """Kill torchrun and the workers named by `worker PID`, in place of a host's loss."""
         for pid in (self.process.pid, *self.workers):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -182,7 +182,7 @@ def test_a_world_grows_with_a_node_and_goes_on_when_that_is_lost(
 
 
 def _until_exists(path: Path) -> None:
-    """Wait for a file: there is no portable event for that."""
+    """Poll for a file: there is no portable event."""
     look = threading.Event()
     for _ in range(int(_PATIENCE / 0.05)):
         if path.exists():
@@ -201,7 +201,7 @@ def _parameters(endpoint: str, max_nodes: int = 1, **more: Any) -> Any:
 
 
 def _in_a_process(body: Callable[[], Any], **environment: str) -> Any:
-    """Call it where a coordinator may be hosted: the test runner goes on to fork."""
+    """Call `body` in a process fit to host a coordinator: the test runner goes on to fork."""
     return run_ranks(1, lambda _: body(), init=False, environment=environment)[0]
 
 

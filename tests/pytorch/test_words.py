@@ -1,4 +1,4 @@
-"""Programs of four processes that fail over both backends: the words that programs look for.
+"""Failing programs of four processes over both backends: the words that programs look for.
 
 What they look for is what PyTorch's own tests of Gloo look for, and what Gloo says.
 """

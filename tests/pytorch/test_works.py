@@ -1,4 +1,4 @@
-"""Works and futures as PyTorch's C++ and threads wait for them: ends and errors."""
+"""Works and futures under the waits of PyTorch's C++ and of threads: ends and errors."""
 
 import os
 import threading
@@ -43,7 +43,7 @@ def test_p114_waiting_for_too_short_a_time_leaves_a_call_as_it_is(rank: int) -> 
 
 @on_ranks(2)
 def test_p114_a_failure_is_seen_by_all_who_wait(rank: int) -> None:
-    """Of its class in Python; where C++ is in between, with its text."""
+    """By class in Python, by text behind C++."""
     work = dist.all_reduce(torch.ones(4 + rank), async_op=True)
     future = work.get_future()
     seen: list[str] = []
@@ -95,7 +95,7 @@ def test_p114_functions_called_at_the_end_may_wait_for_one_another(rank: int) ->
 
 @on_ranks(2)
 def test_p114_threads_hooks_and_the_main_thread_use_a_world_at_once(rank: int) -> None:
-    """Each thread in a group of its own, as one has one order; hooks and main thread share one."""
+    """Each thread has its own group, as a group has one order; hooks share the main thread's."""
     groups = [dist.new_group([0, 1]) for _ in range(3)]
     failed: list[BaseException] = []
 

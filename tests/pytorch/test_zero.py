@@ -75,7 +75,7 @@ def test_states_are_brought_together_and_shared_out_again(rank: int) -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("way", ["hook_with_zero_step", "hook_with_zero_step_interleaved"])
 def test_the_optimizer_steps_while_gradients_are_still_averaged(way: str) -> None:
-    """PyTorch refuses it over Gloo, where it may hang."""
+    """PyTorch refuses these hooks over Gloo, where a hang is possible."""
 
     def body(rank: int) -> tuple[list[float], list[float]]:
         model = parallel(bucket_cap_mb=SMALL)

@@ -1,4 +1,4 @@
-"""Calls of a process group with their results, for arrays and tensors: one body for both faces.
+"""Calls of a process group with results, for arrays and tensors: one body for both faces.
 
 Results are written down with Python's own arithmetic, so that no library is judged by itself.
 """
@@ -19,7 +19,7 @@ class Face(Protocol):
         """Return the process group of all ranks."""
 
     def make_options(self, kind: str, **said: object) -> Any:
-        """Return options of that class, built as programs build them."""
+        """Return options of that class, built as in programs."""
 
     def make_array(self, values: Sequence[object], *, is_int32: bool = False) -> Any: ...
 
@@ -31,7 +31,7 @@ class Face(Protocol):
         """Return the result of a call."""
 
     def compare(self, found: Any, wanted: Any) -> None:
-        """Compare arrays, and lists of them, with their shapes and dtypes."""
+        """Compare arrays, and lists of arrays, by values, shapes and dtypes."""
 
 
 Make = Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""Receiver of messages: an inbox, its receives and its replies, for tests."""
+"""Receiver of messages: an inbox with receives and replies, for tests."""
 
 from allhands.transport.frame import FrameKind, Header, MessageKey
 from allhands.transport.inbox import Inbox, MessageMismatch, PostedReceive, ReceiveSink
@@ -10,7 +10,7 @@ PEER, OTHER = 3, 4
 
 
 class Receive:
-    """A receive and its outcome."""
+    """A receive with an outcome."""
 
     def __init__(
         self, total: int, signature: int = SIGNATURE, *, grain: int = 1, has_room: bool = False
@@ -38,7 +38,7 @@ class Receive:
 
 
 class Receiver:
-    """An inbox and its replies."""
+    """An inbox with replies."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, Header]] = []

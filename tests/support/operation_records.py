@@ -1,4 +1,4 @@
-"""Records of operations, as the flight recorder keeps them, for tests."""
+"""Records of operations, in the form of the flight recorder, for tests."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A check that a test leaves the process as it found it, so that no order of tests matters."""
+"""A check for an unchanged process after a test, so that no order of tests matters."""
 
 import operator
 import os
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def check_process_state() -> Iterator[None]:
-    """Check that working directory, environment, paths of modules and modules are as before.
+    """Check for an unchanged working directory, environment, module path and modules.
 
     Modules may be added, as imports do; none may be replaced or taken away.
     """

@@ -69,7 +69,7 @@ def _public(module: Any) -> list[str]:
 
 
 def _is_from(value: Any, module: str) -> bool:
-    """Say whether something is defined in a module, or in one inside it; modules are not."""
+    """Return whether a definition is within a module or a submodule; False for modules."""
     return f"{getattr(value, '__module__', '')}.".startswith(f"{module}.")
 
 
@@ -91,7 +91,7 @@ def _described(name: str, value: Any, indent: str) -> Iterator[str]:
 
 
 def _members(cls: Any, indent: str) -> Iterator[str]:
-    """Describe the public members of a class, including those of its bases in the package."""
+    """Describe the public members of a class, with inherited members from the package."""
     if issubclass(cls, enum.Enum):
         yield from (f"{indent}{one.name} = {_default(one.value)}" for one in cls)
         return

@@ -24,7 +24,7 @@ FRAMED = (
 
 
 def lines() -> Iterator[str]:
-    """Describe every method, then every message that one of them brings."""
+    """Describe every method, then every message of a method."""
     met: dict[str, Descriptor] = {}
 
     def number(message: Descriptor) -> str:

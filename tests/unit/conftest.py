@@ -18,14 +18,14 @@ EAGER_BUDGET = 192
 
 @pytest.fixture(autouse=True)
 def same_process_state() -> Iterator[None]:
-    """Fail a test that leaves the process changed for those after it."""
+    """Fail a test after which the process differs from before."""
     with check_process_state():
         yield
 
 
 @pytest.fixture
 def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shrink all size limits, so that tens of elements are a large array.
+    """Shrink all size limits: tens of elements are a large array.
 
     They then take the paths of large ones: slices side by side, ring algorithms, messages that
     wait until they are asked for, and several frames for each.

@@ -1,4 +1,4 @@
-"""Names between backticks in docstrings are names of the code, so that renames reach the prose."""
+"""Names between backticks in docstrings are names of the code: renames reach the prose."""
 
 import ast
 import builtins
@@ -53,7 +53,7 @@ def find_identifiers(tree: ast.AST) -> set[str]:
 
 
 def list_docstrings(node: ast.AST) -> list[str]:
-    """Return the docstring of a definition, and its attributes' docstrings."""
+    """Return the docstring of a definition, and the docstrings of its attributes."""
     return [
         part.value.value
         for part in getattr(node, "body", [])
@@ -65,7 +65,7 @@ def list_docstrings(node: ast.AST) -> list[str]:
 
 @dataclass
 class Vocabulary:
-    """Names that any docstring of the package may quote."""
+    """Names permitted in any docstring of the package."""
 
     names: set[str] = field(default_factory=set)
 

@@ -10,7 +10,7 @@ PLACES = (ROOT, ROOT / "client/allhands")
 
 
 def list_named_paths(text: str) -> list[str]:
-    """Return the texts between backticks that look like paths with a folder."""
+    """Return the texts between backticks in the form of paths with a folder."""
     return re.findall(r"`((?:S:)?[\w.]+(?:/[\w.]+)*(?:/|\.(?:py|c|h|proto|md)))`", text)
 
 

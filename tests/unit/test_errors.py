@@ -1,4 +1,4 @@
-"""Errors keep their attributes when pickled for another process."""
+"""Pickled errors keep their attributes in a second process."""
 
 import pickle
 

@@ -72,7 +72,7 @@ def test_the_calls_of_both_faces_have_been_found() -> None:
 
 
 def test_generated_calls_are_as_the_methods_of_groups_describe_them() -> None:
-    """`make faces` generates them anew."""
+    """`make faces` generates the files anew."""
     subprocess.run([sys.executable, ROOT / "client/generate_faces.py", "--check"], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Futures, and the threads that run their callbacks."""
+"""Futures, and the threads of callbacks."""
 
 import asyncio
 import concurrent.futures
@@ -212,7 +212,7 @@ def test_a_future_is_one_of_the_standard_library() -> None:
 def test_a_function_given_right_after_another_has_a_thread_though_that_one_waits_for_it(
     callbacks: Callbacks,
 ) -> None:
-    """The one thread that has nothing to do is woken once, and takes one of the two."""
+    """The single idle thread is woken once, and takes one of the two functions."""
     for _ in range(20):
         ready, done = threading.Event(), threading.Event()
         callbacks.run(ready.set)

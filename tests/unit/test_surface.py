@@ -10,7 +10,7 @@ from surface.describe import TEXTS, path
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "torch"])
 def test_the_surface_is_as_it_was(name: str) -> None:
-    """`make surface` writes it anew, for a change that is meant."""
+    """`make surface` writes the files anew, for an intended change."""
     assert [*TEXTS[name]()] == path(name).read_text().splitlines()
 
 

@@ -33,7 +33,7 @@ _REQUESTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class KvCall:
-    """A verb with its conversions."""
+    """A verb with conversions."""
 
     verb: AnyVerb
     parse: Parse

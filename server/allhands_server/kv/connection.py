@@ -37,7 +37,7 @@ _UNDECODABLE = Refusal(Status.INVALID_ARGUMENT, "what came is no call: it cannot
 
 
 class Owner(Protocol):
-    """The listener that accepted a connection."""
+    """The listener of an accepted connection."""
 
     coordinator: Coordinator
     secret: bytes
@@ -45,7 +45,7 @@ class Owner(Protocol):
     """Seconds for the handshake."""
 
     def on_proven(self, connection: "KvConnection") -> None:
-        """Note a connection that has authenticated."""
+        """Note an authenticated connection."""
 
     def on_closed(self, connection: "KvConnection") -> None:
         """Forget a closed connection."""
@@ -150,13 +150,13 @@ class KvConnection(asyncio.Protocol):
         self._refuse(f"no hello within {self._listener.hello_timeout:g} s")
 
     def _refuse(self, why: str) -> None:
-        """Close the connection because of its data."""
+        """Close the connection because of invalid data."""
         self._listener.warn(self.name, why)
         self._todo.clear()
         self.close()
 
     def evict(self, why: str) -> None:
-        """Drop the connection at once, in favour of a newer one."""
+        """Drop the connection at once, in favour of a newer connection."""
         self._listener.warn(self.name, why)
         self._listener.on_closed(self)
         self.abort()
@@ -273,7 +273,7 @@ class KvConnection(asyncio.Protocol):
     # ------------------------------------------------------------ writing
 
     def _flush(self) -> None:
-        """Write pending replies, as far as the peer reads them."""
+        """Write pending replies, as far as the peer reads."""
         if self._is_closing:
             return
         while self._ready and not self._is_choked:

@@ -31,7 +31,7 @@ _OPTIONS = (
 
 
 class KvListener:
-    """Listener of the key-value port, with its connections; on the coordinator's loop.
+    """Listener of the key-value port, with all connections; on the coordinator's loop.
 
     Accepts connections without asyncio's server, which differs between loops on reset connections
     and exhausted descriptors, and does not bound unauthenticated connections.
@@ -88,7 +88,7 @@ class KvListener:
             connection.abort()
 
     def on_proven(self, connection: KvConnection) -> None:
-        """Note a connection that has authenticated."""
+        """Note an authenticated connection."""
         self._unproven.discard(connection)
         self._accept_again()
 
@@ -161,7 +161,7 @@ class KvListener:
             self._resume()
 
     async def _open(self, connection: KvConnection, accepted: socket.socket) -> None:
-        """Make a transport of an accepted connection; failures close its descriptor."""
+        """Make a transport of an accepted connection; failures close the descriptor."""
         try:
             for level, option, value in _OPTIONS:
                 accepted.setsockopt(level, option, value)

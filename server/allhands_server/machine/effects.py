@@ -85,7 +85,7 @@ class LeaveAccepted:
 
 @fast_dataclass
 class InspectPeer:
-    """Ask a member to inspect the process of another member on its host."""
+    """Ask a member to inspect the process of a neighbour on the same host."""
 
     member_id: str
     pid: int
@@ -95,7 +95,7 @@ class InspectPeer:
 
 @fast_dataclass
 class BrokenLinks:
-    """Links between living members that are broken for good."""
+    """Links between living members, broken for good."""
 
     verdict: Verdict
     pairs: tuple[tuple[int, int], ...]
@@ -103,7 +103,7 @@ class BrokenLinks:
 
 @fast_dataclass
 class SilentLinks:
-    """Links between living members that are silent, or carry data again."""
+    """Links between living members, silent or with data again."""
 
     verdict: Verdict
     pairs: tuple[tuple[int, int], ...]
@@ -175,7 +175,7 @@ Notification: TypeAlias = (
 
 @fast_dataclass
 class Answer:
-    """Answer to a request; `reply` has the type that the request names."""
+    """Answer to a request; `reply` has the type named by the request."""
 
     ticket: int
     reply: object
@@ -214,7 +214,7 @@ class InspectProcess:
 
 @fast_dataclass
 class CheckConnection:
-    """Check whether a member's host acknowledges its session's data."""
+    """Check whether a member's host acknowledges the session's data."""
 
     job: str
     member_id: str

@@ -9,7 +9,7 @@ from allhands_server.machine.requests import Request
 
 @fast_dataclass
 class RequestReceived:
-    """A request has arrived; its answer or refusal will carry `ticket`, which is unique.
+    """A request has arrived; the answer or refusal will carry `ticket`, a unique number.
 
     At `due` it is refused, saying what was missing; None: it may wait without end.
     """
@@ -21,7 +21,7 @@ class RequestReceived:
 
 @fast_dataclass
 class RequestCancelled:
-    """The caller has cancelled its request."""
+    """The caller has cancelled the request."""
 
     ticket: int
 
@@ -46,7 +46,7 @@ class SessionOpened:
 
 @fast_dataclass
 class SessionMessage:
-    """A message arrived on a session after its Join."""
+    """A message arrived on a session after the Join."""
 
     session: int
     message: MemberMessage

@@ -1,4 +1,4 @@
-"""A dataclass that is frozen for the type checker only."""
+"""A dataclass, frozen for the type checker only."""
 
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform

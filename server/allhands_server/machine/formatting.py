@@ -22,7 +22,7 @@ def escape(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Escape newlines as well, for a log of one record a line."""
+    """Escape newlines as well, for a log of a record per line."""
     return escape(text).replace("\n", "\\n").replace("\t", " ")
 
 

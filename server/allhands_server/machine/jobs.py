@@ -79,7 +79,7 @@ class Job:
     def join(
         self, session: int, join: Join, randomness: Randomness, now: float
     ) -> tuple[World, Member, list[Effect]]:
-        """Add a member to the current world, or to a new one if that has ended.
+        """Add a member to the current world, or to a new world after the end of the current.
 
         Raises:
             Refused: it may not join.

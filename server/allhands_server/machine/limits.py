@@ -40,7 +40,7 @@ def check_job(name: str) -> None:
 
 
 def check_name(what: str, name: str, *, empty: bool = False) -> None:
-    """Refuse a name that is empty (unless allowed), too long or unprintable."""
+    """Refuse an empty (unless allowed), too long or unprintable name."""
     if not name and not empty:
         raise Refused(Status.INVALID_ARGUMENT, f"{what} is empty")
     if len(name) > LONGEST_NAME:

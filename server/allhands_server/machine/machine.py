@@ -86,7 +86,7 @@ class _Waiters(Protocol):
     """Requests waiting in one part of a job, by ticket."""
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Refuse a waiting request past its due time, naming the missing."""
+        """Refuse a waiting request past the due time, naming the missing."""
 
     def cancel(self, ticket: int) -> None:
         """Drop a waiting request as if never made. Idempotent."""
@@ -396,7 +396,7 @@ class Machine:
         return [*effects, *self._review_verdicts(job, now)]
 
     def _review_verdicts(self, job: Job, now: float) -> list[Effect]:
-        """Return the verdicts that new evidence makes possible."""
+        """Return the verdicts made possible by new evidence."""
         return [] if job.verdicts is None else job.verdicts.review(now)
 
     def _drain(self, reason: str) -> list[Effect]:

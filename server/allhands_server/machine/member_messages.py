@@ -1,4 +1,4 @@
-"""Messages of a member on its session, beginning with the Join."""
+"""Messages of a member on a session, beginning with the Join."""
 
 from typing import TypeAlias
 
@@ -85,7 +85,7 @@ class PeerInspected:
 
 @fast_dataclass
 class IndirectAck:
-    """Answer to an `IndirectProbe`: that rank is heard over a link."""
+    """Answer to an `IndirectProbe`: the rank is heard over a link."""
 
     rank: int
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 class Status(enum.Enum):
-    """Names of gRPC status codes used by the machine; coordinator.proto has their meaning."""
+    """Names of gRPC status codes used by the machine; for meanings see coordinator.proto."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     ALREADY_EXISTS = "ALREADY_EXISTS"

@@ -17,7 +17,7 @@ class Request(Generic[R]):
 
 @fast_dataclass
 class Barrier(Request[int]):
-    """Arrive at a barrier; answered with its generation after all participants."""
+    """Arrive at a barrier; answered with the generation after all participants."""
 
     job: str
     name: str
@@ -69,7 +69,7 @@ class MonitoredBarrier(Request[Verdict | None]):
 
 @fast_dataclass
 class AbortJob(Request[int]):
-    """Release the members of a job; answered with their number."""
+    """Abort a job and release the members; answered with the number of members."""
 
     job: str
     by: str

@@ -31,7 +31,7 @@ class Timer:
 
 
 class TimerQueue:
-    """Timers in order of their due times, equal times in order of creation."""
+    """Timers in order of due times, equal times in order of creation."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer]] = []

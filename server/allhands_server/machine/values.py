@@ -1,4 +1,4 @@
-"""Values in events and effects that only the coordinator has; shared ones: allhands_proto."""
+"""Values in events and effects of the coordinator alone; for shared ones see allhands_proto."""
 
 import enum
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class CallStarts:
 
 @fast_dataclass
 class MemberReport:
-    """Serialised flight report of a member, or the reason for its absence."""
+    """Serialised flight report of a member, or the reason for the absence."""
 
     rank: int
     report: bytes
@@ -40,7 +40,7 @@ class MemberReport:
 
 
 class Presence(enum.Enum):
-    """Whether a member is in its world."""
+    """Whether a member is in the world."""
 
     JOINED = "joined"
     LOST = "lost"
@@ -110,7 +110,7 @@ class GroupChange:
 
 @fast_dataclass
 class Entry:
-    """Value of a key, with the job's revision at its last change."""
+    """Value of a key, with the job's revision at the last change."""
 
     value: bytes
     revision: int

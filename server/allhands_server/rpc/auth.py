@@ -74,7 +74,7 @@ def _report_joiner(joiner: Callable[[str, str], None], why: str, peer: str) -> N
 
 
 class Refusals:
-    """Refuse calls by their metadata alone: no data of strangers is read.
+    """Refuse calls by metadata alone: no data of strangers is read.
 
     grpc.aio's callers see INTERNAL, and not why they were refused, where the refusal comes while
     their stream's first message is still being written. So it waits for a moment.
@@ -87,7 +87,7 @@ class Refusals:
     def make_handler(
         self, method: str, text: str, refused: Callable[[str], None] | None = None
     ) -> Handler:
-        """Make a handler that refuses; strangers do not learn which methods exist.
+        """Make a refusing handler; strangers do not learn which methods exist.
 
         `refused` is called with the peer, as gRPC writes it.
         """
@@ -123,10 +123,10 @@ def _release(due: "asyncio.Future[None]") -> None:
 
 
 def read_credentials(cert: Path | str, key: Path | str) -> grpc.ServerCredentials:
-    """Read the PEM files of a certificate chain and its key.
+    """Read the PEM files of a certificate chain and key.
 
     Raises:
-        OSError: one of them cannot be read.
+        OSError: a file cannot be read.
     """
     return grpc.ssl_server_credentials([(Path(key).read_bytes(), Path(cert).read_bytes())])
 

@@ -52,12 +52,12 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
     def _wrap(
         self, method: str, inner: "grpc.RpcMethodHandler[Any, Any]", decode: Decode
     ) -> "grpc.RpcMethodHandler[Any, Any]":
-        """Wrap a handler so that its requests arrive as bytes."""
+        """Wrap a handler to receive requests as bytes."""
 
         served = _ignore_peer if method.startswith(OPEN_TO_ALL) else self._on_call
 
         async def decode_one(request: bytes, context: Context) -> Any:
-            """Decode the one request of a call."""
+            """Decode the single request of a call."""
             served(context.peer())
             try:
                 return decode(request)
@@ -119,7 +119,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _ignore_peer(_peer: str) -> None:
-    """Ignore the peer of a call that needs no token."""
+    """Ignore the peer of a call without need of a token."""
 
 
 def _describe_refusal(method: str) -> str:

@@ -12,7 +12,7 @@ SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
 
 
 class Reflection(grpc.GenericRpcHandler):
-    """Tells of services by their names."""
+    """Describes services by name."""
 
     def __init__(self, services: Sequence[str]) -> None:
         self._services = (*services, SERVICE)
@@ -29,7 +29,7 @@ class Reflection(grpc.GenericRpcHandler):
 
 
 class _Server:
-    """Collector of the handlers that generated code registers."""
+    """Collector of the handlers registered by generated code."""
 
     def __init__(self) -> None:
         self.handlers: list[grpc.GenericRpcHandler] = []

@@ -122,7 +122,7 @@ class CoordinatorService(CoordinatorServicer):
     async def _listen(
         self, session: int, requests: AsyncIterator[wire.SessionRequest], context: Context
     ) -> None:
-        """Pass on a member's messages until the end of its half of the stream."""
+        """Pass on a member's messages until the member ends the stream."""
         try:
             async for request in requests:
                 message = messages.decode_member_message(request)
@@ -265,7 +265,7 @@ for _call in KV_CALLS.values():
 
 
 def _get_worker_address(join: wire.Join, context: Context) -> str:
-    """Return the `host:port` that a worker's peers dial."""
+    """Return the worker's `host:port` for peers to dial."""
     if not join.advertise:
         return format_worker_address(context.peer(), join.port)
     try:

@@ -1,4 +1,4 @@
-"""Mutations of stores, their timeouts, and the checks of arguments."""
+"""Mutations of stores, of store timeouts, and of the checks of arguments."""
 
 from typing import Final
 

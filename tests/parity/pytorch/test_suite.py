@@ -1,4 +1,4 @@
-"""PyTorch's own tests of its collectives pass over allhands wherever they pass over Gloo."""
+"""PyTorch's own tests of its collectives pass over allhands wherever Gloo passes."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[dict[Run, SuiteProcess]]:
-    """Give the processes of the tests, which are started when they are needed."""
+    """Return the processes of the tests, started on demand."""
     made: dict[Run, SuiteProcess] = {}
     yield made
     for one in made.values():

@@ -1,4 +1,4 @@
-"""Options, results and inputs of a process group's methods, for tests of their results."""
+"""Options, results and inputs of a process group's methods, for tests of the results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def given(work: ah.Work) -> Any:
 
 
 def equal(found: Any, wanted: Any) -> None:
-    """Compare arrays, and lists of them, with their shapes and dtypes."""
+    """Compare arrays, and lists of arrays, by values, shapes and dtypes."""
     if isinstance(wanted, list):
         assert isinstance(found, list)
         assert len(found) == len(wanted)
@@ -47,7 +47,7 @@ SQUARES: list[tuple[int, ...]] = [(5, 5), (10, 10), (15, 15)]
 
 
 class ArrayFace:
-    """Process groups of arrays, on ranks that are threads."""
+    """Process groups of arrays, on thread ranks."""
 
     reduce_op = ah.ReduceOp
 

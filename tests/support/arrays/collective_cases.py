@@ -1,4 +1,4 @@
-"""Collective calls whose results are known to the last bit; for the scripts of ranks."""
+"""Collective calls with results known to the last bit, for the scripts of ranks."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ _UFUNCS = {
 
 @dataclass
 class Case:
-    """A call: its arguments, and the expected contents after the call."""
+    """A call: the arguments, and the expected contents after the call."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -55,7 +55,7 @@ class Case:
         self._before = [array.copy() for array in self.unchanged]
 
     def run(self, face: Any, **more: Any) -> Any:
-        """Make the call on a face with a method or function of its name."""
+        """Make the call by a face's method or function of the same name."""
         return getattr(face, self.name)(*self.arguments, **more)
 
     def wrong(self) -> str:
@@ -102,7 +102,7 @@ def folded(op: ah.ReduceOp, arrays: list[Array]) -> Array:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The inputs of a rank's call: its arrays and their memory."""
+    """The inputs of a rank's call: arrays and their memory."""
 
     name: str
     rank: int

@@ -167,7 +167,7 @@ def quotient(made: Any, divisor: int) -> Any:
 
 @dataclass
 class Call:
-    """A rank's call: its arguments, the arrays to be written, and those to stay unchanged."""
+    """A rank's call: arguments, arrays to be written, and arrays to stay unchanged."""
 
     arguments: tuple[Any, ...]
     written: list[Array]
@@ -338,7 +338,7 @@ def _exchange(given: _Inputs) -> Call | None:
 
 
 def _uneven(given: _Inputs) -> Call | None:
-    """Make a call whose blocks each have a size of their own."""
+    """Make a call whose blocks each have a different size."""
     mine, rank, ranks, root = given.mine(), given.rank, given.ranks, given.root
     match given.cell.operation:
         case "reduce_scatter_v":
@@ -365,7 +365,7 @@ def _uneven(given: _Inputs) -> Call | None:
 
 
 def _sparse_call(given: _Inputs) -> Call:
-    """Make a call in which each rank stores its own element, and the first one."""
+    """Make a call in which each rank stores an element of its own, and the first element."""
     cell, rank, size, own, length = given.cell, given.rank, given.size, given.own, given.length
     places = [sorted({0, one % LENGTH}.intersection(range(length))) for one in range(size)]
     x = ah.SparseArray(np.array([places[rank]], int), own(rank)[places[rank]], (length,))
@@ -406,7 +406,7 @@ def is_defined(operation: str, op: str, dtype: str) -> bool:
 
 
 def outcome(cell: Cell, rank: int, size: int) -> tuple[str, str]:
-    """Make a call; return its outcome, and the differences from the expected one."""
+    """Make a call; return the outcome, and the differences from the expected result."""
     call, group = call_of(cell, rank, size), ah.default_group()
     before = group.sequence
     try:
@@ -420,7 +420,7 @@ def outcome(cell: Cell, rank: int, size: int) -> tuple[str, str]:
 
 
 def outcomes(rank: int, size: int) -> list[tuple[str, str]]:
-    """Make the calls of all cells, in one order on all ranks."""
+    """Make the calls of all cells, in the same order on all ranks."""
     return [outcome(cell, rank, size) for cell in CELLS]
 
 

@@ -1,4 +1,4 @@
-"""The table of every operation on every dtype, as docs/matrix.md has it."""
+"""The table of every operation on every dtype, for docs/matrix.md."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Calls that differ on one rank: the failing ranks must find all buffers untouched."""
+"""Calls with a difference on one rank: the failing ranks must find all buffers untouched."""
 
 import random
 from collections.abc import Callable
@@ -75,7 +75,7 @@ class Spoiled:
 
 
 def spoiled(choose: Callable[[str, Any], Any], size: int) -> Spoiled:
-    """Choose one, with a function that is given a name and a list."""
+    """Choose a faulty call, by a function from a name and a list to a choice."""
     cell: Cell = choose("cell", WORKING)
     way: str = choose("way", WAYS)
     if way == "raises":

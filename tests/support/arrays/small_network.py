@@ -1,4 +1,4 @@
-"""A small network and its gradients, in the order of backpropagation."""
+"""A small network and the gradients, in the order of backpropagation."""
 
 from collections.abc import Iterator
 
@@ -48,7 +48,7 @@ def gradients(given: Arrays, x: np.ndarray, y: np.ndarray) -> Iterator[tuple[str
 
 
 def descend(given: Arrays, found: Arrays) -> None:
-    """Go one step down."""
+    """Go a step down the gradient."""
     for name, gradient in found.items():
         given[name] -= 0.1 * gradient
 

@@ -1,4 +1,4 @@
-"""Arrays of small whole numbers, their sums, copies and comparison."""
+"""Arrays of small whole numbers, with sums, copies and comparison."""
 
 from collections.abc import Sequence
 from functools import reduce as fold
@@ -20,7 +20,7 @@ def total(arrays: Sequence[Array]) -> Array:
 
 
 def kept(arrays: Sequence[Array]) -> list[Array]:
-    """Copy inputs, for a check that they stay unchanged."""
+    """Copy inputs, for a check against changes."""
     return [array.copy() for array in arrays]
 
 

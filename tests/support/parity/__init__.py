@@ -1,1 +1,1 @@
-"""The parity table: the behaviours that users of c10d rely on."""
+"""The parity table: the behaviours on which users of c10d rely."""

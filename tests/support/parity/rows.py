@@ -1,4 +1,4 @@
-"""The rows of the parity table: behaviours that users of c10d rely on, by number.
+"""The rows of the parity table: behaviours on which users of c10d rely, by number.
 
 A test that proves a row is named after it, `test_p017_...`, wherever it is: in a folder `pytorch`
 on the PyTorch face, else on the native one. Rows that need autograd, a compiler or a tensor hold on
@@ -217,7 +217,7 @@ def table(outcomes: dict[str, str]) -> str:
 
 
 def told() -> dict[int, tuple[str, list[str], list[str]]]:
-    """Return the table's contents: the result of each row, and its tests on either face."""
+    """Return the table's contents: the result of each row, and the tests on either face."""
     found = {}
     for line in TABLE.read_text().splitlines():
         if line.startswith("| P"):

@@ -1,1 +1,1 @@
-"""PyTorch's own tests of its collectives, run over another backend."""
+"""PyTorch's own tests of its collectives, run over a foreign backend."""

@@ -1,4 +1,4 @@
-"""The comparison of allhands with Gloo, test by test: a program that writes the record.
+"""The comparison of allhands with Gloo, test by test: a program for the record.
 
     python -m support.pytorch_suite.compare [--kept FILE] [--again TEST ...]
 

@@ -1,4 +1,4 @@
-"""The CPU in place of GPUs, for tests that name GPUs without depending on them."""
+"""The CPU in place of GPUs, for tests with GPUs in name only."""
 
 import contextlib
 from typing import Any
@@ -58,7 +58,7 @@ def pretend(gpus: int) -> None:
 
 
 class _Stream:
-    """A stream or event whose work is always complete."""
+    """A stream or event with work always complete."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.stream_id = 0
@@ -68,7 +68,7 @@ class _Stream:
 
 
 def _place(one: Any, *, ordinal: bool) -> Any:
-    """Return the CPU for any name of a GPU; other arguments unchanged."""
+    """Return the CPU for any name of a GPU; any further argument unchanged."""
     if ordinal and isinstance(one, int) and not isinstance(one, bool):
         return torch.device("cpu")
     if isinstance(one, str) and one.partition(":")[0] == "cuda":

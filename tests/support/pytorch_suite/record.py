@@ -18,7 +18,7 @@ Verdicts = dict[str, tuple[str, ...]]
 
 @dataclass
 class Record:
-    """The outcome of every test; `tried_again` are tests that failed at first."""
+    """The outcome of every test; `tried_again` are tests with a failure at first."""
 
     outcomes: dict[str, dict[str, list[Outcome]]] = field(default_factory=dict)
     """By backend and test, in the order of `RUNS`."""

@@ -1,6 +1,6 @@
-"""The skip conditions of PyTorch's tests, and the conditions that a run lifts.
+"""The skip conditions of PyTorch's tests, and the conditions lifted in a run.
 
-What they let through is decided by the name of the backend, while the module of the tests is
+The name of the backend decides which tests they let through, while the module of the tests is
 imported; so a run has one way for all, and a process of its own.
 """
 
@@ -22,7 +22,7 @@ those that are shut because tests do not always pass on the machines of PyTorch.
 
 
 class Name(str):
-    """A backend's name that skip conditions take for another one."""
+    """A backend's name, equal to further names in skip conditions."""
 
     __slots__ = ("passes_for",)
     passes_for: frozenset[str]
@@ -43,7 +43,7 @@ class Name(str):
 
 
 def open_tests(backend: str, gates: str) -> ModuleType:
-    """Import the module of PyTorch's tests for a backend, with the gates opened that far."""
+    """Import the module of PyTorch's tests for a backend, with the skip conditions of `gates`."""
     common_distributed.DistTestCases.backend_feature["plugin"].add(backend)
     name = Name(backend, "gloo") if gates == STOCK else Name(backend, "gloo", "mpi")
     with mock.patch.object(os, "environ", _Environment(os.environ, name)):
@@ -63,7 +63,7 @@ _TESTS = "torch.testing._internal.distributed.distributed_test"
 
 
 class _Environment(dict[str, str]):
-    """The environment, with a name of a backend that is more than a string."""
+    """The environment, with a name of a backend richer than a string."""
 
     def __init__(self, own: Mapping[str, str], backend: Name) -> None:
         super().__init__(own)
@@ -104,7 +104,7 @@ def _shut_for_nccl_alone_no_more() -> Iterator[None]:
 
 
 def _open_for_nccl(tests: Any) -> None:
-    """Let tests run that ask whether the backend is in a set, which no name answers for two."""
+    """Enable tests with a condition on a set of backends, to which a double name is no answer."""
     for test in vars(tests).values():
         if getattr(test, "__unittest_skip_why__", "").endswith("{'nccl'}"):
             test.__unittest_skip__ = False
@@ -112,6 +112,6 @@ def _open_for_nccl(tests: Any) -> None:
 
 @contextmanager
 def _upstream_issues_ignored() -> Iterator[None]:
-    """Enable tests that PyTorch disables on this system for not always passing."""
+    """Enable tests disabled by PyTorch on this system for not always passing."""
     with mock.patch.object(common_utils, "IS_LINUX", False):
         yield

@@ -1,4 +1,4 @@
-"""Runs of PyTorch's own tests, each in a process that a name, a world size and gates make."""
+"""Runs of PyTorch's own tests, in a process for each name, world size and gates."""
 
 import json
 import os
@@ -35,12 +35,12 @@ class Outcome:
 
     @property
     def may_pass(self) -> bool:
-        """Whether the test failed other than by its deadline."""
+        """Whether the test failed before its deadline."""
         return self.outcome == "fail" and "terminated or timed out after" not in self.why
 
 
 class SuiteProcess:
-    """A process that runs tests on request, one after the other."""
+    """A process with tests on request, in sequence."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class SuiteProcess:
         self._process.communicate()
 
     def run_test(self, test: str) -> Outcome:
-        """Run one test within its own deadline."""
+        """Run one test within the test's own deadline."""
         given, told = self._process.stdin, self._process.stdout
         assert given is not None
         assert told is not None
@@ -73,7 +73,7 @@ def start_process(backend: str, run: Run) -> SuiteProcess:
 
 
 def all_tests() -> list[str]:
-    """Return the names of the tests, in their order."""
+    """Return the names of the tests, in order."""
     listing = [*_command("gloo", RUNS[0]), "--list"]
     return subprocess.check_output(listing, text=True, env=environment()).split()
 

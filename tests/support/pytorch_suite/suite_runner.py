@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
-    """Return PyTorch's class of tests, for a backend and with its ranks forked."""
+    """Return PyTorch's class of tests, for a backend and with forked ranks."""
     import torch
     from torch.testing._internal import common_distributed
 
@@ -87,7 +87,7 @@ def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
 
 
 def outcome(tests: Any, name: str) -> dict[str, Any]:
-    """Run one test; return its outcome, the reason, and the seconds."""
+    """Run one test; return outcome, reason, and seconds."""
     result = unittest.TestResult()
     began = time.monotonic()
     with tempfile.TemporaryFile() as printed:

@@ -1,4 +1,4 @@
-"""The tests of the listings over Gloo and over allhands: a program that writes the record.
+"""The tests of the listings over Gloo and over allhands: a program for the record.
 
     python -m support.seeds.compare [--again TEST ...]
 

@@ -1,4 +1,4 @@
-"""Listings: modules of PyTorch's tests as text in documents, beside this project and no part of it.
+"""Listings: modules of PyTorch's tests as text in documents, beside and outside this project.
 
 A run reads them where they lie, and nothing of them is kept. Of each, the code is mended where the
 listing has lost some, and has the name of a backend in the place of others.
@@ -46,7 +46,7 @@ def is_there() -> bool:
 
 
 def program(backend: str) -> list[str]:
-    """Return the command that runs requested tests of the listings over a backend."""
+    """Return the command for requested tests of the listings over a backend."""
     return [sys.executable, "-m", "support.seeds.runner", "--backend", backend]
 
 
@@ -71,14 +71,14 @@ def source(letter: str, backend: str = "gloo") -> str:
 
 
 def tests(letter: str) -> list[str]:
-    """Return the tests of a listing, as `Class.test`, in their order."""
+    """Return the tests of a listing, as `Class.test`, in order."""
     return [
         f"{owner}.{test.name}" for owner, test in _functions(source(letter)) if _is_test(test.name)
     ]
 
 
 def count(letter: str) -> int:
-    """Return how many tests a listing defines as it lies there, before anything is mended."""
+    """Return the number of tests in an unrepaired listing."""
     return sum(bool(re.match(r"\s*def test_", line)) for line in code(letter))
 
 
@@ -92,7 +92,7 @@ def all_tests() -> dict[str, bool]:
 
 
 def _resting(letter: str) -> set[str]:
-    """Return the tests that call helpers which the listing has not, and `missing_helpers` has."""
+    """Return the tests with calls of helpers absent from the listing and in `missing_helpers`."""
     functions = list(_functions(source(letter)))
     calls: dict[str, set[str]] = {}
     for _, function in functions:
@@ -122,7 +122,7 @@ def _is_helper(name: str) -> bool:
 
 
 def _called(function: ast.FunctionDef) -> set[str]:
-    """Return the names of `self`'s attributes that a method uses."""
+    """Return the names of `self`'s attributes in a method."""
     return {
         node.attr
         for node in ast.walk(function)

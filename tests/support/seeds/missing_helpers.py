@@ -1,6 +1,6 @@
-"""Helpers that the listings import and PyTorch's wheel has not, under the names that they know.
+"""Helpers imported by the listings and absent from PyTorch's wheel, under the imported names.
 
-They are of this project: what they check is what the names of the tests say. The record marks the
+The helpers are of this project: they check what the names of the tests say. The record marks the
 tests that rest on them.
 """
 
@@ -141,7 +141,7 @@ class CommonDistributedDataParallelTest:
         multi_device: bool = False,
         gradient_as_bucket_view: bool = False,
     ) -> None:
-        """Train on parts of each batch, and on the whole of it alone: the same parameters."""
+        """Train on parts of each batch, and on the whole batch alone: the same parameters."""
         torch.manual_seed(self.world_size)
         alone = _Layers(devices)
         together = DistributedDataParallel(
@@ -361,7 +361,7 @@ class ProcessGroupWithDispatchedCollectivesTests(MultiProcessTestCase):  # type:
 
 
 class CompilerTest(MultiProcessTestCase):  # type: ignore[misc]
-    """Calls that are waited for: traced into a graph, which is run again, and compiled."""
+    """Calls with a wait: traced into a graph, run again, and compiled."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -424,7 +424,7 @@ class CompilerTest(MultiProcessTestCase):  # type: ignore[misc]
 
 
 class AbstractLargeCommTest:
-    """Groups that only their members make."""
+    """Groups made by their members alone."""
 
     @property
     def world_size(self) -> int:

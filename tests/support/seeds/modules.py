@@ -18,7 +18,7 @@ from support.seeds import listing, missing_helpers
 
 
 def prepare(backend: str) -> None:
-    """Let PyTorch's harnesses fork their ranks, and give threads the backend, as listings do."""
+    """Let PyTorch's harnesses fork ranks, and give threads the backend, as listings do."""
     sys.modules["test_c10d_common"] = missing_helpers
     case: Any = common_distributed.MultiProcessTestCase
     case._spawn_processes = _fork_processes
@@ -29,7 +29,7 @@ def prepare(backend: str) -> None:
 
 
 def module(letter: str, backend: str) -> types.ModuleType:
-    """Return a listing's module for a backend, with the names that the listing lacks."""
+    """Return a listing's module for a backend, with the names absent from the listing."""
     made = types.ModuleType(f"seed_{letter}_{listing.LISTINGS[letter]}")
     sys.modules[made.__name__] = made
     vars(made).update(_GIVEN, BACKEND=backend)
@@ -39,7 +39,7 @@ def module(letter: str, backend: str) -> types.ModuleType:
 
 
 def methods(owner: type[unittest.TestCase], test: str) -> list[str]:
-    """Return the methods of a test in its class: one, or one for each parameter."""
+    """Return the methods of a test in the test's class: one, or one for each parameter."""
     if hasattr(owner, test):
         return [test]
     return [
@@ -67,7 +67,7 @@ class _Named(types.SimpleNamespace):
 
 
 class _Released:
-    """Releaser of threads that wait for a failed thread."""
+    """Releaser of threads in wait for a failed thread."""
 
     @staticmethod
     def exception_handle(error: BaseException) -> None:

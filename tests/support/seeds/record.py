@@ -50,7 +50,7 @@ def read() -> dict[str, Ended]:
 
 
 def cells() -> dict[int, str]:
-    """Return the cell of the parity table of each row that the listings test."""
+    """Return the cell of the parity table of each row in the listings."""
     record = read()
     return {
         row: "<br>".join(str(record[test]) for test in tests)
@@ -71,7 +71,7 @@ def counts() -> str:
 
 
 def unexplained() -> list[str]:
-    """Return the tests that do not pass without a known cause."""
+    """Return the failing tests without a known cause."""
     return [one.test for one in read().values() if one.note.startswith("? ")]
 
 

@@ -14,11 +14,11 @@ Repair = Callable[[list[str]], list[str]]
 
 
 class ListingChanged(ValueError):
-    """A listing has no line that a repair's pattern matches."""
+    """A listing has no match for the pattern of a repair."""
 
 
 def repaired(letter: str, lines: Sequence[str]) -> list[str]:
-    """Return the lines of a listing after its repairs, in their order."""
+    """Return the lines of a listing after the repairs, in order."""
     found = list(lines)
     for repair in _REPAIRS.get(letter, ()):
         found = repair(found)
@@ -29,7 +29,7 @@ def repaired(letter: str, lines: Sequence[str]) -> list[str]:
 
 
 def _before(pattern: str, *new: str, after: str | None = None) -> Repair:
-    """Insert lines before the first match, after a line that matches `after`."""
+    """Insert lines before the first match, after a match of `after`."""
 
     def repair(lines: list[str]) -> list[str]:
         at = _place(lines, pattern, 0 if after is None else _place(lines, after))
@@ -39,7 +39,7 @@ def _before(pattern: str, *new: str, after: str | None = None) -> Repair:
 
 
 def _moved(first: str, last: str, columns: int) -> Repair:
-    """Indent the lines from a match to before the next line that matches `last`."""
+    """Indent the lines from a match to before the next match of `last`."""
 
     def repair(lines: list[str]) -> list[str]:
         begin = _place(lines, first)
@@ -68,7 +68,7 @@ def _replaced(pattern: str, instead: str) -> Repair:
 
 
 def _ungated(name: str) -> Repair:
-    """Enable a test that requires GPUs without using any."""
+    """Drop the GPU requirement of a test without GPU calls."""
 
     def repair(lines: list[str]) -> list[str]:
         at = _place(lines, rf"\bdef {name}\b")

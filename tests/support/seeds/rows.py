@@ -1,4 +1,4 @@
-"""The rows of the parity table that the tests of the listings are about."""
+"""The rows of the parity table under test in the listings."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -138,7 +138,7 @@ _ROWS: Final[Mapping[int, str]] = MappingProxyType(
 
 
 def by_row(tests: Iterable[str]) -> dict[int, list[str]]:
-    """Return tests, as `G.Class.test`, by the parity rows of their subject.
+    """Return tests, as `G.Class.test`, by parity row.
 
     Raises:
         ValueError: a row names a test that is not there, or that several classes have.

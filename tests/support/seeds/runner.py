@@ -82,7 +82,7 @@ def _combined(ended: list[Told]) -> Told:
 
 
 def _apart(run: Callable[[], list[Told]], timeout: float) -> list[Told]:
-    """Run tests in a child process, ended with its children after the outcomes."""
+    """Run tests in a child process; end the child's process group after the outcomes."""
     there, here = os.pipe()
     began = time.monotonic()
     pid = os.fork()

@@ -1,1 +1,1 @@
-"""A store and links as third parties write them, and broken variants for the suites to find."""
+"""A store and links written by third parties, and broken variants for the suites to find."""

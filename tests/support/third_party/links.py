@@ -13,7 +13,7 @@ from allhands.testing.conformance import (
 
 
 class LoopFabric:
-    """The links of a rank to others on the same loop."""
+    """The links of a rank to peers on the same loop."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class HastyLink(LoopLink):
 
 
 class SilentLink(LoopLink):
-    """A link whose `abort` the receiver does not hear of."""
+    """A link whose `abort` does not reach the receiver."""
 
     def abort(self) -> None:
         pass

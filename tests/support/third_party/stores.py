@@ -32,7 +32,7 @@ def as_key(key: str) -> str:
 
 @dataclass
 class Shared:
-    """State of a store and of its clones."""
+    """State common to a store and all clones."""
 
     values: dict[str, bytes] = field(default_factory=dict)
     queues: dict[str, deque[bytes]] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class OverwritingStore(DictStore):
 
 
 class UnsortedStore(DictStore):
-    """A store that lists keys in the order of their first values."""
+    """A store that lists keys in the order of insertion."""
 
     def list_keys(self, prefix: str = "") -> list[str]:
         return [key for key in self.values if key.startswith(prefix)]

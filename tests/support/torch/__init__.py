@@ -1,1 +1,1 @@
-"""Ranks of torch.distributed, and tensors and trainings for them."""
+"""Ranks of torch.distributed, with tensors and trainings."""

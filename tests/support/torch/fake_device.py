@@ -1,7 +1,7 @@
-"""A fictitious device: PyTorch lets a backend in Python stand for one.
+"""A fictitious device: PyTorch lets a backend in Python stand for a device.
 
-It keeps its tensors in memory that only its own copies reach; what is computed on them is computed
-there, by the processor. One for a process: PyTorch forgets no device.
+The memory of its tensors is reached by the device's own copies alone, and the processor computes
+there. One device per process: PyTorch forgets none.
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ def _place(one: torch.Tensor) -> int:
 
 
 def raw(one: Any) -> Any:
-    """Return the memory of a device tensor; any other tensor unchanged."""
+    """Return the memory of a device tensor; an ordinary tensor unchanged."""
     if one.device.type != DEVICE:
         return one
     return one.raw if hasattr(one, "raw") else _RAW[_place(one)]

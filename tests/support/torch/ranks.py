@@ -121,9 +121,9 @@ def run_ranks(
 
 
 def on_ranks(size: int, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Decorate a test so that calling it runs it on `size` processes; see `run_ranks`.
+    """Decorate a test to run on `size` processes; see `run_ranks`.
 
-    Its parameter `rank`, if it has one, is given to it; others are pytest's to give.
+    The test's parameter `rank`, if any, is the rank; pytest gives the rest.
     """
 
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
@@ -211,7 +211,7 @@ def _gathered(ranks: list[_Rank], until: float, dies: tuple[int, ...]) -> list[O
 
 
 def _be(act: Callable[[], Outcome], told: int, said: int) -> NoReturn:
-    """Be a rank: never return to the code of the test runner that was forked."""
+    """Be a rank: never return to the code of the forked test runner."""
     status = 1
     try:
         os.dup2(said, 1)

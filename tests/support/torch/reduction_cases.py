@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def options(kind: Any, **said: Any) -> Any:
-    """Return options of a call, built as programs build them."""
+    """Return options of a call, built as in programs."""
     opts = kind()
     for name, value in said.items():
         setattr(opts, name, value)
@@ -16,14 +16,14 @@ def options(kind: Any, **said: Any) -> Any:
 
 
 def given(work: Any) -> Any:
-    """Return a call's result through its future, as c10d's users do."""
+    """Return a call's result through the future, as c10d's users do."""
     future = work.get_future()
     future.wait()
     return future.value()
 
 
 def equal(found: Any, wanted: Any) -> None:
-    """Compare tensors, and lists of them, with their shapes and dtypes."""
+    """Compare tensors, and lists of tensors, by values, shapes and dtypes."""
     if isinstance(wanted, list):
         assert isinstance(found, list)
         assert len(found) == len(wanted)

@@ -1,4 +1,4 @@
-"""Calls that must be refused: with c10d's texts, before anything happens, as Gloo does.
+"""Refused calls: with c10d's texts, before any effect, as Gloo does.
 
 All cases of one operation are tried in one world: each must be refused on every rank, and leave
 what it was given as it was, and the number of the next call. A call at the end must go well.
@@ -21,7 +21,7 @@ Tensors = dict[str, Any]
 
 @dataclass(frozen=True)
 class Refused:
-    """A call that must be refused, with the error's class and `text`."""
+    """A refused call, with the error's class and `text`."""
 
     text: str
     attempt: Callable[[Any, Tensors, int], Any]
@@ -31,7 +31,7 @@ class Refused:
 
 
 def coo(length: int, dtype: Any = torch.float32) -> Any:
-    """Return a sparse tensor with a one at its first index."""
+    """Return a sparse tensor with a one at the first index."""
     return torch.sparse_coo_tensor([[0]], [1], size=(length,), dtype=dtype, check_invariants=True)
 
 
@@ -74,6 +74,6 @@ def tried(*cases: Refused, backend: str = "allhands") -> None:
 
 
 def both(*cases: Refused) -> None:
-    """Try all cases over Gloo too: the texts are the ones its users know."""
+    """Try all cases over Gloo too: its users know these texts."""
     tried(*cases)
     tried(*cases, backend="gloo")

@@ -1,4 +1,4 @@
-"""Threads as ranks of torch.distributed: each a rank of a real world, with its own default group.
+"""Threads as ranks of torch.distributed: ranks of a real world, each with a default group.
 
     run_threads(4, body)        # what body(rank) returns on each of 4 threads, by rank
 

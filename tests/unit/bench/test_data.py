@@ -32,7 +32,7 @@ def numbers(cell: BenchCase, x: Array) -> "np.ndarray[tuple[int], np.dtype[np.fl
 
 
 def result(cell: BenchCase, rank: int, scale: int) -> Array:
-    """Compute the operation by its definition, in float64."""
+    """Compute the operation by definition, in float64."""
     all_of_them = [numbers(cell, brought(cell, one, scale)) for one in range(cell.ranks)]
     share = cell.elements // cell.ranks
     mine = slice(rank * share, (rank + 1) * share)
@@ -132,7 +132,7 @@ STEP = BenchCase("ddp_step", 3, 1 << 20)
 
 
 def gradients(scale: int, seed: int = SEED) -> Array:
-    """Find them from the loss alone: it is linear in each layer's weights."""
+    """Find the gradients from the loss alone, linear in each layer's weights."""
     width = STEP.width
     layers = [weights.astype(np.float64) for weights in training.draw_weights(STEP, seed)]
     x = np.zeros((BATCH, width))

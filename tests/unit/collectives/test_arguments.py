@@ -1,4 +1,4 @@
-"""Arrays accepted by collectives, and the views or copies made of them."""
+"""Arrays accepted by collectives, and views or copies of these arrays."""
 
 import numpy as np
 import pytest

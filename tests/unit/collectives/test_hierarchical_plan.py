@@ -1,4 +1,4 @@
-"""Calls cut into phases, played in any order that is allowed, against NumPy."""
+"""Calls cut into phases, played in any allowed order, against NumPy."""
 
 import random
 from collections import deque
@@ -52,7 +52,7 @@ class Player:
         assert len(self.phases) == len(made)
 
     def ready(self) -> list[Phase]:
-        """Return the phases that may begin; phases on a rank's host run in sequence."""
+        """Return the phases ready to begin; phases on a rank's host run in sequence."""
         first = [self.phases[number] for number in list(self.within)[:1]]
         across = [phase for phase in self.phases.values() if not phase.is_local]
         return [
@@ -67,7 +67,7 @@ class Player:
 
 
 def play(layouts: Sequence[HostLayout], natives: Sequence[CollectiveRequest], seed: int = 0) -> int:
-    """Run a call's phases in arbitrary order; return their number."""
+    """Run a call's phases in arbitrary order; return the number of phases."""
     players = [
         Player(plan_phases(layout, native, SliceScratch()))
         for layout, native in zip(layouts, natives, strict=True)
@@ -85,7 +85,7 @@ def play(layouts: Sequence[HostLayout], natives: Sequence[CollectiveRequest], se
 
 
 def meetings(players: Sequence[Player]) -> list[list[Phase]]:
-    """Return the ranks ready for each phase, by their place in it."""
+    """Return the ready phases of ranks, by phase and by place."""
     met: dict[tuple[int, tuple[int, ...]], dict[int, Phase]] = {}
     for rank, player in enumerate(players):
         for phase in player.ready():
@@ -99,7 +99,7 @@ def finish(players: Sequence[Player], group: Sequence[Phase]) -> None:
 
 
 def perform(calls: Sequence[CollectiveRequest]) -> None:
-    """Compute a collective from the requests of its ranks."""
+    """Compute a collective from the requests of all ranks."""
     first = calls[0]
     for call in calls:
         assert (call.kind, call.dtype, call.count, call.op, call.root) == (

@@ -1,4 +1,4 @@
-"""The rows of the table of primitives against calls that are made: requests, schedules, results."""
+"""The rows of the table of primitives against real calls: requests, schedules, results."""
 
 import threading
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ each_row = pytest.mark.parametrize("row", PRIMITIVES.values(), ids=PRIMITIVES)
 
 
 def start(name: str, rank: int, size: int, length: int = LENGTH, root: int = ROOT) -> Step:
-    """Make one rank's call, without running it."""
+    """Make one rank's call, but do not run the call."""
     builder = StepBuilder("group", rank, size, deterministic=False, link_cost=None)
     step: Step = case(name, rank, size, length, root=root).run(builder)
     return step

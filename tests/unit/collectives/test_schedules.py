@@ -91,7 +91,7 @@ def roots_and_lengths(size: int) -> list[tuple[int, int]]:
 
 
 def sharings(size: int) -> list[list[int]]:
-    """Block sizes by rank: none, even ones, uneven ones with none for some, all to one."""
+    """Block sizes by rank: none, even, uneven with none for some, all to one rank."""
     even = [[count] * size for count in (0, 1, 13)]
     ragged = [(7 * rank * rank) % 11 if rank % 3 else 0 for rank in range(size)]
     hoard = [0] * size

@@ -76,7 +76,7 @@ def all_to_all(algorithm: Algorithm, size: int) -> Play:
 
 @dataclass(frozen=True)
 class Fault:
-    """A line of an algorithm, and its faulty replacement."""
+    """A line of an algorithm, and a faulty replacement."""
 
     module: ModuleType
     algorithm: str

@@ -1,4 +1,4 @@
-"""Reports of ranks to the coordinator, and its diagnosis of a stalled job."""
+"""Reports of ranks to the coordinator, and the diagnosis of a stalled job."""
 
 import pytest
 

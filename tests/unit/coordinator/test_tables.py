@@ -41,7 +41,7 @@ def _job(*members: MemberStatus, groups: tuple[GroupStatus, ...] = ()) -> JobSta
 
 
 def _row(text: str, start: str) -> list[str]:
-    """The cells of the first line that begins with `start`; cells stand two spaces apart."""
+    """The cells of the first line with the prefix `start`; cells stand two spaces apart."""
     line = next(line for line in text.splitlines() if line.lstrip().startswith(start))
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 

@@ -1,4 +1,4 @@
-"""Deferred calls: their order, and the threads that run them."""
+"""Deferred calls: order, and the threads."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PATIENCE = 10.0
 
 
 class ShmComm:
-    """A communicator that counts like the native one, and runs nothing."""
+    """A communicator that counts like the native communicator, and runs nothing."""
 
     def __init__(self) -> None:
         self.last_number = self.queued = self.begun = self.completed = 0

@@ -186,7 +186,7 @@ async def test_an_error_within_a_round_is_the_outcome_of_the_call() -> None:
 
 
 async def test_parts_that_end_as_they_begin_are_not_stacked_up() -> None:
-    """Thousands of them would otherwise overflow the interpreter's stack."""
+    """Thousands of such parts would otherwise overflow the interpreter's stack."""
     network = Network(sends_at_once=True)
     execution = Execution(
         network,  # type: ignore[arg-type]

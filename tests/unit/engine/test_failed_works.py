@@ -1,4 +1,4 @@
-"""Works that fail: their state, and that of their outputs."""
+"""Failed works: state, and state of the outputs."""
 
 import asyncio
 from collections.abc import Callable

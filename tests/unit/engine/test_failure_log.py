@@ -1,11 +1,11 @@
-"""Blame of failed calls and messages, as transcripts: the first loss, not its effects."""
+"""Blame of failed calls and messages, as transcripts: the first loss, not the effects."""
 
 from allhands.engine.failures.losses import FailureLog
 from allhands.errors import AllhandsError
 
 
 class Failure:
-    """An error factory, equal to any other of the same name."""
+    """An error factory, equal to any factory of the same name."""
 
     def __init__(self, name: str) -> None:
         self.name = name

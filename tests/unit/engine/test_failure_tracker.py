@@ -1,4 +1,4 @@
-"""Failure tracker: deadlines, cancellation, peers that fail or leave, and abandoned calls."""
+"""Failure tracker: deadlines, cancellation, failing or leaving peers, abandoned calls."""
 
 import asyncio
 from collections.abc import Sequence
@@ -208,7 +208,7 @@ async def test_each_caller_gets_an_error_of_its_own(three: InprocWorld) -> None:
 
 
 async def test_what_a_peer_completed_before_it_left_ends_well(three: InprocWorld) -> None:
-    """The leaver is done with a call as soon as its own part is done."""
+    """The leaver is done with a call at the end of the leaver's own part."""
     xs = [np.full(3, rank) for rank in range(3)]
     await three.call_on_all(lambda group: group.broadcast(np.full(3, 0), 0))
     leaver = three.groups[0].broadcast(xs[0], 0)
@@ -222,7 +222,7 @@ async def test_what_a_peer_completed_before_it_left_ends_well(three: InprocWorld
 async def test_a_peer_that_ran_ahead_and_left_is_not_waited_for(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    """A rank for which such a call is new, because one failed here, wants to hear from all."""
+    """A rank with a new signature, because a call failed here, wants to hear from all."""
     monkeypatch.setattr(three.ranks[1].mesh, "_answer_call", lambda *_: None)  # it leaves too soon
     await three.call_on_all(lambda group: group.reduce(ones(3), 0))
     three.groups[2].submitter.engine._link_calls.agreed_signatures.clear()
@@ -266,7 +266,7 @@ ELSEWHERE = Verdict(
 
 
 async def told_why(*answers: VerdictReply) -> tuple[AllhandsError, int]:
-    """Return the error of a call that rank 1 gave up, and how often the coordinator was asked."""
+    """Return the error of a call given up by rank 1, and the number of coordinator requests."""
     left = list(answers)
     me = InprocRank(InprocNetwork(), 0, lambda group, sequence, waiting_on: left.pop(0))
     doing, losses = (lambda: "is in no call"), FailureLog()

@@ -1,4 +1,4 @@
-"""Mismatches: calls of ranks that do not fit together, and their table on every rank."""
+"""Mismatches: unequal calls of ranks, and the table on every rank."""
 
 from collections.abc import Callable
 
@@ -166,7 +166,7 @@ ROOTED: dict[str, Rooted] = {
 async def test_ranks_that_wait_for_another_root_learn_it_long_before_the_deadline(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch, operation: str, length: int, odd: int
 ) -> None:
-    """The two roots wait, and nothing need be sent between them."""
+    """The two roots wait, and no data need be sent between the two."""
     monkeypatch.setattr(watchdog, "ASK_AFTER", 0.01)
     roots = [odd if rank == odd else (odd + 1) % 3 for rank in range(3)]
     ended = await wait_outcomes(

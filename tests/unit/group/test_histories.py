@@ -37,7 +37,7 @@ def cases(chance: random.Random, size: int) -> list[Case]:
 
 
 def check(one: Case, before: Sequence[bytes], ended: object) -> None:
-    """Check the outputs of a call against its outcome."""
+    """Check the outputs of a call against the outcome."""
     if not isinstance(ended, BaseException):
         assert one.wrong() == ""
         return

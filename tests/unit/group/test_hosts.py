@@ -1,4 +1,4 @@
-"""Every collective of a group whose ranks are on several hosts, against NumPy."""
+"""Every collective of a group with ranks on several hosts, against NumPy."""
 
 from collections.abc import Sequence
 from functools import reduce as fold

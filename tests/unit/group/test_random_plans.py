@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("miniature")
 
 
 def random_plan(draw: random.Random, seed: int) -> tuple[Plan, bool]:
-    """Draw a plan; return whether bits flip in it."""
+    """Draw a plan; return the plan and whether bits flip."""
     plan, flips = faults(seed), False
 
     def link() -> tuple[int | None, int | None]:
@@ -89,7 +89,7 @@ async def pass_on(group: Group, step: int) -> None:
 
 
 async def play(world: FaultyWorld, group: Group, seed: int) -> list[str]:
-    """Make a history's calls on one rank; return the faults, and the calls' outcomes."""
+    """Make a history's calls on one rank; return faults and outcomes."""
     history, rank = random.Random(seed), group.rank
     pace = random.Random(f"{seed} {rank}")
     ended = []

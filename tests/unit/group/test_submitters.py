@@ -1,4 +1,4 @@
-"""Submitters: the routes that they try, and the groups that share or replace them."""
+"""Submitters: the routes tried, and the groups that share or replace submitters."""
 
 import threading
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ ENGINE, EXECUTOR = cast(GroupEngine, SimpleNamespace()), cast(LoopExecutor, Simp
 
 
 class Log:
-    """Attempts that are written down, and of which one route takes the call."""
+    """A log of attempts, of which a single route takes the call."""
 
     taker = Route.QUEUE
 
@@ -45,7 +45,7 @@ class Log:
 def record(
     kind: type[QueuedSubmitter], monkeypatch: pytest.MonkeyPatch, *, has_comm: bool
 ) -> tuple[QueuedSubmitter, Log]:
-    """Return a submitter whose attempts are only written down."""
+    """Return a submitter with attempts that are only logged."""
     log, order, attempts = Log(), CallNumbering(7.0), kind._map_attempts
     if has_comm:
         order.comm = cast(Any, SimpleNamespace())

@@ -1,4 +1,4 @@
-"""Output is cut into whole lines, whatever the pieces in which it arrives."""
+"""Output is cut into whole lines, whatever pieces arrive."""
 
 from hypothesis import given
 from hypothesis import strategies as st

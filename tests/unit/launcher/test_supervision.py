@@ -1,4 +1,4 @@
-"""Reactions of a launch to events of its ranks, as transcripts."""
+"""Reactions of a launch to events of ranks, as transcripts."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Where ranks agree to meet that have a store: threads as ranks, and nothing is hosted."""
+"""Rendezvous of ranks with a store: threads as ranks, without a hosted coordinator."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -53,7 +53,7 @@ class World:
 
 
 def drained(world: World, index: int) -> Iterator[World]:
-    """Each world in which one more pending store of this processor has reached memory."""
+    """Yield each world after a further pending store of the processor has reached memory."""
     pending = world.processors[index].pending
     for place, store in enumerate(pending):
         earlier = pending[:place]
@@ -63,7 +63,7 @@ def drained(world: World, index: int) -> Iterator[World]:
 
 
 def moved(world: World, index: int, program: Program) -> World | None:
-    """The world after this processor's next operation; None if its own stores must drain first."""
+    """The world after the processor's next operation; None: pending stores must drain first."""
     me = world.processors[index]
 
     def onward(world: World, label: object = None, **changes: object) -> World:
@@ -123,7 +123,7 @@ def last_worlds(*programs: Program) -> set[World]:
 
 
 def endings(*programs: Program) -> set[tuple[str | None, ...]]:
-    """Yield all joint outcomes of the programs; None for a program that sleeps for ever."""
+    """Return all joint outcomes of the programs; None for an endless sleep."""
     return {tuple(me.result for me in world.processors) for world in last_worlds(*programs)}
 
 
@@ -133,7 +133,7 @@ def endings(*programs: Program) -> set[tuple[str | None, ...]]:
 def waiter(
     *words: Word, asleep: str = "seq_cst", look_again: bool = True, last_look: bool = True
 ) -> Program:
-    """`ah_await` that goes to sleep at once: until all words are published, or else."""
+    """`ah_await`, asleep at once: until all words are published, or else."""
     steps: list[Operation] = []
     subsets = [
         [word for k, word in enumerate(words) if mask >> k & 1]
@@ -262,7 +262,7 @@ def test_a_number_that_overtakes_its_data_is_caught() -> None:
 
 
 def toucher(*, enter: str = "seq_cst", look: bool = True, leave: str = "seq_cst") -> Program:
-    """A program that writes a peer's array, which must end before the peer has it back."""
+    """A program with writes to a peer's array, to end before the peer has the array back."""
     return (
         ("store", "inside", 1, enter),
         *((("load", "abandoned"), ("if", 1, "out")) if look else ()),
@@ -274,7 +274,7 @@ def toucher(*, enter: str = "seq_cst", look: bool = True, leave: str = "seq_cst"
 
 
 def owner(*, say: str = "seq_cst", wait: bool = True) -> Program:
-    """Gives the call up, waits until nobody is inside, and writes: 2 must stay."""
+    """Gives the call up, waits for an empty inside, and writes: 2 must stay."""
     return (
         ("store", "abandoned", 1, say),
         ("label", "inside"),

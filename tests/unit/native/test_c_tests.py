@@ -42,7 +42,7 @@ RUNS = [
 
 
 def run(command: list[str], timeout: float = 600) -> tuple[int, str]:
-    """Run a command; return status and output. On timeout its process group is killed."""
+    """Run a command; return status and output. A timeout kills the process group."""
     with subprocess.Popen(
         command,
         text=True,
@@ -80,7 +80,7 @@ class Builder:
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """Keep other processes of this run from making the same build."""
+        """Keep parallel test processes from the same build."""
         with open(self._folder / f"{name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

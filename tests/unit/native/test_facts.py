@@ -1,4 +1,4 @@
-"""Facts that Python and the native core both have must be the same."""
+"""Facts common to Python and the native core must be the same."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_as_many_start_times_are_kept() -> None:
 
 
 def enumerators(name: str) -> list[str]:
-    """Return the names in an enum of the kernels, but for the last, which is their count."""
+    """Return the names in an enum of the kernels, without the last name, the count."""
     body = re.search(rf"typedef enum {{([^}}]*)}} {name};", KERNELS.read_text())
     assert body is not None
     code = re.sub(r"/\*.*?\*/", "", body[1], flags=re.DOTALL)

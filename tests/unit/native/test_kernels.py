@@ -193,7 +193,7 @@ def test_neither_alignment_nor_cuts_change_the_bits(op: ReduceOp, name: str) -> 
 
 
 def folded_at(offset: int, op: ReduceOp, operands: Sequence[Array]) -> bytes:
-    """Fold copies at odd places, and see that nothing beside the result is written."""
+    """Fold copies at odd places, and check for no writes beside the result."""
     dtype = operands[0].dtype
     copies = [
         np.frombuffer(bytes(offset * i) + x.tobytes(), np.uint8)[offset * i :].view(dtype)

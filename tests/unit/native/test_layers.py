@@ -1,4 +1,4 @@
-"""The layers of the native core: folders, each of which includes only those below it."""
+"""The layers of the native core: folders with includes from layers below only."""
 
 import graphlib
 import re
@@ -44,7 +44,7 @@ def test_only_the_shell_knows_of_python(layer: str) -> None:
 
 
 def test_no_file_is_in_a_circle_of_includes() -> None:
-    """A .c and its .h are one module here."""
+    """A .c and the .h of the same name are one module here."""
     below: dict[str, set[str]] = {}
     for file in FILES:
         module = file.relative_to(NATIVE).with_suffix("").as_posix()

@@ -1,4 +1,4 @@
-"""The table of key-value verbs, and the code both sides derive from it."""
+"""The table of key-value verbs, and the code derived from the table on both sides."""
 
 import pytest
 

@@ -217,7 +217,7 @@ async def test_a_call_over_links_says_for_whom_it_waits_and_how_it_failed() -> N
 
 
 class Clock:
-    """A clock that the test sets."""
+    """A clock set by the test."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Exit notices of ranks to their launcher, through the kernel."""
+"""Exit notices of ranks to the launcher, through the kernel."""
 
 import contextlib
 import os

@@ -24,7 +24,7 @@ def thread() -> Iterator[LoopThread]:
 
 
 def borrow(thread: LoopThread, act: Callable[[], bool]) -> None:
-    """Borrow the loop, even right after its thread has taken it."""
+    """Borrow the loop, even right after the loop's thread has taken over."""
     while not thread.run_on_caller_thread(act):
         pass
 

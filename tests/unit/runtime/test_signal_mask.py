@@ -1,4 +1,4 @@
-"""Blocks that signal handlers do not interrupt."""
+"""Blocks without interruption by signal handlers."""
 
 import signal
 from collections.abc import Iterator

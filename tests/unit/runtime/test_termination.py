@@ -1,4 +1,4 @@
-"""SIGTERM as an exception, unless the program handles it."""
+"""SIGTERM as an exception, unless handled by the program."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The plan of faults: its draws for each message, and its partitions."""
+"""The plan of faults: draws for each message, and partitions."""
 
 import math
 

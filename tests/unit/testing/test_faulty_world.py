@@ -57,7 +57,7 @@ def story(
 
 
 def seen(outcome: object, x: np.ndarray) -> object:  # type: ignore[type-arg]
-    """Return a rank's outcome of a call: its error, or the number in the result."""
+    """Return a rank's outcome of a call: the error, or the number in the result."""
     if isinstance(outcome, BaseException):
         return outcome
     return x[0] if (x == x[0]).all() else "different numbers"

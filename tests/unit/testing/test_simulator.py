@@ -281,7 +281,7 @@ class Collective:
     results: Sequence[Array]
 
     def goes_wrong(self, schedules: Schedules, play: Callable[..., object] = simulate) -> bool:
-        """Say whether an error or the result betrays that the schedules are not right."""
+        """Return whether an error or the result betrays wrong schedules."""
         outputs = [output.copy() for output in self.outputs]
         try:
             play(schedules, inputs=self.inputs, outputs=outputs)

@@ -1,4 +1,4 @@
-"""Workers prove their identity, and strangers cannot."""
+"""Workers prove their identity; strangers cannot."""
 
 import pytest
 from hypothesis import given

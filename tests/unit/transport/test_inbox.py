@@ -1,4 +1,4 @@
-"""The inbox: incoming messages of collectives, their budget, and frames in pieces."""
+"""The inbox: incoming messages of collectives, the budget, and frames in pieces."""
 
 import pytest
 

@@ -34,7 +34,7 @@ class Verifying:
 
 
 class Held:
-    """A fabric whose only link holds frames until released."""
+    """A fabric with a single link, which holds frames until released."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

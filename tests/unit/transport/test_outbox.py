@@ -1,4 +1,4 @@
-"""The outbox: frames allowed to a peer, and their order."""
+"""The outbox: frames allowed to a peer, in order."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("miniature")
 
 
 class Sender:
-    """An outbox and its messages' notifications."""
+    """An outbox and the notifications of messages."""
 
     def __init__(self, offer: Callable[[Frame], bool] = lambda _: False) -> None:
         self.outbox = Outbox(offer)

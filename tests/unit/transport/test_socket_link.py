@@ -13,7 +13,7 @@ from allhands.transport.socket_link import SocketLink
 
 
 class Slow:
-    """A link, and the other end of its connection, read at the test's command."""
+    """A link, and the far end of the connection, read at the test's command."""
 
     def __init__(self) -> None:
         near, self.far = socket.socketpair()
@@ -31,7 +31,7 @@ class Slow:
         return text
 
     async def fill(self, text: bytes) -> "tuple[bytearray, asyncio.Task[None]]":
-        """Begin a frame for which there is no room; return its memory too."""
+        """Begin a frame larger than the room; return memory and task."""
         memory = bytearray(text)
         head, payload = memory[:HEADER_BYTES], memoryview(memory)[HEADER_BYTES:]
         task = asyncio.create_task(self.link.send([bytes(head), payload]))

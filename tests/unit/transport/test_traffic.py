@@ -86,7 +86,7 @@ class Network:
             pass
 
     def check_budget(self) -> None:
-        """Check that the budget's bytes are conserved."""
+        """Check the conservation of the budget's bytes."""
         for sender, receiver in PAIRS:
             outbox, inbox = self.outboxes[sender, receiver], self.inboxes[receiver]
             there = [*map(whole, outbox._urgent), *self.wires[sender, receiver]]
@@ -113,7 +113,7 @@ def is_unasked(header: Header) -> bool:
 
 
 class History:
-    """Messages, receives, and the network between them."""
+    """Messages, receives, and the network between both."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -170,19 +170,19 @@ class History:
         self.random.choice((self.network.put_out, self.network.take_in))(pair)
 
     def withdraw(self, message: Sent) -> None:
-        """Cancel a send that has not ended."""
+        """Cancel a pending send."""
         assert message.outgoing is not None
         message.withdrawn = message.told == []
         self.network.outboxes[message.sender, message.receiver].cancel(message.outgoing)
 
     def retract(self, receive: Receive) -> None:
-        """Cancel a receive that has not ended."""
+        """Cancel a pending receive."""
         if not receive.told:
             receive.retracted = True
             self.network.inboxes[receive.receiver].cancel_receive(receive.incoming)
 
     def check_end(self) -> None:
-        """Check that nothing is left."""
+        """Check that every inbox and outbox is empty."""
         self.network.check_budget()
         for inbox in self.network.inboxes:
             assert not inbox._posted
@@ -229,7 +229,7 @@ def test_every_message_of_collectives_lands_once_and_whole(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_calls_that_give_up_leave_nothing_behind(seed: int) -> None:
-    """Each sequence number is a call; both ends of it may end early, at any time."""
+    """Each sequence number is a call; both ends of the call may end early, at any time."""
     history = History(seed)
     over = [[0] * 2 for _ in range(RANKS)]  # by rank, of groups 0 and 1
     begun: list[tuple[Sent, Receive]] = []
@@ -299,7 +299,7 @@ def test_messages_to_a_point_never_overtake_each_other(seed: int, open_share: fl
 
 
 def check_matching(history: History, *, in_order: bool = True) -> None:
-    """Check that messages arrived whole, once, in order, and that none was skipped."""
+    """Check that messages arrived whole, once, in order, without a gap."""
     by_line: defaultdict[tuple[int, int, int], list[Sent]] = defaultdict(list)
     for message in history.sent:
         if not message.withdrawn:
@@ -346,7 +346,7 @@ def serve_the_rest(history: History, size: int) -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_sends_and_receives_that_give_up_pass_nobody_over(seed: int) -> None:
-    """Withdrawn messages are never received; everything else still finds its receive.
+    """Withdrawn messages are never received; every remaining message still finds a receive.
 
     Order is no more: the receive of a withdrawn message may get one after the next receive's.
     """

@@ -12,14 +12,14 @@ from allhands_server.machine.requests import Barrier
 
 @dataclass(slots=True)
 class _WaitingBarrier:
-    """A barrier with waiting participants, forgotten when the last one cancels."""
+    """A barrier with waiting participants, forgotten when the last participant cancels."""
 
     participants: frozenset[str]
     arrived: dict[str, int] = field(default_factory=dict)  # participant -> ticket
 
 
 class Barriers:
-    """The barriers of one job; a name is free again after its barrier has opened."""
+    """The barriers of one job; a name is free again after the barrier has opened."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -76,7 +76,7 @@ class Barriers:
             del self._waiting[name]
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Undo an arrival past its due time; the refusal names the absent participants."""
+        """Undo an arrival past the due time; the refusal names the absent participants."""
         name, _ = self._tickets[ticket]
         barrier = self._waiting[name]
         absent = sorted(barrier.participants - barrier.arrived.keys())

@@ -1,4 +1,4 @@
-"""Key-value store of a job: the requests about keys, and those that wait for some."""
+"""Key-value store of a job: requests about keys, and waits for keys."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -132,7 +132,7 @@ class Keys:
         return bool(self._waiting)
 
     def submit(self, ticket: int, request: KeyRequest) -> list[Effect]:
-        """Answer at once, or keep the request until its keys exist.
+        """Answer at once, or keep the request until all keys exist.
 
         A change also answers those who waited for it; the one who made it comes first.
 
@@ -153,7 +153,7 @@ class Keys:
                 del self._waiters[key]
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Refuse a waiting request past its due time, naming the missing keys."""
+        """Refuse a waiting request past the due time, naming the missing keys."""
         waiting = self._waiting[ticket]
         of = f" ({len(waiting.missing)} of {len(waiting.keys)} keys)" * (len(waiting.keys) > 1)
         text = f"nobody has set {join_names(sorted(waiting.missing))} of job {self._job}{of}"

@@ -1,4 +1,4 @@
-"""Queues of a job, with their requests: every pushed value is popped once."""
+"""Queues of a job, with requests: every pushed value is popped once."""
 
 from collections import deque
 from typing import TypeAlias
@@ -77,7 +77,7 @@ class Queues:
                 del self._waiters[key]
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Refuse a waiting pop past its due time."""
+        """Refuse a waiting pop past the due time."""
         text = f"nobody has pushed to queue {quote(self._waiting[ticket])} of {self._name}"
         self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))

@@ -28,7 +28,7 @@ def judge_never_joined(rank: int) -> AbsentRank:
 
 
 def judge_lost(member: Member, reason: str, now: float) -> AbsentRank:
-    """Classify a lost member by the evidence about its process."""
+    """Classify a lost member by evidence about the process."""
     if member.exit_status is not None:
         how = describe_exit(member.exit_status)
         left = ", without having left the job" if member.exit_status == 0 else ""
@@ -83,7 +83,7 @@ def judge_left(member: Member) -> AbsentRank:
 
 
 def judge_silent(member: Member, now: float) -> AbsentRank:
-    """Classify a silent member by the evidence for its life."""
+    """Classify a silent member by evidence for life."""
     silence = now - member.heard_at
     doing = max(member.get_progress(now), key=lambda one: -one.elapsed, default=None)
     last = f"; it last said that it was {_describe_activity(doing)}" if doing is not None else ""
@@ -107,7 +107,7 @@ def judge_silent(member: Member, now: float) -> AbsentRank:
 
 
 def judge_occupied(member: Member, group: str, now: float) -> AbsentRank:
-    """Classify a member that answers but is not in the call."""
+    """Classify an answering member outside the call."""
     progress = sorted(member.get_progress(now), key=lambda one: one.elapsed)
     inside = [one for one in progress if one.operation]
     if inside:
@@ -160,7 +160,7 @@ def make_verdict(group: str, sequence: int, operation: str, found: Sequence[Abse
 
 
 def make_late_verdict(verdict: Verdict, seconds: float) -> Verdict:
-    """Make the verdict on a call for a rank that came after its failure."""
+    """Make the verdict on a failed call for a late rank."""
     text = (
         f"{verdict.text}; who came later came too late: the others had waited until their "
         f"deadline, and given it up {seconds:.1f} s ago"

@@ -1,4 +1,4 @@
-"""Admission of workers to a world, and the choice of their ranks.
+"""Admission of workers to a world, and the choice of ranks.
 
 A rank given by the worker is a claim; a rank chosen by the coordinator, the lowest free, is an
 assignment. In a forming world a claim displaces an assignment, whose worker has to join again. So
@@ -19,14 +19,14 @@ from allhands_server.machine.world.member import Member, describe_process
 
 @dataclass(frozen=True, slots=True)
 class RankChoice:
-    """Rank of a new member, and the member displaced by it."""
+    """Rank of a new member, and the displaced member, if any."""
 
     rank: int
     displaced: Member | None
 
 
 def check_join(join: Join) -> None:
-    """Refuse a Join that is invalid by itself."""
+    """Refuse an invalid Join."""
     check_job(join.job)
     check_name("the name of the host", join.host)
     check_name("the label", join.label, empty=True)
@@ -48,7 +48,7 @@ def check_join(join: Join) -> None:
 
 
 def check_size(join: Join, sized: Member | None) -> None:
-    """Refuse a world size other than `sized` brought, or a rank outside of it."""
+    """Refuse a world size unlike `sized`'s, or a rank outside of the world."""
     if sized is None:
         return
     size = sized.join.world_size
@@ -100,7 +100,7 @@ def refuse_taken_rank(join: Join, holder: Member) -> Refused:
 
 
 def make_displacement(member: Member, claimant: Join) -> Refusal:
-    """Make the refusal for a member whose assigned rank another process claims."""
+    """Make the refusal for a member whose assigned rank a newcomer claims."""
     return Refusal(
         Status.UNAVAILABLE,
         f"{member} had its rank by assignment, and host {claimant.host}, pid {claimant.pid} "

@@ -32,11 +32,11 @@ class BrokenLinkMonitor:
             self._schedule(now)
 
     def is_announced(self, pair: Pair) -> bool:
-        """Whether all members know that the two cannot reach each other."""
+        """Whether all members know that the two ranks cannot reach each other."""
         return self._reports.is_announced(pair)
 
     def discard(self, pair: Pair) -> None:
-        """Drop the report of a link that is not announced yet. Idempotent."""
+        """Drop the report of an unannounced link. Idempotent."""
         self._reports.discard(pair)
 
     def stop(self) -> None:
@@ -49,7 +49,7 @@ class BrokenLinkMonitor:
             self._timer = self._timers.schedule(now + ANNOUNCE_SECONDS, self._announce)
 
     def _announce(self, now: float) -> list[Effect]:
-        """Tell all members of the broken links whose two ends answer."""
+        """Notify all members of broken links with two answering ends."""
         self._timer = None
         members, present = self._world.members, self._world.present
         self._reports.drop_ranks(members.keys() - present.keys())

@@ -15,7 +15,7 @@ def order_pair(one: int, other: int) -> Pair:
 
 
 def choose_culprits(pairs: Iterable[Pair]) -> dict[int, list[int]]:
-    """Choose ranks that explain every pair; return the unreached ranks of each.
+    """Choose ranks to explain every pair; return the unreached ranks of each.
 
     Ranks in the most pairs come first, and the higher rank of a tie.
     """
@@ -46,14 +46,14 @@ class BrokenLinkReports:
         return True
 
     def discard(self, pair: Pair) -> None:
-        """Drop the report of a pair that is not announced yet, if any."""
+        """Drop the report of an unannounced pair, if any."""
         self._open.pop(pair, None)
 
     def is_announced(self, pair: Pair) -> bool:
         return pair in self._announced
 
     def drop_ranks(self, gone: Iterable[int]) -> None:
-        """Drop reports on departed ranks, whose departure explains them."""
+        """Drop reports on departed ranks: the departure explains the reports."""
         left = set(gone)
         self._open = {pair: why for pair, why in self._open.items() if left.isdisjoint(pair)}
 

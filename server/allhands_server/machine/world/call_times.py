@@ -1,4 +1,4 @@
-"""Clock offsets and lateness of a world's members, from their heartbeats."""
+"""Clock offsets and lateness of a world's members, from heartbeats."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from allhands_server.machine.world.member import Member
 
 
 class CallTimes:
-    """Clock of each member and start times of its calls; `members` and `groups` are the world's."""
+    """Clock of each member and start times of calls; `members` and `groups` are the world's."""
 
     def __init__(self, members: Mapping[int, Member], groups: Groups) -> None:
         self._members = members
@@ -23,7 +23,7 @@ class CallTimes:
         self._lateness = LatenessTracker()
 
     def add_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
-        """Add a sample of the member's clock and the starts of its calls."""
+        """Add a sample of the member's clock and the starts of the member's calls."""
         if not 0 < beat.sent_at < LATEST_CLOCK:
             return
         self._clock_sync.add_sample(member.rank, member.join.host, beat.sent_at, now)

@@ -1,4 +1,4 @@
-"""The part of a world that its failure detector and link monitors use."""
+"""The part of a world for the failure detector and link monitors."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -8,7 +8,7 @@ from allhands_server.machine.world.member import Member
 
 
 class WorldContext(Protocol):
-    """Members of a world, and the actions that a monitor of the world needs."""
+    """Members of a world, and the actions of the world for monitors."""
 
     job: str
     heartbeat_window: float
@@ -31,7 +31,7 @@ class WorldContext(Protocol):
         """Whether the world has formed and has members."""
 
     def is_outside(self, member: Member) -> bool:
-        """Whether the member belongs to no world that has formed."""
+        """Whether the member belongs to no formed world."""
 
     def lose(self, member: Member, reason: str, now: float) -> list[Effect]:
         """Count a member as lost."""

@@ -1,4 +1,4 @@
-"""Failure detector: probes silent members, names their condition, and loses the dead.
+"""Failure detector: probes silent members, names the condition, and loses the dead.
 
 Silence is no proof of death. While it lasts, evidence of life is requested: the state of the
 process, TCP acknowledgements by its host's kernel, and answers to peers over links (SWIM's
@@ -101,7 +101,7 @@ class FailureDetector:
         return True
 
     def on_session_broken(self, member: Member, now: float) -> list[Effect]:
-        """Judge soon a long silent member whose session broke.
+        """Judge soon a long silent member with a broken session.
 
         Its process has ended, or it was out of reach for too long: that is seen in a moment.
         """
@@ -113,12 +113,12 @@ class FailureDetector:
         return [] if member.condition is None else self._push_condition(member, now)
 
     def on_acknowledged(self, member: Member, now: float) -> None:
-        """Note that a member's host acknowledges its session's data."""
+        """Note that a member's host acknowledges the session's data."""
         if member.unanswered_since is not None:
             member.acknowledged_at = now
 
     def on_indirect_ack(self, member: Member, now: float) -> list[Effect]:
-        """Note that a peer hears a member over a link."""
+        """Note a peer's report of hearing a member over a link."""
         if member.unanswered_since is None and not member.is_broken:
             return []
         if member.peer_heard_at < member.evidence_requested_at:
@@ -127,7 +127,7 @@ class FailureDetector:
         return self._push_condition(member, now) if member.condition is not None else []
 
     def lose_silent(self, verdict: Verdict, now: float) -> list[Effect]:
-        """Lose the silent members of a verdict whose window has passed.
+        """Lose the silent members of a verdict past the window.
 
         Not those who have been silent for less than the window: they may be back for the next call.
         """
@@ -160,7 +160,7 @@ class FailureDetector:
     def _request_evidence(
         self, member: Member, heard: float, probed: float, now: float
     ) -> list[Effect]:
-        """Request evidence of life of a member that has not answered its probe."""
+        """Request evidence of life of a member without an answer to the probe."""
         if member.heard_at > heard:
             self.watch(member)
             return []

@@ -94,7 +94,7 @@ class GroupChanges:
         self._update_wanted()
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Refuse a request past its due time, naming the missing members."""
+        """Refuse a request past the due time, naming the missing members."""
         group, _ = self._tickets[ticket]
         proposal = self._proposals[group]
         present = self._list_present(self._list_ranks(group))
@@ -174,7 +174,7 @@ class GroupChanges:
         return [Answer(ticket, decision) for ticket, _ in proposal.requests.values()]
 
     def _update_wanted(self) -> None:
-        """Tell the world how many newcomers may wait even if it is not elastic."""
+        """Tell the world how many newcomers may wait even if not elastic."""
         self._world.wanted_newcomers = sum(
             self._count_needed(proposal.first, self._list_present(self._list_ranks(group)))
             for group, proposal in self._proposals.items()
@@ -190,7 +190,7 @@ class GroupChanges:
                 return 0
 
     def _fill_ranks(self, ranks: Sequence[int], newcomers: Sequence[int]) -> list[int]:
-        """Put newcomers on vacant ranks, each on its claimed rank if possible."""
+        """Put newcomers on vacant ranks, each on the claimed rank if possible."""
         left = list(newcomers)
         places: list[int | None] = [rank if rank in self._world.present else None for rank in ranks]
         for place, holder in enumerate(places):

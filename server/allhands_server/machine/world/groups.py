@@ -17,7 +17,7 @@ class Groups:
         self._openers.setdefault(group, set()).add(opening_rank)
 
     def close(self, group: str, closing_rank: int, present: Collection[int]) -> None:
-        """Close a group for a rank; forget it with the last present rank."""
+        """Close a group for a rank; forget the group with the last present rank."""
         openers = self._openers.get(group, set())
         openers.discard(closing_rank)
         if openers.isdisjoint(present):
@@ -28,7 +28,7 @@ class Groups:
         return self._ranks.get(group)
 
     def list_groups_of(self, rank: int) -> list[tuple[str, tuple[int, ...]]]:
-        """Return the groups of a world rank, with their ranks."""
+        """Return the groups of a world rank, with all ranks of each."""
         return [(group, ranks) for group, ranks in self._ranks.items() if rank in ranks]
 
     def describe(self) -> tuple[GroupStatus, ...]:

@@ -14,7 +14,7 @@ MOST_TOLD = 64
 
 
 class LatenessTracker:
-    """Start times of a world's calls, by the clocks of their members."""
+    """Start times of a world's calls, by the clocks of the members."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, dict[int, float]]] = {}

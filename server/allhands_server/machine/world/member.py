@@ -16,7 +16,7 @@ NEVER = -math.inf
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A rank of one world; kept after its loss or departure."""
+    """A rank of one world; kept after loss or departure."""
 
     member_id: str
     session: int

@@ -36,7 +36,7 @@ def limit_report(size: int) -> int:
 
 
 class Postmortem:
-    """Record of a world's failures and reports, kept after its end."""
+    """Record of a world's failures and reports, kept after the world's end."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
@@ -48,7 +48,7 @@ class Postmortem:
         """Time at which the last member had gone."""
 
     def note_lost(self, member: Member, now: float) -> None:
-        """Note the loss of a member, explained by its `loss`."""
+        """Note the loss of a member, explained by the member's `loss`."""
         self._blame_leavers(member)
         self._note(_Event(member, "", now))
 

@@ -1,4 +1,4 @@
-"""Probes of members over their sessions, and inspections of their processes."""
+"""Probes of members over sessions, and inspections of processes."""
 
 from collections.abc import Iterable, Mapping
 
@@ -20,7 +20,7 @@ class Prober:
         self._numbers = 0
 
     def probe(self, members: Iterable[Member], now: float, *, stack: bool = False) -> list[Effect]:
-        """Ask members for a heartbeat at once, with their stacks if `stack`."""
+        """Ask members for a heartbeat at once, with stacks if `stack`."""
         effects: list[Effect] = []
         for member in members:
             if member.is_reachable:
@@ -33,7 +33,7 @@ class Prober:
         return effects
 
     def inspect_process(self, member: Member, *, stack: bool = False) -> list[Effect]:
-        """Have a member's process inspected, by the coordinator or a neighbour on its host.
+        """Have a member's process inspected, by the coordinator or a neighbour on the same host.
 
         With `stack` also its Python stack, unless that is known. Empty: no process can do so.
         """

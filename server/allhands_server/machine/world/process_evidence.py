@@ -1,4 +1,4 @@
-"""Evidence from members' processes: exits that launchers report, states seen by inspection."""
+"""Evidence from members' processes: exits reported by launchers, states seen by inspection."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ class ProcessEvidence:
         self._timers = timers
 
     def on_exit(self, exit: ReportExit, now: float) -> tuple[bool, list[Effect]]:
-        """Note the exit status of a process; return whether it is a member's, and effects."""
+        """Note the exit status of a process; return whether of a member, and effects."""
         process = (exit.pid_namespace, exit.pid, exit.start_ticks)
         for member in self._world.members.values():
             join = member.join
@@ -51,7 +51,7 @@ class ProcessEvidence:
     def on_inspected(
         self, member_id: str, process_state: str, now: float, stack: str = ""
     ) -> list[Effect]:
-        """Note the state of a member's process, and its stack if not empty."""
+        """Note the state of a member's process, and the stack if not empty."""
         present = self._world.present.values()
         member = next((one for one in present if one.member_id == member_id), None)
         if member is None or self._world.is_forming:

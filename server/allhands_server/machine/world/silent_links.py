@@ -83,7 +83,7 @@ class SilentLinkMonitor:
         return self._prober.probe([reporter, suspect], now)
 
     def on_recovery(self, reporter: Member, rank: int, now: float) -> list[Effect]:
-        """Note a member's report that a rank is heard again."""
+        """Note a member's report of hearing a rank again."""
         pair = order_pair(reporter.rank, rank)
         silence = self._silent.get(pair)
         if silence is None or silence.is_over:
@@ -103,7 +103,7 @@ class SilentLinkMonitor:
         return []
 
     def drop_rank(self, gone: int) -> None:
-        """Forget the links of a departed member, whose departure explains them."""
+        """Forget the links of a departed member: the departure explains the silence."""
         self.discard([pair for pair in self._silent if gone in pair])
 
     def discard(self, pairs: Iterable[Pair]) -> None:
@@ -121,7 +121,7 @@ class SilentLinkMonitor:
             self._check_timer = None
 
     def _announce_recovery(self, pair: Pair, now: float) -> list[Effect]:
-        """Notify the world that a link works again."""
+        """Notify the world of a recovered link."""
         self._forget(pair)
         one, other = (self._world.members[rank] for rank in pair)
         verdict = make_world_verdict([], f"{one} and {other} reach each other again: calls go on")
@@ -138,7 +138,7 @@ class SilentLinkMonitor:
             self._check_timer = self._timers.schedule(now + CHECK_SECONDS, self._check_links)
 
     def _check_links(self, now: float) -> list[Effect]:
-        """Announce silent pairs whose two ends answer; report overdue pairs as broken."""
+        """Announce silent pairs with two answering ends; report overdue pairs as broken."""
         self._check_timer = None
         effects: list[Effect] = []
         named = []

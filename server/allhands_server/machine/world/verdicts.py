@@ -1,4 +1,4 @@
-"""Verdicts on calls past their deadline, the same for all callers.
+"""Verdicts on calls past the deadline, the same for all callers.
 
 A blocked caller asks some time before its deadline. Shortly before the deadline the members of
 the group are probed, and processes that do not answer are inspected. At the deadline the progress
@@ -103,7 +103,7 @@ class Verdicts:
     def submit(
         self, ticket: int, request: AwaitVerdict | MonitoredBarrier, now: float, due: float | None
     ) -> list[Effect]:
-        """Note a blocked caller or an arrival; answered at once or at its due time.
+        """Note a blocked caller or an arrival; answered at once or at the due time.
 
         Raises:
             Refused: invalid, without a deadline, or not from a member.
@@ -158,7 +158,7 @@ class Verdicts:
         ]
 
     def on_group_opened(self, group: str) -> list[Effect]:
-        """Answer monitored barriers that the group's ranks complete."""
+        """Answer monitored barriers completed by the group's ranks."""
         met = [
             blocked
             for blocked in self._calls.values()
@@ -168,7 +168,7 @@ class Verdicts:
         return [effect for blocked in met for effect in self._answer_passed(blocked)]
 
     def on_group_closed(self, group: str) -> None:
-        """Forget past verdicts of a group closed by its last rank."""
+        """Forget past verdicts of a group after the last rank's close."""
         if self._world.groups.get_ranks(group) is None:
             for key in [one for one in self._past if one[0] == group]:
                 del self._past[key]
@@ -292,7 +292,7 @@ class Verdicts:
         )
 
     def _list_pending(self, blocked: _BlockedCall) -> list[Member]:
-        """List the present members that have not completed the call."""
+        """List the present members without completion of the call."""
         found = [self._world.present.get(rank) for rank in self._list_ranks(blocked.group)]
         return [one for one in found if one is not None and not self._is_done(one, blocked)]
 
@@ -353,7 +353,7 @@ class Verdicts:
     def _judge_unreachable(
         self, blocked: _BlockedCall, ranks: Iterable[int], missing: Collection[int]
     ) -> list[AbsentRank]:
-        """Classify members by the unanswered pings of their peers.
+        """Classify members by the unanswered pings of peers.
 
         Of a pair, the `missing` rank is named, or else the rank that has completed the call,
         whose data has not come through.

@@ -163,7 +163,7 @@ class World:
     def join(
         self, session: int, join: Join, member_id: str, now: float
     ) -> tuple[Member, list[Effect]]:
-        """Add a member; the last missing one forms the world.
+        """Add a member; the last missing member forms the world.
 
         Raises:
             Refused: not admitted; nothing has changed.
@@ -212,7 +212,7 @@ class World:
         return self.push(self.present.values(), Newcomers(len(self.newcomers)))
 
     def lose_unreachable(self, ranks: Iterable[int], now: float) -> list[Effect]:
-        """Lose the group's members that are out of reach of the rest."""
+        """Lose the group's members out of reach of the rest."""
         effects: list[Effect] = []
         for rank in self.broken_links.unreachable.intersection(ranks, self.present):
             effects += self.lose(self.present[rank], "other members cannot reach it", now)
@@ -237,7 +237,7 @@ class World:
     def push_world_formed(
         self, group: str, members: tuple[MemberView, ...], newcomers: Iterable[int]
     ) -> list[Effect]:
-        """Notify newcomers of their group, and all members of the rest's number."""
+        """Notify newcomers of the group, and all members of the count of waiting newcomers."""
         formed = WorldFormed(self.epoch, len(members), members, group)
         told = self.push((self.members[rank] for rank in newcomers), formed)
         report = OperatorLog(
@@ -276,7 +276,7 @@ class World:
     # ------------------------------------------------------------ going
 
     def leave(self, member: Member, leave: Leave, now: float) -> list[Effect]:
-        """Let a member leave, and notify the rest of its completed calls."""
+        """Let a member leave, and notify the rest of the leaver's completed calls."""
         member.update_progress(leave.progress, now)
         effects: list[Effect] = [Push(member.session, LeaveAccepted()), EndSession(member.session)]
         if self.is_outside(member):
@@ -334,7 +334,7 @@ class World:
     def on_link_broken(
         self, rank: int, reporter: Member, reason: str, shares_memory: bool, now: float
     ) -> list[Effect]:
-        """Weigh a member's report that its link to `rank` broke."""
+        """Weigh a member's report of a broken link to `rank`."""
         suspect = self.members.get(rank)
         if suspect is None or suspect is reporter or not suspect.is_present:
             return []
@@ -442,7 +442,7 @@ class World:
             self.broken_links.stop()
 
     def is_outside(self, member: Member) -> bool:
-        """Whether the member belongs to no world that has formed."""
+        """Whether the member belongs to no formed world."""
         return not self._formed_size or member.rank in self.newcomers
 
     def _remove(self, member: Member) -> list[Effect]:

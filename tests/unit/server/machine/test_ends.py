@@ -1,4 +1,4 @@
-"""Knowledge about a departed member (dead, paused, cut off), and its sources."""
+"""Knowledge about a departed member (dead, paused, cut off), with sources."""
 
 from collections.abc import Sequence
 

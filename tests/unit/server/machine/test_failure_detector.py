@@ -1,4 +1,4 @@
-"""Silent members: evidence of life, their states, and their loss."""
+"""Silent members: evidence of life, states, and loss."""
 
 from collections.abc import Collection, Mapping
 

@@ -1,4 +1,4 @@
-"""How a world forms: ranks given and assigned, sizes agreed, refusals that name both parties."""
+"""Formation of a world: ranks given and assigned, sizes agreed, refusals with both parties."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Random histories of the key-value part, against a dictionary that does the same."""
+"""Random histories of the key-value part, against a dictionary."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

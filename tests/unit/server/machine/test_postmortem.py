@@ -1,4 +1,4 @@
-"""Post-mortem of a world: its failures in order, and its members' records."""
+"""Post-mortem of a world: failures in order, and records of members."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def at(sequence: int, completed: int, operation: str = "", group: str = "world")
 
 
 def formed(t: Transcript, size: int, job: str = "j") -> list[int]:
-    """Form a world whose members have opened the group of all."""
+    """Form a world with the group of all opened by every member."""
     sessions = t.form_world(size, job=job)
     for session in sessions:
         t.send(session, OpenGroup("world", tuple(range(size))))

@@ -1,4 +1,4 @@
-"""Links that fall silent while both ends are alive: named, survived, or ruled on."""
+"""Silent links between living ends: named, survived, or ruled on."""
 
 import pytest
 

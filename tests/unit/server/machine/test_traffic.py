@@ -20,7 +20,7 @@ SIZES = [4, 16, 64]
 
 
 class Counting(Transcript):
-    """A transcript that counts messages to sessions by kind."""
+    """A transcript with counts of messages to sessions by kind."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

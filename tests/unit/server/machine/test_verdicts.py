@@ -272,7 +272,7 @@ def test_what_is_kept_of_past_verdicts_is_bounded_and_ends_with_its_group() -> N
         return Progress("pair", sequence, 0, "all_reduce")
 
     def told(sequence: int, session: int) -> list[tuple[int, str]]:
-        """Return the verdict on a call which that member alone waits in."""
+        """Return the verdict on a call with a single waiting member."""
         t.send(session, Heartbeat(0, (waiting(sequence),)))
         request = AwaitVerdict("j", f"member{session}", "pair", sequence, "all_reduce", (0,))
         ticket = t.ask(request, t.now + 10.0)
