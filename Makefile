@@ -93,7 +93,7 @@ lint-imports: $(VENV)/.has-dev
 lint-faces: $(VENV)/.has-dev
 	$(BIN)/python client/generate_faces.py --check
 
-C_SOURCES := $(wildcard client/allhands/native/*/*.[ch] tests/native/*.c)
+C_SOURCES := $(wildcard client/allhands/native/*/*.[ch] tests/native/*.[ch])
 C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
 	-Wundef -Wvla -Wpointer-arith -Wduplicated-cond -Wlogical-op -Werror
 HEADERS = import sysconfig, numpy; \

@@ -7,25 +7,13 @@
  * Ends with status 0 and one line, or says what was wrong where and aborts.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "collectives/collectives.h"
 
-#define MILLISECONDS INT64_C(1000000)
 #define LONG_TIME (60000 * MILLISECONDS)
-#define HEAP_BYTES ((size_t)64 << 20)
 
 /* ---- a world of ranks */
 
@@ -39,7 +27,7 @@ typedef struct {
     ah_limits limits;
     uint64_t seed;
     int rounds;
-    void *area[AH_MAX_RANKS], *heap[AH_MAX_RANKS];
+    void *memory[AH_MAX_RANKS], *heap[AH_MAX_RANKS];
     _Atomic int *board; /* shared: for what the scenarios tell each other */
     _Atomic int *pids;
 } world;
@@ -57,75 +45,22 @@ typedef struct {
 
 typedef void (*program)(rank_state *);
 
-static const char *stage = "";
+#define PROGRAM "test_collectives"
+#include "ranks.h"
 
-static void fail(const rank_state *me, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fprintf(stderr, "test_collectives: %s: rank %d of %d, call %llu: ", stage, me ? me->rank : -1,
-            me ? me->world->size : 0, me ? (unsigned long long)me->sequence : 0);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    abort();
+static void print_call(const rank_state *me) {
+    fprintf(stderr, ", call %llu", (unsigned long long)me->sequence);
 }
 
-#define CHECK(me, condition)                                                                       \
-    do {                                                                                           \
-        if (!(condition)) fail(me, "line %d: %s", __LINE__, #condition);                           \
-    } while (0)
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
-}
-
-static uint64_t draw(uint64_t *state) { /* splitmix64 */
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-static void *shared(size_t nbytes) {
-    void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) abort();
-    return at;
-}
-
-/* All ranks come here before anyone leaves; apart from the lane under test. */
-static void line_up(const rank_state *me, int slot) {
-    _Atomic int *count = &me->world->board[slot];
-    atomic_fetch_add(count, 1);
-    while (atomic_load(count) < me->world->size) sched_yield();
-}
-
-static void tell(const rank_state *me, int slot) { atomic_store(&me->world->board[slot], 1); }
-
-static void hear(const rank_state *me, int slot) {
-    while (!atomic_load(&me->world->board[slot])) sched_yield();
-}
-
-typedef struct {
-    const world *world;
-    int rank;
-    program run;
-} start;
+static size_t memory_bytes(const world *w) { return ah_area_bytes(w->size, &w->limits); }
 
 static void live(const start *begin) {
     const world *w = begin->world;
     rank_state me = {.world = w, .rank = begin->rank};
     pid_t pids[AH_MAX_RANKS];
     me.own = w->seed * 1000 + (uint64_t)begin->rank;
-    atomic_store(&w->pids[me.rank], (int)getpid());
-    for (int r = 0; r < w->size; r++) {
-        int pid;
-        while (!(pid = atomic_load(&w->pids[r]))) sched_yield();
-        pids[r] = pid;
-    }
-    me.comm = ah_comm_new(me.rank, w->size, w->area, pids, w->heaps ? w->heap : NULL,
+    learn_pids(w, me.rank, pids);
+    me.comm = ah_comm_new(me.rank, w->size, w->memory, pids, w->heaps ? w->heap : NULL,
                           w->heaps ? HEAP_BYTES : 0, &w->limits);
     CHECK(&me, me.comm);
     line_up(&me, 0);
@@ -134,55 +69,6 @@ static void live(const start *begin) {
     begin->run(&me);
     line_up(&me, 2); /* a lane that still sleeps may be rung */
     ah_comm_free(me.comm);
-}
-
-static void *live_in_thread(void *begin) {
-    live(begin);
-    return NULL;
-}
-
-static void run_world(const char *name, world *w, program run) {
-    start begins[AH_MAX_RANKS];
-    size_t bytes = ah_area_bytes(w->size, &w->limits);
-    stage = name;
-    w->board = shared(4096);
-    w->pids = shared(4096);
-    for (int r = 0; r < w->size; r++) {
-        w->area[r] = shared(bytes);
-        w->heap[r] = shared(HEAP_BYTES);
-        begins[r] = (start){w, r, run};
-    }
-    pthread_t threads[AH_MAX_RANKS];
-    pid_t children[AH_MAX_RANKS];
-    fflush(NULL);
-    for (int r = 0; r < w->size; r++) {
-        if (!w->forks) {
-            if (pthread_create(&threads[r], NULL, live_in_thread, &begins[r])) abort();
-        } else if ((children[r] = fork()) == 0) {
-            live(&begins[r]);
-            exit(0);
-        }
-    }
-    for (int r = 0; r < w->size; r++) {
-        int status = 0;
-        if (!w->forks)
-            pthread_join(threads[r], NULL);
-        else if (waitpid(children[r], &status, 0) < 0)
-            abort();
-        bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-        bool meant = killed && atomic_load(&w->board[900]);
-        if (status && !meant) {
-            fprintf(stderr, "test_collectives: %s: rank %d ended with %#x\n", name, r, status);
-            for (int other = r; other < w->size; other++) kill(children[other], SIGTERM);
-            exit(1);
-        }
-    }
-    for (int r = 0; r < w->size; r++) {
-        munmap(w->area[r], bytes);
-        munmap(w->heap[r], HEAP_BYTES);
-    }
-    munmap(w->board, 4096);
-    munmap(w->pids, 4096);
 }
 
 /* ---- calls */
@@ -1118,10 +1004,10 @@ static void wrong_process(rank_state *me) {
     const world *w = me->world;
     if (me->rank == 0) {
         pid_t wrong[] = {getpid(), getpid()}, right[] = {getpid(), atomic_load(&w->pids[1])};
-        ah_comm *comm = ah_comm_new(0, 2, w->area, wrong, NULL, 0, &w->limits);
+        ah_comm *comm = ah_comm_new(0, 2, w->memory, wrong, NULL, 0, &w->limits);
         CHECK(me, !ah_comm_probe_attach(comm));
         ah_comm_free(comm);
-        comm = ah_comm_new(0, 2, w->area, right, NULL, 0, &w->limits);
+        comm = ah_comm_new(0, 2, w->memory, right, NULL, 0, &w->limits);
         CHECK(me, ah_comm_probe_attach(comm));
         ah_comm_free(comm);
     }
@@ -1217,15 +1103,9 @@ static void run_scenarios(bool forks, bool heaps, uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-    bool forks = argc > 1 && strcmp(argv[1], "forks") == 0;
-    int rounds = argc > 2 ? atoi(argv[2]) : 300;
-    uint64_t seed = argc > 3 ? (uint64_t)atoll(argv[3]) : 1;
-    if (argc < 2 || (!forks && strcmp(argv[1], "threads"))) {
-        fprintf(stderr, "usage: %s threads|forks [rounds [seed]]\n", argv[0]);
-        return 2;
-    }
-    for (int size = 1; size <= 7; size++) run_size(size, forks, rounds, seed);
-    for (int heaps = 0; heaps < 2; heaps++) run_scenarios(forks, heaps, seed);
+    const arguments given = read_arguments(argc, argv, 300);
+    for (int size = 1; size <= 7; size++) run_size(size, given.forks, given.rounds, given.seed);
+    for (int heaps = 0; heaps < 2; heaps++) run_scenarios(given.forks, heaps, given.seed);
     printf("test_collectives: %s: all right\n", argv[1]);
     return 0;
 }

@@ -7,27 +7,16 @@
  * Ends with status 0 and one line, or says what was wrong where and aborts.
  */
 #define _GNU_SOURCE
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "p2p/p2p.h"
 #include "p2p/p2p_ring.h"
 
-#define MILLISECONDS INT64_C(1000000)
 #ifndef LONG_TIME
 #define LONG_TIME (60000 * MILLISECONDS)
 #endif
-#define HEAP_BYTES ((size_t)64 << 20)
 #define MOST 6 /* ranks */
 #define TAGS 3
 #define WINDOW 4
@@ -39,7 +28,7 @@ typedef struct {
     ah_p2p_limits limits;
     uint64_t seed;
     int rounds;
-    void *region[MOST], *heap[MOST];
+    void *memory[AH_MAX_RANKS], *heap[AH_MAX_RANKS];
     _Atomic int *board;
     _Atomic int *pids;
 } world;
@@ -54,55 +43,12 @@ typedef struct {
 
 typedef void (*program)(rank_state *, int thread);
 
-static const char *stage = "";
+#define PROGRAM "test_p2p"
+#include "ranks.h"
 
-static void fail(const rank_state *me, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fprintf(stderr, "test_p2p: %s: rank %d of %d: ", stage, me ? me->rank : -1,
-            me ? me->world->size : 0);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    abort();
-}
+static void print_call(const rank_state *me) { (void)me; }
 
-#define CHECK(me, condition)                                                                       \
-    do {                                                                                           \
-        if (!(condition)) fail(me, "line %d: %s", __LINE__, #condition);                           \
-    } while (0)
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
-}
-
-static uint64_t draw(uint64_t *state) { /* splitmix64 */
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-static void *shared(size_t nbytes) {
-    void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) abort();
-    return at;
-}
-
-static void line_up(const rank_state *me, int slot, int parties) {
-    _Atomic int *count = &me->world->board[slot];
-    atomic_fetch_add(count, 1);
-    while (atomic_load(count) < parties) sched_yield();
-}
-
-static void tell(const rank_state *me, int slot) { atomic_store(&me->world->board[slot], 1); }
-
-static void hear(const rank_state *me, int slot) {
-    while (!atomic_load(&me->world->board[slot])) sched_yield();
-}
+static size_t memory_bytes(const world *w) { return ah_p2p_region_bytes(w->size); }
 
 /* ---- worlds */
 
@@ -128,27 +74,16 @@ static void *serve(void *given) {
     return NULL;
 }
 
-typedef struct {
-    const world *world;
-    int rank;
-    program run;
-} start;
-
 static void live(const start *begin) {
     const world *w = begin->world;
     rank_state me = {.world = w, .rank = begin->rank};
-    pid_t pids[MOST];
+    pid_t pids[AH_MAX_RANKS];
     me.own = w->seed * 1000 + (uint64_t)begin->rank;
-    atomic_store(&w->pids[me.rank], (int)getpid());
-    for (int r = 0; r < w->size; r++) {
-        int pid;
-        while (!(pid = atomic_load(&w->pids[r]))) sched_yield();
-        pids[r] = pid;
-    }
-    me.p2p = ah_p2p_new(me.rank, w->size, w->region, pids, w->heaps ? w->heap : NULL,
+    learn_pids(w, me.rank, pids);
+    me.p2p = ah_p2p_new(me.rank, w->size, w->memory, pids, w->heaps ? w->heap : NULL,
                         w->heaps ? HEAP_BYTES : 0, &w->limits);
     CHECK(&me, me.p2p);
-    line_up(&me, 0, w->size);
+    line_up(&me, 0);
     pthread_t server, threads[8];
     task tasks[8];
     if (w->serves && pthread_create(&server, NULL, serve, &me)) abort();
@@ -160,56 +95,8 @@ static void live(const start *begin) {
     ah_p2p_wait_idle(me.p2p);
     ah_p2p_close(me.p2p);
     if (w->serves) pthread_join(server, NULL);
-    if (!atomic_load(&w->board[900])) line_up(&me, 2, w->size); /* all bells stay up */
+    if (!atomic_load(&w->board[KILLED])) line_up(&me, 2); /* all bells stay up */
     ah_p2p_free(me.p2p);
-}
-
-static void *live_in_thread(void *begin) {
-    live(begin);
-    return NULL;
-}
-
-static void run_world(const char *name, world *w, program run) {
-    start begins[MOST];
-    size_t bytes = ah_p2p_region_bytes(w->size);
-    pthread_t threads[MOST];
-    pid_t children[MOST];
-    stage = name;
-    w->board = shared(4096);
-    w->pids = shared(4096);
-    for (int r = 0; r < w->size; r++) {
-        w->region[r] = shared(bytes);
-        w->heap[r] = shared(HEAP_BYTES);
-        begins[r] = (start){w, r, run};
-    }
-    fflush(NULL);
-    for (int r = 0; r < w->size; r++) {
-        if (!w->forks) {
-            if (pthread_create(&threads[r], NULL, live_in_thread, &begins[r])) abort();
-        } else if ((children[r] = fork()) == 0) {
-            live(&begins[r]);
-            exit(0);
-        }
-    }
-    for (int r = 0; r < w->size; r++) {
-        int status = 0;
-        if (!w->forks)
-            pthread_join(threads[r], NULL);
-        else if (waitpid(children[r], &status, 0) < 0)
-            abort();
-        bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-        if (status && !(killed && atomic_load(&w->board[900]))) {
-            fprintf(stderr, "test_p2p: %s: rank %d ended with %#x\n", name, r, status);
-            for (int other = r; other < w->size; other++) kill(children[other], SIGKILL);
-            exit(1);
-        }
-    }
-    for (int r = 0; r < w->size; r++) {
-        munmap(w->region[r], bytes);
-        munmap(w->heap[r], HEAP_BYTES);
-    }
-    munmap(w->board, 4096);
-    munmap(w->pids, 4096);
 }
 
 /* ---- messages that can be told */
@@ -616,7 +503,7 @@ static int pour(rank_state *me, int turn) {
 static void flood(rank_state *me, int thread) {
     (void)thread;
     int first = pour(me, 0);
-    line_up(me, 102, 2);
+    line_up_some(me, 102, 2);
     int second = pour(me, 1);
     if (me->rank == 0) CHECK(me, first == second);
 }
@@ -665,7 +552,7 @@ static void killed(rank_state *me, int thread) {
     uint64_t state = me->own + (uint64_t)thread;
     int victim = w->size - 1;
     slot slots[8] = {0};
-    atomic_store(&w->board[900], 1);
+    atomic_store(&w->board[KILLED], 1);
     for (int i = 0; i < 8; i++) give(me, &slots[i], 900000, i % 2);
     for (int turn = 0;; turn++) {
         int64_t limit = me->rank == 0 ? 2 * MILLISECONDS : LONG_TIME;
@@ -744,13 +631,7 @@ static void run_scenarios(const ah_p2p_limits *limits, bool forks, bool more, ui
 }
 
 int main(int argc, char **argv) {
-    bool forks = argc > 1 && strcmp(argv[1], "forks") == 0;
-    int rounds = argc > 2 ? atoi(argv[2]) : 30;
-    uint64_t seed = argc > 3 ? (uint64_t)atoll(argv[3]) : 1;
-    if (argc < 2 || (!forks && strcmp(argv[1], "threads"))) {
-        fprintf(stderr, "usage: %s threads|forks [rounds [seed]]\n", argv[0]);
-        return 2;
-    }
+    const arguments given = read_arguments(argc, argv, 30);
     /* Who is not woken when it should be sleeps past its deadline. */
     const ah_p2p_limits pieces = {2000, SIZE_MAX, SIZE_MAX, LONG_TIME};
     const ah_p2p_limits tight = {100, 300, 700, LONG_TIME};
@@ -758,8 +639,10 @@ int main(int argc, char **argv) {
     usual.poll_interval = LONG_TIME;
     const ah_p2p_limits every[] = {usual, pieces, tight};
     for (int which = 0; which < 3; which++) {
-        for (int size = 2; size <= 4; size++) run_traffic(&every[which], size, forks, rounds, seed);
-        for (int more = 0; more < 2; more++) run_scenarios(&every[which], forks, more, seed);
+        for (int size = 2; size <= 4; size++)
+            run_traffic(&every[which], size, given.forks, given.rounds, given.seed);
+        for (int more = 0; more < 2; more++)
+            run_scenarios(&every[which], given.forks, more, given.seed);
     }
     printf("test_p2p: %s: all right\n", argv[1]);
     return 0;
