@@ -7,8 +7,8 @@ import time
 
 from allhands.config import BACKENDS, WorldConfig
 from allhands.coordinator.endpoint import ChannelConfig
+from allhands.coordinator.member_session import MemberSession
 from allhands.coordinator.rendezvous import WorldRendezvous, find_or_host_coordinator
-from allhands.coordinator.session import Session
 from allhands.engine.links.pings import PingMonitor
 from allhands.errors import (
     AllhandsError,
@@ -43,7 +43,7 @@ class Worker(WorkerGroups):
     """
 
     def __init__(
-        self, config: WorldConfig, rendezvous: WorldRendezvous, ports: Ports, session: Session
+        self, config: WorldConfig, rendezvous: WorldRendezvous, ports: Ports, session: MemberSession
     ) -> None:
         super().__init__(config, rendezvous, ports, session)
         self._mesh = Mesh(self, session.joined.secret, session.joined.rank)

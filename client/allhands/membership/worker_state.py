@@ -11,8 +11,8 @@ from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.signature import hash_group
 from allhands.config import WorldConfig
 from allhands.coordinator import report_codec
+from allhands.coordinator.member_session import MemberSession
 from allhands.coordinator.rendezvous import WorldRendezvous
-from allhands.coordinator.session import Session
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.links.pings import SILENT_SECONDS, PingMonitor
@@ -53,7 +53,7 @@ class WorkerState:
     """Engine of the group of all ranks; there once the worker has started."""
 
     def __init__(
-        self, config: WorldConfig, rendezvous: WorldRendezvous, ports: Ports, session: Session
+        self, config: WorldConfig, rendezvous: WorldRendezvous, ports: Ports, session: MemberSession
     ) -> None:
         self.config = config
         self.rank = session.joined.rank

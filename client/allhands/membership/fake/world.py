@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from allhands.config import WorldConfig
 from allhands.coordinator.endpoint import Address, Endpoint
+from allhands.coordinator.member_session import MemberSession
 from allhands.coordinator.rendezvous import WorldRendezvous
-from allhands.coordinator.session import Session
+from allhands.coordinator.session_listener import SessionListener
 from allhands.coordinator.world_member import WorldMember
 from allhands.engine.group_engine import EngineConfig
 from allhands.errors import AllhandsError
@@ -32,12 +33,10 @@ class FakeThread(LoopThread):
         return False
 
 
-class FakeSession(Session):
-    """A session without a coordinator: requests are dropped."""
+class FakeSession(MemberSession):
+    """A session without a coordinator: requests are dropped, and no event comes."""
 
     def __init__(self, config: WorldConfig) -> None:
-        # Nothing of the real one is needed: there is no stream, and no channel.
-        self.job = config.job
         self.joined = wire.Joined(rank=config.rank)
         self.epoch = 1
         self.group = ""
@@ -45,6 +44,13 @@ class FakeSession(Session):
         self.members = tuple(
             WorldMember(rank, host, pid, "", False, 0, "") for rank in range(config.world_size)
         )
+
+    @property
+    def report_nbytes(self) -> int:
+        return 0
+
+    def start(self, listener: SessionListener) -> None:
+        pass
 
     async def open_group(self, name: str, ranks: Sequence[int]) -> None:
         pass
@@ -57,6 +63,11 @@ class FakeSession(Session):
     ) -> Verdict | None:
         return None
 
+    async def judge(
+        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
+    ) -> Verdict | None:
+        return None
+
     async def request_group_change(
         self, request: wire.GroupChangeRequest, timeout: float
     ) -> wire.GroupChange:
@@ -64,6 +75,12 @@ class FakeSession(Session):
             f"{request.kind} of group {request.group!r} is not possible: the group is fake, "
             "and has no coordinator"
         )
+
+    async def all_present(self, ranks: Sequence[int]) -> bool:
+        return True
+
+    async def report_broken_link(self, rank: int, reason: str, shares_memory: bool) -> None:
+        pass
 
     def send(self, request: wire.SessionRequest) -> None:
         pass
@@ -73,7 +90,13 @@ class FakeSession(Session):
     ) -> None:
         pass
 
+    def handle_event(self, event: wire.SessionEvent, listener: SessionListener) -> None:
+        pass
+
     async def flush(self) -> None:
+        pass
+
+    async def leave(self, leave: wire.Leave) -> None:
         pass
 
 
