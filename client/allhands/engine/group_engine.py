@@ -23,8 +23,9 @@ from allhands.engine.hosts.hierarchical import HierarchicalRunner
 from allhands.engine.link_calls import LinkCalls
 from allhands.engine.numbering import CallNumbering, Clash
 from allhands.engine.operation import GroupProgress, Operation
+from allhands.engine.p2p.interface import P2PRouter
 from allhands.engine.p2p.over_links import P2POverLinks
-from allhands.engine.p2p.router import P2PRouter
+from allhands.engine.p2p.router import ShmOrLinksRouter
 from allhands.engine.queue import CallQueue
 from allhands.engine.result_check import ResultCheck
 from allhands.engine.shm.group_channel import GroupChannel
@@ -149,7 +150,7 @@ class GroupEngine:
         )
 
     def _make_p2p_router(self, mesh: Mesh, losses: FailureLog) -> P2PRouter:
-        return P2PRouter(
+        return ShmOrLinksRouter(
             self.name,
             self.ranks,
             self.rank,

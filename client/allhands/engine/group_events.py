@@ -6,7 +6,7 @@ from collections.abc import Callable
 from allhands.engine.context import EngineContext
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.operation import GroupProgress
-from allhands.engine.p2p.router import P2PRouter
+from allhands.engine.p2p.interface import P2PRouter
 from allhands.engine.watchdog import Watchdog
 from allhands.transport.frame import MessageKey
 from allhands.verdicts import CallCancellation

@@ -13,6 +13,7 @@ from allhands.engine.failures import call_errors
 from allhands.engine.failures.call_errors import ErrorFactory, PeerDirectory
 from allhands.engine.failures.losses import FailureLog
 from allhands.engine.numbering import CallNumbering
+from allhands.engine.p2p.interface import P2PRouter
 from allhands.engine.p2p.message import P2PRequest, add_intact, name_message
 from allhands.engine.p2p.over_links import P2POverLinks
 from allhands.engine.p2p.over_shm import P2POverShm
@@ -21,11 +22,8 @@ from allhands.errors import AllhandsError
 from allhands.transport.frame import MessageKey
 
 
-class P2PRouter:
+class ShmOrLinksRouter(P2PRouter):
     """Messages of a group, on the loop; over shared memory they need not come by here."""
-
-    shm_path: P2POverShm | None = None
-    """Where callers' threads begin messages over shared memory; None: not yet, or not at all."""
 
     def __init__(
         self,
@@ -40,6 +38,7 @@ class P2PRouter:
         get_last_ended: Callable[[], int],
         caller_ranks: Sequence[int],
     ) -> None:
+        self.shm_path: P2POverShm | None = None
         self._name = name
         self._ranks = tuple(ranks)
         self._rank = rank
@@ -56,14 +55,12 @@ class P2PRouter:
         self._is_closed = False
 
     def start(self, request: P2PRequest) -> None:
-        """Start a message that was counted as queued."""
         if not self._failure_log.has_failed and (self._held or self._channel.is_undecided):
             self._hold(request)
             return
         self._forward(request)
 
     def cancel(self, request: P2PRequest) -> None:
-        """End an exchange early."""
         if request in self._held:
             self._end_held(
                 request, lambda what: AllhandsError(f"{what} was cancelled by this rank")
@@ -75,14 +72,12 @@ class P2PRouter:
             self._links.cancel(request)
 
     def fail(self) -> None:
-        """End all messages, and all to come: the group has failed."""
         self._review_held()
         self._links.fail_unreachable()
         if self._p2p_over_shm is not None:
             self._p2p_over_shm.fail()
 
     def on_peer_left(self, rank: int) -> None:
-        """Handle the departure of a rank of the world, whose messages are all here by now."""
         self._links.fail_unreachable()
         if self._p2p_over_shm is not None:
             self._p2p_over_shm.on_peer_left(rank)
@@ -90,11 +85,9 @@ class P2PRouter:
             self._review_held()
 
     def on_refused(self, peer: int, key: MessageKey, call: str) -> None:
-        """Handle the refusal of a send over links by a receiver that expects another message."""
         self._links.on_refused(peer, key, call)
 
     async def wait_idle(self, run: Callable[[Callable[[], None]], "asyncio.Future[None]"]) -> None:
-        """Return when every message begun so far has ended; `run` gives a thread to wait on."""
         while self._negotiation is not None and self._held:
             await asyncio.wait([self._negotiation])
         await self._links.wait_idle()
@@ -102,7 +95,6 @@ class P2PRouter:
             await run(self._p2p_over_shm.wait_idle)
 
     def close(self) -> None:
-        """Release the shared memory of messages; every message must have ended."""
         self._is_closed = True
         self._order.p2p = self.shm_path = None
         if self._negotiation is not None:

@@ -15,7 +15,6 @@ that cannot end without knowing what another rank brings fails, and says so.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,11 +23,14 @@ from allhands.collectives.composite_call import CompositeState
 from allhands.collectives.primitive_table import Operand
 from allhands.collectives.reduction import ReduceOp, finish, fold
 from allhands.collectives.request import CollectiveRequest
+from allhands.engine.failures.losses import FailureLog
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.operation import Operation
+from allhands.engine.p2p.interface import P2PRouter
 from allhands.engine.p2p.message import P2PRequest, name_message
-from allhands.engine.p2p.router import P2PRouter
 from allhands.errors import AllhandsError
+from allhands.transport.frame import MessageKey
+from allhands.transport.mesh import Mesh
 
 _EXPLANATION = "by this rank alone: the group is fake"
 
@@ -36,9 +38,8 @@ _EXPLANATION = "by this rank alone: the group is fake"
 class FakeEngine(GroupEngine):
     """An engine that neither waits nor sends; calls run one at a time."""
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self.p2p_router = _FakeP2PRouter(self.run_message)
+    def _make_p2p_router(self, mesh: Mesh, losses: FailureLog) -> P2PRouter:
+        return _FakeP2PRouter(self.run_message)
 
     def submit(self, operation: Operation) -> None:
         work = operation.work
@@ -96,7 +97,8 @@ class _FakeP2PRouter(P2PRouter):
     """Router of a fake group: messages are dropped and complete at once."""
 
     def __init__(self, run_message: Callable[[P2PRequest], None]) -> None:
-        self._run_message = run_message  # nothing of the real one is needed
+        self.shm_path = None
+        self._run_message = run_message
 
     def start(self, request: P2PRequest) -> None:
         self._run_message(request)
@@ -105,6 +107,12 @@ class _FakeP2PRouter(P2PRouter):
         pass
 
     def fail(self) -> None:
+        pass
+
+    def on_peer_left(self, rank: int) -> None:
+        pass
+
+    def on_refused(self, peer: int, key: MessageKey, call: str) -> None:
         pass
 
     async def wait_idle(self, run: object) -> None:
