@@ -6,23 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from allhands.collectives import plan
-from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall, CompositeState, StepBuilder
 from allhands.collectives.part import Part
 from allhands.collectives.primitive import BuildParts, CallTimeout
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
-from allhands.deadlines import clip_timeout
 from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import Numbering
 from allhands.engine.operation import MonitoredBarrierCall, Operation
-from allhands.engine.p2p.message import P2PRequest, name_message
 from allhands.engine.routes import Route, choose_queue, list_starts
-from allhands.engine.work.completed import CompletedSend
 from allhands.engine.work.split_phase import SplitPhaseWork
 from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
+from allhands.group.messages import MessageSubmitter
 
 Attempt: TypeAlias = Callable[
     [CollectiveRequest, BuildParts, Result, float, str | None], Work | None
@@ -30,16 +27,14 @@ Attempt: TypeAlias = Callable[
 """Starts a call by one route, with the seconds that are left; None: not possible now."""
 
 
-class QueuedSubmitter:
+class QueuedSubmitter(MessageSubmitter):
     """Starts calls without waiting: split-phase, deferred, or queued on the loop."""
 
     waits = False
     """Whether callers block on their calls."""
 
     def __init__(self, engine: GroupEngine, executor: LoopExecutor, order: Numbering) -> None:
-        self.engine = engine
-        self.executor = executor
-        self.order = order
+        super().__init__(engine, executor, order)
         attempts = self._map_attempts()
         self._starts_without_comm, self._starts_with_comm = (
             tuple(attempts[route] for route in list_starts(waits=self.waits, has_comm=has_comm))
@@ -92,44 +87,6 @@ class QueuedSubmitter:
             label,
             monitored_barrier=MonitoredBarrierCall(wait_all_ranks),
         )
-
-    def start_p2p(
-        self,
-        operation: str,
-        array: Array,
-        result: Result,
-        peer: int | None,
-        tag: int,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
-        limit = self.order.resolve_timeout(timeout)
-        if operation == "send" and peer is not None and (p2p := self.order.p2p) is not None:
-            place = self.engine.ranks.index(peer)
-            if p2p.try_send(array, place, tag, limit, label):
-                return CompletedSend(array.nbytes, label, self.engine.name, result)
-        seconds = clip_timeout(limit)
-        call = CallSignature("message", str(array.dtype), array.size)
-        work = Work(CallSignature(operation), 0, label, self.engine.name, self.executor.callbacks)
-        work.entry = self.engine.recorder.record_message(
-            operation, array.nbytes, call, peer, tag, label
-        )
-        if seconds <= 0:
-            what = name_message(operation, self.engine.caller_ranks, peer, tag)
-            work.fail(call_errors.build_expired_error(what, work, seconds))
-            return work
-        request = P2PRequest(
-            work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
-        )
-        router = self.engine.p2p_router
-        if (path := router.shm_path) is None or not path.begin(request):
-            with self.order.lock:
-                if (late := router.shm_path) is None or late is path:
-                    self._post_to_loop(work, router.start, router.cancel, request)
-                    self.order.queued_messages += 1
-                    return work
-            late.begin(request)
-        return work
 
     def skip(self, reason: str) -> None:
         request = CollectiveRequest("barrier")
@@ -249,16 +206,6 @@ class QueuedSubmitter:
             return False
         operation.work.own(lambda: self.executor.call(queue.cancel, operation))
         return True
-
-    def _post_to_loop(
-        self,
-        work: Work,
-        start: Callable[..., None],
-        cancel: Callable[..., None],
-        item: object,
-    ) -> None:
-        work.own(lambda: self.executor.call(cancel, item))
-        self.executor.call(start, item)
 
 
 def _build_no_parts(rank: int, size: int) -> list[Part]:

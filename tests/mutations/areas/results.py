@@ -297,7 +297,7 @@ MUTATIONS: Final = (
     Mutation(
         51,
         "a small message goes to the place that has the rank's number",
-        "group/queued.py",
+        "group/messages.py",
         "place = self.engine.ranks.index(peer)",
         "place = peer",
     ),

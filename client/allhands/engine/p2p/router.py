@@ -12,6 +12,7 @@ from functools import partial
 from allhands.engine.failures import call_errors
 from allhands.engine.failures.call_errors import ErrorFactory, PeerDirectory
 from allhands.engine.failures.losses import FailureLog
+from allhands.engine.message_routes import MessageRoute, choose_message_route
 from allhands.engine.numbering import CallNumbering
 from allhands.engine.p2p.interface import P2PRouter
 from allhands.engine.p2p.message import P2PRequest, add_intact, name_message
@@ -55,10 +56,11 @@ class ShmOrLinksRouter(P2PRouter):
         self._is_closed = False
 
     def start(self, request: P2PRequest) -> None:
-        if not self._failure_log.has_failed and (self._held or self._channel.is_undecided):
+        is_undecided = bool(self._held) or self._channel.is_undecided
+        if self._choose_route(is_undecided=is_undecided) is MessageRoute.HELD:
             self._hold(request)
-            return
-        self._forward(request)
+        else:
+            self._forward(request)
 
     def cancel(self, request: P2PRequest) -> None:
         if request in self._held:
@@ -166,7 +168,8 @@ class ShmOrLinksRouter(P2PRouter):
         if self._p2p_over_shm is None and not self._is_closed and not self._failure_log.has_failed:
             self._open_shm()
         try:
-            if self._p2p_over_shm is not None and self._p2p_over_shm.begin(request):
+            p2p, route = self._p2p_over_shm, self._choose_route(is_undecided=False)
+            if p2p is not None and route is MessageRoute.SHARED_MEMORY and p2p.begin(request):
                 return
             start = self._links.receive if request.receives else self._links.send
             start(request)
@@ -174,6 +177,13 @@ class ShmOrLinksRouter(P2PRouter):
             request.work.fail(error)
         finally:
             self._finish_queued()
+
+    def _choose_route(self, *, is_undecided: bool) -> MessageRoute:
+        return choose_message_route(
+            is_undecided=is_undecided,
+            has_failed=self._failure_log.has_failed,
+            has_p2p=self._p2p_over_shm is not None,
+        )
 
     def _open_shm(self) -> None:
         make = self._channel.p2p_maker()

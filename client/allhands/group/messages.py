@@ -1,0 +1,118 @@
+"""Submission of messages from point to point, which have no number."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from allhands.collectives.buffer import Array
+from allhands.collectives.primitive import CallTimeout
+from allhands.collectives.signature import CallSignature, Result
+from allhands.deadlines import clip_timeout
+from allhands.engine.failures import call_errors
+from allhands.engine.group_engine import GroupEngine
+from allhands.engine.message_routes import MessageRoute, list_message_starts
+from allhands.engine.numbering import Numbering
+from allhands.engine.p2p.message import P2PRequest, name_message
+from allhands.engine.work.completed import CompletedSend
+from allhands.engine.work.work import Work
+from allhands.group.interfaces import LoopExecutor
+
+_Begin: TypeAlias = Callable[[P2PRequest], bool]
+"""Begins a message by one route; False: not possible now."""
+
+
+class MessageSubmitter:
+    """Starts messages on their callers' threads where possible, else on the loop."""
+
+    def __init__(self, engine: GroupEngine, executor: LoopExecutor, order: Numbering) -> None:
+        self.engine = engine
+        self.executor = executor
+        self.order = order
+        attempts = {MessageRoute.EAGER: self._send_eagerly}
+        begins: Mapping[MessageRoute, _Begin] = {
+            MessageRoute.SHARED_MEMORY: self._begin_over_shm,
+            MessageRoute.QUEUE: self._queue_message,
+        }
+        self._message_starts = {
+            operation: (
+                tuple(attempts[one] for one in list_message_starts(sends=sends, has_work=False)),
+                tuple(begins[one] for one in list_message_starts(sends=sends, has_work=True)),
+            )
+            for operation, sends in (("send", True), ("recv", False))
+        }
+
+    def start_p2p(
+        self,
+        operation: str,
+        array: Array,
+        result: Result,
+        peer: int | None,
+        tag: int,
+        timeout: CallTimeout,
+        label: str | None,
+    ) -> Work:
+        """Start a message by the first of its routes that takes it."""
+        attempts, begins = self._message_starts[operation]
+        limit = self.order.resolve_timeout(timeout)
+        for attempt in attempts:
+            if (sent := attempt(array, result, peer, tag, limit, label)) is not None:
+                return sent
+        seconds = clip_timeout(limit)
+        call = CallSignature("message", str(array.dtype), array.size)
+        work = Work(CallSignature(operation), 0, label, self.engine.name, self.executor.callbacks)
+        work.entry = self.engine.recorder.record_message(
+            operation, array.nbytes, call, peer, tag, label
+        )
+        if seconds <= 0:
+            what = name_message(operation, self.engine.caller_ranks, peer, tag)
+            work.fail(call_errors.build_expired_error(what, work, seconds))
+            return work
+        request = P2PRequest(
+            work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
+        )
+        for begin in begins:
+            if begin(request):
+                return work
+        raise AssertionError("the queue takes every message")
+
+    def _send_eagerly(
+        self,
+        array: Array,
+        result: Result,
+        peer: int | None,
+        tag: int,
+        limit: float,
+        label: str | None,
+    ) -> Work | None:
+        """Send a message at once; None: too large, without credit, or not over shared memory."""
+        if peer is None or (p2p := self.order.p2p) is None:
+            return None
+        place = self.engine.ranks.index(peer)
+        if not p2p.try_send(array, place, tag, limit, label):
+            return None
+        return CompletedSend(array.nbytes, label, self.engine.name, result)
+
+    def _begin_over_shm(self, request: P2PRequest) -> bool:
+        path = self.engine.p2p_router.shm_path
+        return path is not None and path.begin(request)
+
+    def _queue_message(self, request: P2PRequest) -> bool:
+        """Hand a message over to the loop, unless those before it have left there meanwhile."""
+        router = self.engine.p2p_router
+        with self.order.lock:
+            if (path := router.shm_path) is None:
+                self._post_to_loop(request.work, router.start, router.cancel, request)
+                self.order.queued_messages += 1
+                return True
+        path.begin(request)
+        return True
+
+    def _post_to_loop(
+        self,
+        work: Work,
+        start: Callable[..., None],
+        cancel: Callable[..., None],
+        item: object,
+    ) -> None:
+        work.own(lambda: self.executor.call(cancel, item))
+        self.executor.call(start, item)
