@@ -1,4 +1,4 @@
-"""Frames of the key-value port, see kv.proto: length and body."""
+"""Frames of the key-value port, see coordinator.proto: length and body."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Handshake of the key-value port without I/O, for both sides; see kv.proto.
+"""Handshake of the key-value port without I/O, for both sides; see coordinator.proto.
 
     caller       preface, KvHello(nonce)
     coordinator  KvChallenge(nonce, proof)
@@ -15,7 +15,7 @@ import secrets
 from typing import Literal
 
 from allhands_proto.framing import PREFACE, MalformedFrame, encode_frame
-from allhands_proto.v1 import kv_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2 as wire
 
 NONCE_BYTES = 16
 

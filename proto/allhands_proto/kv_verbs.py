@@ -1,68 +1,94 @@
-"""Key-value verbs: the one table of the calls of the key-value port, each also a gRPC method.
+"""Key-value verbs: the calls of the key-value port, each also a gRPC method.
 
-Names come from the `.proto` files: of a verb's field in Call and Reply, and of its method. Client
-and server derive their code from the rows here.
+Names and messages come from `coordinator.proto`: a verb is a field of Call, the field of that name
+in Reply, and the method that takes the same request. Client and server derive their code from it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import kv_pb2
 
 Q = TypeVar("Q", bound=Message)
 P = TypeVar("P", bound=Message)
 
-_FIELDS: dict[object, str] = {
-    field.message_type: field.name for field in kv_pb2.Call.DESCRIPTOR.oneofs_by_name["call"].fields
-}
-_METHODS: dict[object, str] = {
-    method.input_type: method.name
-    for method in wire.DESCRIPTOR.services_by_name["Coordinator"].methods
-}
+_ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "set": "set key",
+        "get": "get key",
+        "wait": "wait for",
+        "add": "add to key",
+        "compare_set": "compare and set",
+        "append": "append to key",
+        "multi_set": "set",
+        "multi_get": "get",
+        "delete": "delete key",
+        "list": "list keys",
+        "count": "count keys",
+        "queue_push": "push to queue",
+        "queue_pop": "pop from queue",
+        "queue_length": "measure queue",
+    }
+)
+"""How errors call what a verb does, where its name alone would read badly; the keys follow."""
+
+_GRACE_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"queue_pop": 2.0})
+"""Seconds after the deadline in which the coordinator may still refuse by itself: a verb that takes
+something may have taken it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvVerb(Generic[Q, P]):
     """A verb with its request message Q and its reply message P."""
 
+    name: str
+    """Name of the field in Call, and in Reply."""
+    method: str
+    """Name of the gRPC method."""
     request: type[Q]
     reply: type[P]
-    action: str
-    """Beginning of a description for an error's text; the keys follow."""
-    grace_seconds: float = 0.0
-    """Seconds after the deadline in which the coordinator may still refuse by itself: a verb that
-    takes something may have taken it."""
 
-    name: str = field(init=False)
-    """Name of the field in Call, and in Reply."""
-    method: str = field(init=False)
-    """Name of the gRPC method."""
+    @property
+    def action(self) -> str:
+        """Beginning of a description for an error's text."""
+        return _ACTIONS.get(self.name) or self.name.replace("_", " ")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", _FIELDS[self.request.DESCRIPTOR])
-        object.__setattr__(self, "method", _METHODS[self.request.DESCRIPTOR])
+    @property
+    def grace_seconds(self) -> float:
+        """Seconds to wait for a reply after the deadline."""
+        return _GRACE_SECONDS.get(self.name, 0.0)
 
 
-SET = KvVerb(wire.SetRequest, wire.SetReply, "set key")
-GET = KvVerb(wire.GetRequest, wire.GetReply, "get key")
-WAIT = KvVerb(wire.WaitRequest, wire.WaitReply, "wait for")
-ADD = KvVerb(wire.AddRequest, wire.AddReply, "add to key")
-COMPARE_SET = KvVerb(wire.CompareSetRequest, wire.CompareSetReply, "compare and set")
-APPEND = KvVerb(wire.AppendRequest, wire.AppendReply, "append to key")
-MULTI_SET = KvVerb(wire.MultiSetRequest, wire.MultiSetReply, "set")
-MULTI_GET = KvVerb(wire.MultiGetRequest, wire.MultiGetReply, "get")
-DELETE = KvVerb(wire.DeleteRequest, wire.DeleteReply, "delete key")
-LIST = KvVerb(wire.ListRequest, wire.ListReply, "list keys")
-COUNT = KvVerb(wire.CountRequest, wire.CountReply, "count keys")
-QUEUE_PUSH = KvVerb(wire.QueuePushRequest, wire.QueuePushReply, "push to queue")
-QUEUE_POP = KvVerb(wire.QueuePopRequest, wire.QueuePopReply, "pop from queue", grace_seconds=2.0)
-QUEUE_LENGTH = KvVerb(wire.QueueLengthRequest, wire.QueueLengthReply, "measure queue")
+def _read_verbs() -> Iterator[KvVerb[Any, Any]]:
+    replies = wire.Reply.DESCRIPTOR.fields_by_name
+    methods = {
+        method.input_type: method.name
+        for method in wire.DESCRIPTOR.services_by_name["Coordinator"].methods
+    }
+    for field in wire.Call.DESCRIPTOR.oneofs_by_name["call"].fields:
+        if (request := field.message_type) not in methods:
+            continue  # Cancel
+        reply = replies[field.name].message_type
+        assert request is not None
+        assert reply is not None
+        classes = getattr(wire, request.name), getattr(wire, reply.name)
+        yield KvVerb(field.name, methods[request], *classes)
 
-KV_VERBS: Mapping[str, KvVerb[Any, Any]] = {
-    row.name: row for row in [*globals().values()] if isinstance(row, KvVerb)
-}
+
+KV_VERBS: Final[Mapping[str, KvVerb[Any, Any]]] = MappingProxyType(
+    {verb.name: verb for verb in _read_verbs()}
+)
 """By name."""
+
+_BY_REQUEST: Final = {verb.request: verb for verb in KV_VERBS.values()}
+
+
+def find_verb(request: Q, reply: type[P]) -> KvVerb[Q, P]:
+    """Return the verb of a request, which is answered with a `reply`."""
+    verb = _BY_REQUEST[type(request)]
+    assert verb.reply is reply, f"{verb.name} is not answered with {reply.__name__}"
+    return verb

@@ -16,7 +16,7 @@ from allhands.testing.poll import poll_until
 from allhands_proto.framing import LARGEST_FRAME, PREFACE, FrameDecoder, encode_frame
 from allhands_proto.kv_handshake import NONCE_BYTES, prove
 from allhands_proto.v1 import coordinator_pb2
-from allhands_proto.v1 import kv_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2 import (
     AppendRequest,
     CountRequest,

@@ -26,7 +26,7 @@ from allhands.testing.raw_member import RawMember
 from allhands_proto.framing import PREFACE, FrameDecoder, encode_frame
 from allhands_proto.kv_handshake import NONCE_BYTES, prove
 from allhands_proto.v1 import coordinator_pb2
-from allhands_proto.v1 import kv_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 
 _DESCRIPTORS = 1024

@@ -25,11 +25,10 @@ from allhands.coordinator.kv.calls import KvCallError, KvPort
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.poll import poll_until
-from allhands_proto import kv_verbs
 from allhands_proto.framing import HEADER, PREFACE, encode_frame
 from allhands_proto.kv_handshake import prove
+from allhands_proto.kv_verbs import find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import kv_pb2
 from programs import control as programs
 from support.ranks.processes import Cluster
 
@@ -229,7 +228,7 @@ def lines_at(*ports: int) -> KvConnectionPool:
 
 def count(lines: KvConnectionPool, seconds: float = 20.0) -> wire.CountReply | None:
     request = wire.CountRequest(job="j")
-    return lines.call(kv_verbs.COUNT, request, time.monotonic() + seconds)
+    return lines.call(find_verb(request, wire.CountReply), request, time.monotonic() + seconds)
 
 
 def test_where_nobody_listens_there_is_no_line_and_one_line_in_the_log(
@@ -319,9 +318,9 @@ def test_a_reply_that_is_none_of_ours_breaks_the_line(listener: socket.socket) -
         connected, _ = listener.accept()
         with connected:
             come = connected.recv(len(PREFACE) + HEADER + 18, socket.MSG_WAITALL)
-            hello = kv_pb2.KvHello.FromString(come[len(PREFACE) + HEADER :])
+            hello = wire.KvHello.FromString(come[len(PREFACE) + HEADER :])
             proof = prove(_SECRET, "coordinator", hello.nonce, b"nonce")
-            challenge = kv_pb2.KvChallenge(nonce=b"nonce", proof=proof)
+            challenge = wire.KvChallenge(nonce=b"nonce", proof=proof)
             connected.sendall(encode_frame(challenge.SerializeToString()))
             connected.recv(HEADER + 34, socket.MSG_WAITALL)
             connected.sendall(encode_frame(b""))  # welcome

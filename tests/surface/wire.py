@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from allhands_proto.v1 import coordinator_pb2, kv_pb2, peer_pb2
+from allhands_proto.v1 import coordinator_pb2, peer_pb2
 
 _TYPES = {
     value: name.removeprefix("TYPE_").lower()
@@ -16,8 +16,13 @@ _TYPES = {
     if name.startswith("TYPE_")
 }
 FRAMED = (
-    *(kv_pb2.KvHello, kv_pb2.KvChallenge, kv_pb2.KvProof, kv_pb2.KvWelcome),
-    *(kv_pb2.Calls, kv_pb2.Replies),
+    *(
+        coordinator_pb2.KvHello,
+        coordinator_pb2.KvChallenge,
+        coordinator_pb2.KvProof,
+        coordinator_pb2.KvWelcome,
+    ),
+    *(coordinator_pb2.Calls, coordinator_pb2.Replies),
     *(coordinator_pb2.Heartbeat, coordinator_pb2.Aborted, coordinator_pb2.SessionEvent),
 )
 """Messages that are in frames and not in methods: of the key-value port, and of links."""

@@ -4,7 +4,7 @@ import pytest
 
 from allhands.transport.frame import HEADER_BYTES, FrameKind, Header, MessageKey, unpack
 from allhands_proto import framing
-from allhands_proto.v1 import kv_pb2
+from allhands_proto.v1 import coordinator_pb2
 from surface.describe import TEXTS, path
 
 
@@ -49,5 +49,5 @@ def test_kinds_of_frames_have_the_numbers_that_they_had() -> None:
 
 def test_the_key_value_port_frames_as_it_did() -> None:
     assert framing.PREFACE == b"allhands-calls/1\n"
-    hello = kv_pb2.KvHello(nonce=b"0123456789abcdef").SerializeToString()
+    hello = coordinator_pb2.KvHello(nonce=b"0123456789abcdef").SerializeToString()
     assert framing.encode_frame(hello) == b"\0\0\0\x12\x0a\x100123456789abcdef"

@@ -26,9 +26,9 @@ from allhands.coordinator.kv.values import encode
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
-from allhands_proto import forks, kv_verbs
+from allhands_proto import forks
 from allhands_proto.kv_results import CompareSetResult
-from allhands_proto.kv_verbs import KvVerb, P, Q
+from allhands_proto.kv_verbs import P, Q, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -143,7 +143,7 @@ class Control:
     def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Set the key to the value; return the new revision of the job's store."""
         request = wire.SetRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(kv_verbs.SET, request, timeout).revision
+        return self._call_kv(request, wire.SetReply, timeout).revision
 
     def get(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
         """Return the key's value; with `wait`, as soon as the key exists.
@@ -153,7 +153,7 @@ class Control:
             StoreTimeout: the key was still absent at the deadline, with `wait`.
         """
         request = wire.GetRequest(job=self._require_job(), key=key, wait=wait)
-        return self._call_kv(kv_verbs.GET, request, timeout).value
+        return self._call_kv(request, wire.GetReply, timeout).value
 
     def wait(self, keys: Sequence[str], *, timeout: Timeout | None = None) -> None:
         """Wait until all keys exist at the same time.
@@ -162,7 +162,7 @@ class Control:
             StoreTimeout: a key was absent at the deadline.
         """
         request = wire.WaitRequest(job=self._require_job(), keys=keys)
-        self._call_kv(kv_verbs.WAIT, request, timeout)
+        self._call_kv(request, wire.WaitReply, timeout)
 
     def add(self, key: str, amount: int = 1, *, timeout: Timeout | None = None) -> int:
         """Add to the key's decimal number, 0 if absent, and return the sum.
@@ -172,7 +172,7 @@ class Control:
                 value is unchanged.
         """
         request = wire.AddRequest(job=self._require_job(), key=key, amount=amount)
-        return self._call_kv(kv_verbs.ADD, request, timeout).value
+        return self._call_kv(request, wire.AddReply, timeout).value
 
     def cas(
         self,
@@ -189,13 +189,13 @@ class Control:
         request = wire.CompareSetRequest(
             job=self._require_job(), key=key, expected=encode(expected), desired=encode(desired)
         )
-        reply = self._call_kv(kv_verbs.COMPARE_SET, request, timeout)
+        reply = self._call_kv(request, wire.CompareSetReply, timeout)
         return CompareSetResult(reply.swapped, reply.value if reply.exists else None)
 
     def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to the key's value, empty if absent; return the new length in bytes."""
         request = wire.AppendRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(kv_verbs.APPEND, request, timeout).length
+        return self._call_kv(request, wire.AppendReply, timeout).length
 
     def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
         """Set all keys in one step; return the new revision of the job's store."""
@@ -203,7 +203,7 @@ class Control:
             job=self._require_job(),
             pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
         )
-        return self._call_kv(kv_verbs.MULTI_SET, request, timeout).revision
+        return self._call_kv(request, wire.MultiSetReply, timeout).revision
 
     def multi_get(
         self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
@@ -215,27 +215,27 @@ class Control:
             StoreTimeout: a key was absent at the deadline, with `wait`.
         """
         request = wire.MultiGetRequest(job=self._require_job(), keys=keys, wait=wait)
-        return tuple(self._call_kv(kv_verbs.MULTI_GET, request, timeout).values)
+        return tuple(self._call_kv(request, wire.MultiGetReply, timeout).values)
 
     def delete(self, key: str, *, timeout: Timeout | None = None) -> bool:
         """Delete the key; return whether the key existed."""
         request = wire.DeleteRequest(job=self._require_job(), key=key)
-        return self._call_kv(kv_verbs.DELETE, request, timeout).deleted
+        return self._call_kv(request, wire.DeleteReply, timeout).deleted
 
     def list(self, prefix: str = "", *, timeout: Timeout | None = None) -> tuple[str, ...]:
         """Return the keys with a `prefix`, sorted."""
         request = wire.ListRequest(job=self._require_job(), prefix=prefix)
-        return tuple(self._call_kv(kv_verbs.LIST, request, timeout).keys)
+        return tuple(self._call_kv(request, wire.ListReply, timeout).keys)
 
     def count(self, *, timeout: Timeout | None = None) -> int:
         """Return the number of the job's keys."""
         request = wire.CountRequest(job=self._require_job())
-        return self._call_kv(kv_verbs.COUNT, request, timeout).count
+        return self._call_kv(request, wire.CountReply, timeout).count
 
     def queue_push(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to the queue, and return its length; 0: handed to a waiting caller."""
         request = wire.QueuePushRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(kv_verbs.QUEUE_PUSH, request, timeout).length
+        return self._call_kv(request, wire.QueuePushReply, timeout).length
 
     def queue_pop(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
         """Remove and return the queue's first value; with `wait`, once the queue has a value.
@@ -247,12 +247,12 @@ class Control:
             StoreTimeout: no value was pushed in time, with `wait`.
         """
         request = wire.QueuePopRequest(job=self._require_job(), key=key, wait=wait)
-        return self._call_kv(kv_verbs.QUEUE_POP, request, timeout).value
+        return self._call_kv(request, wire.QueuePopReply, timeout).value
 
     def queue_length(self, key: str, *, timeout: Timeout | None = None) -> int:
         """Return the number of values in the queue."""
         request = wire.QueueLengthRequest(job=self._require_job(), key=key)
-        return self._call_kv(kv_verbs.QUEUE_LENGTH, request, timeout).length
+        return self._call_kv(request, wire.QueueLengthReply, timeout).length
 
     def barrier(
         self,
@@ -447,7 +447,8 @@ class Control:
             )
         return self._job
 
-    def _call_kv(self, verb: KvVerb[Q, P], request: Q, timeout: Timeout | None) -> P:
+    def _call_kv(self, request: Q, reply_type: type[P], timeout: Timeout | None) -> P:
+        verb = find_verb(request, reply_type)
         limit = self._timeout if timeout is None else to_seconds(timeout)
         limit = clip_or_raise(lambda: self._append_job(describe_call(verb, request)), limit)
         deadline = time.monotonic() + limit

@@ -2404,6 +2404,401 @@ class QueueLengthReply(_message.Message):
 Global___QueueLengthReply: _TypeAlias = QueueLengthReply  # noqa: Y015
 
 @_typing.final
+class KvHello(_message.Message):
+    """---------------------------------------------------------------- key-value port
+
+    Key-value calls over plain TCP, several times quicker than over gRPC: the same requests, replies
+    and refusals, on `kv_port` of DescribeCoordinator.
+
+    A connection has TLS where the coordinator's gRPC port has TLS. The caller sends the preface,
+    `allhands-calls/1` and a line feed; from then on both sides send frames: four bytes of length,
+    big-endian, and a message of that length. First both prove their knowledge of `kv_secret` of
+    DescribeCoordinator, which itself stays off the connection: behind mapped ports another process
+    may listen. Caller: KvHello; coordinator: KvChallenge; caller:
+    KvProof; coordinator: KvWelcome. After that the caller sends Calls, the coordinator Replies.
+    Calls of one connection run in their order. A reply is sent as soon as known: a wait does not hold
+    up later calls. The end of the connection cancels its waiting calls.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NONCE_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.bytes
+    """16 random bytes"""
+    def __init__(
+        self,
+        *,
+        nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvHello: _TypeAlias = KvHello  # noqa: Y015
+
+@_typing.final
+class KvChallenge(_message.Message):
+    """A proof is the HMAC-SHA256 under the secret of the role, "coordinator" or "caller", and both
+    nonces, the caller's first.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NONCE_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.bytes
+    """16 random bytes"""
+    proof: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        nonce: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvChallenge: _TypeAlias = KvChallenge  # noqa: Y015
+
+@_typing.final
+class KvProof(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROOF_FIELD_NUMBER: _builtins.int
+    proof: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvProof: _TypeAlias = KvProof  # noqa: Y015
+
+@_typing.final
+class KvWelcome(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refused(self) -> Global___Refused:
+        """absent: come in; else the line closes"""
+
+    def __init__(
+        self,
+        *,
+        refused: Global___Refused | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvWelcome: _TypeAlias = KvWelcome  # noqa: Y015
+
+@_typing.final
+class Calls(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Call]: ...
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___Call] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Calls: _TypeAlias = Calls  # noqa: Y015
+
+@_typing.final
+class EncodedCalls(_message.Message):
+    """The same bytes as Calls, for decoding each call by itself: undecodable calls are refused with
+    INVALID_ARGUMENT, the rest runs.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EncodedCalls: _TypeAlias = EncodedCalls  # noqa: Y015
+
+@_typing.final
+class CallId(_message.Message):
+    """The identification of any Call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallId: _TypeAlias = CallId  # noqa: Y015
+
+@_typing.final
+class Call(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    SET_FIELD_NUMBER: _builtins.int
+    GET_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    ADD_FIELD_NUMBER: _builtins.int
+    COMPARE_SET_FIELD_NUMBER: _builtins.int
+    APPEND_FIELD_NUMBER: _builtins.int
+    MULTI_SET_FIELD_NUMBER: _builtins.int
+    MULTI_GET_FIELD_NUMBER: _builtins.int
+    DELETE_FIELD_NUMBER: _builtins.int
+    LIST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    QUEUE_PUSH_FIELD_NUMBER: _builtins.int
+    QUEUE_POP_FIELD_NUMBER: _builtins.int
+    QUEUE_LENGTH_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """the caller's; no other call of the line that waits has it"""
+    timeout: _builtins.float
+    """seconds; a wait is refused a hair before; 0: no end"""
+    @_builtins.property
+    def set(self) -> Global___SetRequest: ...
+    @_builtins.property
+    def get(self) -> Global___GetRequest: ...
+    @_builtins.property
+    def wait(self) -> Global___WaitRequest: ...
+    @_builtins.property
+    def add(self) -> Global___AddRequest: ...
+    @_builtins.property
+    def compare_set(self) -> Global___CompareSetRequest: ...
+    @_builtins.property
+    def append(self) -> Global___AppendRequest: ...
+    @_builtins.property
+    def multi_set(self) -> Global___MultiSetRequest: ...
+    @_builtins.property
+    def multi_get(self) -> Global___MultiGetRequest: ...
+    @_builtins.property
+    def delete(self) -> Global___DeleteRequest: ...
+    @_builtins.property
+    def list(self) -> Global___ListRequest: ...
+    @_builtins.property
+    def count(self) -> Global___CountRequest: ...
+    @_builtins.property
+    def cancel(self) -> Global___Cancel: ...
+    @_builtins.property
+    def queue_push(self) -> Global___QueuePushRequest: ...
+    @_builtins.property
+    def queue_pop(self) -> Global___QueuePopRequest: ...
+    @_builtins.property
+    def queue_length(self) -> Global___QueueLengthRequest: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        timeout: _builtins.float = ...,
+        set: Global___SetRequest | None = ...,
+        get: Global___GetRequest | None = ...,
+        wait: Global___WaitRequest | None = ...,
+        add: Global___AddRequest | None = ...,
+        compare_set: Global___CompareSetRequest | None = ...,
+        append: Global___AppendRequest | None = ...,
+        multi_set: Global___MultiSetRequest | None = ...,
+        multi_get: Global___MultiGetRequest | None = ...,
+        delete: Global___DeleteRequest | None = ...,
+        list: Global___ListRequest | None = ...,
+        count: Global___CountRequest | None = ...,
+        cancel: Global___Cancel | None = ...,
+        queue_push: Global___QueuePushRequest | None = ...,
+        queue_pop: Global___QueuePopRequest | None = ...,
+        queue_length: Global___QueueLengthRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "timeout", b"timeout", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length"]  # noqa: Y015
+    _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
+
+Global___Call: _TypeAlias = Call  # noqa: Y015
+
+@_typing.final
+class Cancel(_message.Message):
+    """Cancel the call with this id. Neither gets a reply, unless the call was answered before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
+
+@_typing.final
+class Replies(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def replies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reply]: ...
+    def __init__(
+        self,
+        *,
+        replies: _abc.Iterable[Global___Reply] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replies", b"replies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Replies: _TypeAlias = Replies  # noqa: Y015
+
+@_typing.final
+class Reply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    SET_FIELD_NUMBER: _builtins.int
+    GET_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    ADD_FIELD_NUMBER: _builtins.int
+    COMPARE_SET_FIELD_NUMBER: _builtins.int
+    APPEND_FIELD_NUMBER: _builtins.int
+    MULTI_SET_FIELD_NUMBER: _builtins.int
+    MULTI_GET_FIELD_NUMBER: _builtins.int
+    DELETE_FIELD_NUMBER: _builtins.int
+    LIST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    QUEUE_PUSH_FIELD_NUMBER: _builtins.int
+    QUEUE_POP_FIELD_NUMBER: _builtins.int
+    QUEUE_LENGTH_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    @_builtins.property
+    def refused(self) -> Global___Refused: ...
+    @_builtins.property
+    def set(self) -> Global___SetReply: ...
+    @_builtins.property
+    def get(self) -> Global___GetReply: ...
+    @_builtins.property
+    def wait(self) -> Global___WaitReply: ...
+    @_builtins.property
+    def add(self) -> Global___AddReply: ...
+    @_builtins.property
+    def compare_set(self) -> Global___CompareSetReply: ...
+    @_builtins.property
+    def append(self) -> Global___AppendReply: ...
+    @_builtins.property
+    def multi_set(self) -> Global___MultiSetReply: ...
+    @_builtins.property
+    def multi_get(self) -> Global___MultiGetReply: ...
+    @_builtins.property
+    def delete(self) -> Global___DeleteReply: ...
+    @_builtins.property
+    def list(self) -> Global___ListReply: ...
+    @_builtins.property
+    def count(self) -> Global___CountReply: ...
+    @_builtins.property
+    def queue_push(self) -> Global___QueuePushReply: ...
+    @_builtins.property
+    def queue_pop(self) -> Global___QueuePopReply: ...
+    @_builtins.property
+    def queue_length(self) -> Global___QueueLengthReply: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        refused: Global___Refused | None = ...,
+        set: Global___SetReply | None = ...,
+        get: Global___GetReply | None = ...,
+        wait: Global___WaitReply | None = ...,
+        add: Global___AddReply | None = ...,
+        compare_set: Global___CompareSetReply | None = ...,
+        append: Global___AppendReply | None = ...,
+        multi_set: Global___MultiSetReply | None = ...,
+        multi_get: Global___MultiGetReply | None = ...,
+        delete: Global___DeleteReply | None = ...,
+        list: Global___ListReply | None = ...,
+        count: Global___CountReply | None = ...,
+        queue_push: Global___QueuePushReply | None = ...,
+        queue_pop: Global___QueuePopReply | None = ...,
+        queue_length: Global___QueueLengthReply | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length"]  # noqa: Y015
+    _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
+
+Global___Reply: _TypeAlias = Reply  # noqa: Y015
+
+@_typing.final
+class Refused(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    """gRPC's number of the status"""
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refused: _TypeAlias = Refused  # noqa: Y015
+
+@_typing.final
 class BarrierRequest(_message.Message):
     """---------------------------------------------------------------- barriers"""
 

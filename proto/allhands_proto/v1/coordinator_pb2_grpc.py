@@ -288,7 +288,7 @@ class CoordinatorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeCoordinator(self, request, context):
-        """Return the key-value port, see kv.proto.
+        """Return the key-value port: its frames are below.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -76,7 +76,7 @@ class CoordinatorStub:
     Deadline and cancellation undo an arrival.
     """
     DescribeCoordinator: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeCoordinatorRequest, _coordinator_pb2.CoordinatorDescription]
-    """Return the key-value port, see kv.proto."""
+    """Return the key-value port: its frames are below."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]
     DescribeJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]
     MonitoredBarrier: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.MonitoredBarrierRequest, _coordinator_pb2.MonitoredBarrierReply]
@@ -131,7 +131,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     Deadline and cancellation undo an arrival.
     """
     DescribeCoordinator: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeCoordinatorRequest, _coordinator_pb2.CoordinatorDescription]  # type: ignore[assignment]
-    """Return the key-value port, see kv.proto."""
+    """Return the key-value port: its frames are below."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]  # type: ignore[assignment]
     DescribeJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]  # type: ignore[assignment]
     MonitoredBarrier: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.MonitoredBarrierRequest, _coordinator_pb2.MonitoredBarrierReply]  # type: ignore[assignment]
@@ -297,7 +297,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.DescribeCoordinatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.CoordinatorDescription, _abc.Awaitable[_coordinator_pb2.CoordinatorDescription]]:
-        """Return the key-value port, see kv.proto."""
+        """Return the key-value port: its frames are below."""
 
     @_abc_1.abstractmethod
     def ListJobs(

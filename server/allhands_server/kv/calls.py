@@ -12,7 +12,6 @@ from typing import Any, TypeAlias, get_args
 
 from google.protobuf.message import Message
 
-from allhands_proto import kv_verbs
 from allhands_proto.kv_results import CompareSetResult
 from allhands_proto.kv_verbs import KV_VERBS, KvVerb
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -105,14 +104,14 @@ def _is_repeated(message: type[Message], name: str) -> bool:
     return hasattr(getattr(message(), name), "extend")
 
 
-_FILLS: dict[str, Fill] = {
-    kv_verbs.GET.name: _fill_get,
-    kv_verbs.COMPARE_SET.name: _fill_compare_set,
+_FILLS: dict[type[Message], Fill] = {
+    wire.GetReply: _fill_get,
+    wire.CompareSetReply: _fill_compare_set,
 }
 """Of replies with several fields."""
 
 KV_CALLS = {
-    name: KvCall(verb, _derive_parse(verb), _FILLS.get(name) or _derive_fill(verb))
+    name: KvCall(verb, _derive_parse(verb), _FILLS.get(verb.reply) or _derive_fill(verb))
     for name, verb in KV_VERBS.items()
 }
-"""By the name that kv.proto has for the verb in a Call, and for its reply in a Reply."""
+"""By the name of the verb's field in a Call, and of its reply in a Reply."""

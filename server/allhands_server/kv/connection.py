@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from allhands_proto import framing
 from allhands_proto.kv_handshake import CoordinatorHandshake, HandshakeRefused
-from allhands_proto.v1 import kv_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS

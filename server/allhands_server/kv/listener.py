@@ -1,4 +1,4 @@
-"""Listener of the key-value port, see kv.proto, with a bound on unauthenticated connections."""
+"""Listener of the key-value port, with a bound on unauthenticated connections."""
 
 import asyncio
 import errno

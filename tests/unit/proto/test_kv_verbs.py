@@ -3,9 +3,8 @@
 import pytest
 
 from allhands.coordinator.kv.calls import KvCallError, decode_reply, describe_call, encode_call
-from allhands_proto.kv_verbs import GET, KV_VERBS, KvVerb
+from allhands_proto.kv_verbs import KV_VERBS, KvVerb, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import kv_pb2
 from allhands_server.kv.calls import KV_CALLS
 from allhands_server.machine.store.keys import CompareSet, Count, MultiSet, Wait
 from allhands_server.machine.values import Entry
@@ -13,17 +12,24 @@ from allhands_server.machine.values import Entry
 VERBS = KV_VERBS.values()
 
 
-def test_every_call_of_the_port_has_a_row() -> None:
-    fields = kv_pb2.Call.DESCRIPTOR.oneofs_by_name["call"].fields
+def test_every_call_of_the_port_is_a_verb() -> None:
+    fields = wire.Call.DESCRIPTOR.oneofs_by_name["call"].fields
     assert {*KV_VERBS} == {field.name for field in fields} - {"cancel"}
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=KV_VERBS)
 def test_a_verb_has_one_reply_in_both_ports(verb: KvVerb) -> None:
     method = wire.DESCRIPTOR.services_by_name["Coordinator"].methods_by_name[verb.method]
-    framed = kv_pb2.Reply.DESCRIPTOR.fields_by_name[verb.name].message_type
+    framed = wire.Reply.DESCRIPTOR.fields_by_name[verb.name].message_type
     assert method.input_type == verb.request.DESCRIPTOR
     assert method.output_type == framed == verb.reply.DESCRIPTOR
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=KV_VERBS)
+def test_a_verb_is_found_by_its_request_and_reply(verb: KvVerb) -> None:
+    assert find_verb(verb.request(), verb.reply) is verb
+    with pytest.raises(AssertionError, match="is not answered with Reply"):
+        find_verb(verb.request(), wire.Reply)
 
 
 @pytest.mark.parametrize(
@@ -52,15 +58,15 @@ def test_errors_say_what_was_wanted(name: str, request_: object, text: str) -> N
 @pytest.mark.parametrize("verb", VERBS, ids=KV_VERBS)
 def test_a_call_is_in_the_field_of_its_verb(verb: KvVerb) -> None:
     request = verb.request(job="j")
-    (call,) = kv_pb2.Calls.FromString(encode_call(verb, 7, request, 2.5)).calls
+    (call,) = wire.Calls.FromString(encode_call(verb, 7, request, 2.5)).calls
     assert (call.id, call.timeout, call.WhichOneof("call")) == (7, 2.5, verb.name)
     assert getattr(call, verb.name) == request
 
 
 def test_a_refusal_is_raised_in_place_of_a_reply() -> None:
-    reply = kv_pb2.Reply(refused=kv_pb2.Refused(code=5, text="no such key"))
+    reply = wire.Reply(refused=wire.Refused(code=5, text="no such key"))
     with pytest.raises(KvCallError, match="no such key"):
-        decode_reply(GET, reply)
+        decode_reply(KV_VERBS["get"], reply)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from allhands.coordinator.kv.calls import (
 from allhands_proto import framing
 from allhands_proto.kv_handshake import CallerHandshake
 from allhands_proto.kv_verbs import KvVerb, P, Q
-from allhands_proto.v1 import kv_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2 as wire
 
 _MAX_FRAME_BYTES = 256 * 1024
 _MAX_UNSENT_BYTES = 1024 * 1024

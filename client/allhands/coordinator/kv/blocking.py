@@ -30,7 +30,7 @@ from allhands.coordinator.kv.calls import (
 from allhands_proto import forks, framing
 from allhands_proto.kv_handshake import CallerHandshake
 from allhands_proto.kv_verbs import KvVerb, P, Q
-from allhands_proto.v1 import kv_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2 as wire
 
 logger = logging.getLogger(__name__)
 

@@ -8,14 +8,13 @@ import grpc
 from allhands.coordinator.kv.values import format_keys
 from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import kv_pb2
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def encode_call(verb: KvVerb[Q, P], id: int, request: Q, timeout: float) -> bytes:
     """Encode a call as a Calls message; concatenated encodings are a Calls message too."""
-    calls = kv_pb2.Calls()
+    calls = wire.Calls()
     call = calls.calls.add()
     call.id = id
     call.timeout = timeout
@@ -23,7 +22,7 @@ def encode_call(verb: KvVerb[Q, P], id: int, request: Q, timeout: float) -> byte
     return calls.SerializeToString()
 
 
-def decode_reply(verb: KvVerb[Q, P], reply: kv_pb2.Reply) -> P:
+def decode_reply(verb: KvVerb[Q, P], reply: wire.Reply) -> P:
     """Return the message of the verb in the reply.
 
     Raises:
@@ -71,7 +70,7 @@ class KvCallError(Exception):
         self.details = details
 
     @classmethod
-    def from_refusal(cls, refusal: kv_pb2.Refused) -> "KvCallError":
+    def from_refusal(cls, refusal: wire.Refused) -> "KvCallError":
         return cls(_CODES.get(refusal.code, grpc.StatusCode.UNKNOWN), refusal.text)
 
 
