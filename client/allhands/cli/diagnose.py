@@ -70,9 +70,9 @@ def _show(found: "Diagnosis", output: Output) -> None:
         told["failed"] = found.has_failed
         typer.echo(json.dumps(told, indent=2))
         return
-    from allhands.coordinator.tables import draw_diagnosis
+    from allhands.coordinator.diagnosis import describe_diagnosis
 
-    show(draw_diagnosis(found))
+    show(describe_diagnosis(found))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def group_command(
 
 
 def _show(name: str, jobs: "Sequence[JobStatus]", where: str) -> None:
-    from allhands.coordinator.tables import draw_group
+    from allhands.coordinator.status import describe_group
     from allhands.errors import NotFound
 
     found = [(job, group) for job in jobs for group in job.groups if group.group == name]
@@ -34,4 +34,4 @@ def _show(name: str, jobs: "Sequence[JobStatus]", where: str) -> None:
         existing = ", ".join(f"{one.group} ({job.job})" for job in jobs for one in job.groups)
         raise NotFound(f"no group {name!r} in {where}; there are: {existing or 'none'}")
     for job, group in found:
-        show(draw_group(job, group))
+        show(describe_group(job, group))

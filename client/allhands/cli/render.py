@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+    from allhands.coordinator.sections import Section
     from allhands.coordinator.status import JobStatus
 
 
@@ -18,16 +17,16 @@ class Output(enum.StrEnum):
     JSON = "json"
 
 
-def show(renderable: "RenderableType") -> None:
+def show(sections: "Sequence[Section]") -> None:
     """Write to standard output: fitted to a terminal, else plain and never wrapped."""
     from rich.console import Console
 
-    from allhands.coordinator.tables import render_plain
+    from allhands.coordinator.tables import draw, render_plain
 
     if sys.stdout.isatty():
-        Console().print(renderable)
+        Console().print(draw(sections))
     else:
-        typer.echo(render_plain(renderable))
+        typer.echo(render_plain(sections))
 
 
 def format_jobs_json(jobs: "Sequence[JobStatus]", indent: int | None = None) -> str:

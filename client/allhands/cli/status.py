@@ -77,13 +77,13 @@ def _select_jobs(control: "Control") -> "Sequence[JobStatus]":
 
 
 def _show(jobs: "Sequence[JobStatus]", output: Output) -> None:
-    from allhands.coordinator.tables import draw_jobs
+    from allhands.coordinator.status import describe_jobs
 
     match output:
         case Output.JSON:
             typer.echo(format_jobs_json(jobs, indent=2))
         case Output.TABLE:
-            show(draw_jobs(jobs))
+            show(describe_jobs(jobs))
 
 
 def _watch(read_jobs: "Callable[[], Sequence[JobStatus]]", output: Output) -> None:
@@ -93,7 +93,8 @@ def _watch(read_jobs: "Callable[[], Sequence[JobStatus]]", output: Output) -> No
     """
     from rich.live import Live
 
-    from allhands.coordinator.tables import draw_jobs
+    from allhands.coordinator.status import describe_jobs
+    from allhands.coordinator.tables import draw
 
     if output is Output.JSON:
         while True:
@@ -101,9 +102,9 @@ def _watch(read_jobs: "Callable[[], Sequence[JobStatus]]", output: Output) -> No
             time.sleep(_REFRESH_SECONDS)
     if not sys.stdout.isatty():
         while True:
-            show(draw_jobs(read_jobs()))
+            show(describe_jobs(read_jobs()))
             time.sleep(_REFRESH_SECONDS)
-    with Live(draw_jobs(read_jobs()), auto_refresh=False) as live:
+    with Live(draw(describe_jobs(read_jobs())), auto_refresh=False) as live:
         while True:
-            live.update(draw_jobs(read_jobs()), refresh=True)
+            live.update(draw(describe_jobs(read_jobs())), refresh=True)
             time.sleep(_REFRESH_SECONDS)

@@ -10,8 +10,9 @@ from typing import Self, TypeVar
 
 import grpc
 
+from allhands.coordinator.analysis import diagnose
 from allhands.coordinator.attempts import explain_unavailable
-from allhands.coordinator.diagnosis import Diagnosis, diagnose
+from allhands.coordinator.diagnosis import Diagnosis
 from allhands.coordinator.endpoint import (
     ChannelConfig,
     Endpoint,

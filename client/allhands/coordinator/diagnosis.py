@@ -1,27 +1,22 @@
-"""Diagnosis of a job from the reports of ranks: positions, waits, stragglers."""
+"""Diagnosis of a job: positions, waits, stragglers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allhands.coordinator.status import JobStatus, MemberStatus
-from allhands.recorder.record import OperationRecord
-from allhands_proto.statuses import FailureStatus, OperationStatus
+from allhands.coordinator.sections import (
+    Section,
+    Table,
+    format_ago,
+    format_duration,
+    format_ranks,
+    format_short,
+    name_ranks,
+)
+from allhands.coordinator.status import describe_failures
+from allhands_proto.statuses import FailureStatus
 
-
-@dataclass(frozen=True, slots=True)
-class RankReport:
-    """Report of a rank."""
-
-    now: float
-    """When it said so, by its own monotonic clock, in seconds."""
-    progress: tuple[OperationStatus, ...]
-    """One per group."""
-    operations: tuple[OperationRecord, ...]
-    """The latest ones, oldest first."""
-    stack: str
-    """Of its main thread, innermost call last."""
-    is_cut: bool
-    """Whether there would have been more."""
+_MAX_STRAGGLERS = 16
+"""Rows of the ranking: who is never late is of no interest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,134 +126,132 @@ class Diagnosis:
 
     def __str__(self) -> str:
         # Only who looks at the table pays for importing what draws it.
-        from allhands.coordinator.tables import draw_diagnosis, render_plain
+        from allhands.coordinator.tables import render_plain
 
-        return render_plain(draw_diagnosis(self))
+        return render_plain(describe_diagnosis(self))
 
 
-def diagnose(
-    job: JobStatus, reports: Mapping[int, RankReport], absences: Mapping[int, str]
-) -> Diagnosis:
-    """Combine a job's status at the coordinator with the reports of ranks."""
-    progress = {
-        member.rank: reports[member.rank].progress if member.rank in reports else member.operations
-        for member in job.members
-    }
-    ranks = tuple(
-        _diagnose_rank(member, reports.get(member.rank), absences.get(member.rank, ""))
-        for member in job.members
+def describe_diagnosis(diagnosis: Diagnosis) -> list[Section]:
+    """Describe positions, waits, stragglers and the stacks of idle ranks."""
+    over = f"; it ended {format_ago(diagnosis.ended)}" if diagnosis.ended is not None else ""
+    how = (
+        diagnosis.state
+        if diagnosis.ended is None
+        else "failed"
+        if diagnosis.has_failed
+        else "ended well"
     )
-    silent = {
-        member.rank
-        for member in job.members
-        if member.state == "lost" and member.rank not in reports
-    }
-    groups = tuple(
-        GroupDiagnosis(
-            group.group,
-            _find_positions(group.group, [at for at in group.ranks if at not in silent], progress),
-            tuple(sorted(silent.intersection(group.ranks))),
-            job.ended is not None,
-        )
-        for group in job.groups
-    )
-    late = [
-        Straggler(member.rank, one.group, one.calls, one.median, one.worst, one.last)
-        for member in job.members
-        for one in member.lateness
+    sections: list[Section] = [
+        f"job {diagnosis.job}: {how}{over}",
+        *describe_failures(diagnosis.failures),
     ]
-    late.sort(key=lambda one: (-one.median, -one.last, one.rank))
-    return Diagnosis(job.job, job.state, ranks, groups, tuple(late), job.failures, job.ended)
+    told = [group for group in diagnosis.groups if group.positions or group.unknown]
+    sections += [_format_positions(group) for group in told]
+    sections.append(_list_waits(diagnosis))
+    silent = [one for one in diagnosis.ranks if one.absence]
+    sections += [
+        f"rank {one.rank} did not report: {one.absence}{_format_staleness(one)}" for one in silent
+    ]
+    if diagnosis.stragglers:
+        sections += [
+            "",
+            "latest to begin its calls first:",
+            _list_stragglers(diagnosis.stragglers),
+        ]
+    for one in diagnosis.ranks:
+        if not one.waits and one.stack:
+            was = "was" if one.gone else "is"
+            sections += [
+                "",
+                f"rank {one.rank} {was} outside any operation, its main thread at:",
+            ]
+            sections += one.stack.rstrip().splitlines()
+    for failure in diagnosis.failures[:1]:
+        if failure.traceback:
+            sections += ["", f"rank {failure.rank} failed with:"]
+            sections += failure.traceback.rstrip().splitlines()
+    return sections
 
 
-def _diagnose_rank(member: MemberStatus, report: RankReport | None, absence: str) -> RankDiagnosis:
-    progress = member.operations if report is None else report.progress
-    waits = _find_waits(progress, report)
-    ended = min(progress, key=lambda one: one.elapsed, default=None)
-    idle, last = 0.0, ""
-    if not waits and ended is not None and ended.sequence:
-        idle = ended.elapsed
-        last = _format_last_call(ended, () if report is None else report.operations)
-    return RankDiagnosis(
-        rank=member.rank,
-        host=member.host,
-        pid=member.pid,
-        absence=absence,
-        waits=waits,
-        idle=idle,
-        last=last,
-        stack="" if report is None else report.stack,
-        gone="" if member.state == "joined" else member.state,
-        stale=_compute_staleness(member, report),
+def _list_waits(diagnosis: Diagnosis) -> Table:
+    """List in a row for each call that a rank is in, or for a rank outside any call."""
+    table = Table(
+        ("RANK", "right"),
+        ("HOST", "left"),
+        ("PID", "right"),
+        ("GROUP", "left"),
+        ("SEQ", "right"),
+        ("IN", "left"),
+        ("SINCE", "right"),
+        ("WAITS FOR", "left"),
+        ("LABEL", "left"),
+        ("LINE", "left"),
     )
-
-
-def _compute_staleness(member: MemberStatus, report: RankReport | None) -> float:
-    """Return the age in seconds of a lost rank's last heartbeat at its loss."""
-    if member.state != "lost" or member.gone is None or report is not None:
-        return 0.0
-    return max(member.last_heartbeat - member.gone, 0.0)
-
-
-def _find_waits(
-    progress: Iterable[OperationStatus], report: RankReport | None
-) -> tuple[PendingOperation, ...]:
-    """Return a rank's operations under way: from its report, else from its heartbeats."""
-    found = []
-    recorded = set()
-    inside = {(now.group, now.sequence): now.elapsed for now in progress if now.operation}
-    for one in () if report is None else report.operations:
-        # Where it was when a failure ended its calls, its progress says.
-        if one.outcome == "running" or (one.sequence and (one.group, one.sequence) in inside):
-            assert report is not None
-            recorded.add((one.group, one.sequence))
-            since = report.now - one.created / 1e9
-            if one.outcome != "running":
-                since = inside[one.group, one.sequence]
-            found.append(
-                PendingOperation(
-                    group=one.group,
-                    sequence=one.sequence,
-                    operation=one.operation,
-                    signature=one.signature,
-                    seconds=max(since, 0.0),
-                    waits_for=one.waits_for,
-                    label=one.label,
-                    source=one.source,
-                )
+    for rank in diagnosis.ranks:
+        who = (str(rank.rank), rank.host, str(rank.pid))
+        for at, wait in enumerate(rank.waits):
+            table.add_row(
+                *(who if at == 0 else [""] * len(who)),
+                wait.group,
+                str(wait.sequence) if wait.sequence else "-",
+                wait.signature or wait.operation,
+                format_duration(wait.seconds),
+                format_ranks(wait.waits_for) or "-",
+                wait.label or "-",
+                wait.source or "-",
             )
-    for now in progress:
-        if now.operation and (now.group, now.sequence) not in recorded:
-            found.append(
-                PendingOperation(
-                    now.group, now.sequence, now.operation, "", now.elapsed, (), "", ""
-                )
-            )
-    return tuple(sorted(found, key=lambda one: -one.seconds))
+        if not rank.waits:
+            since = format_duration(rank.idle) if rank.last else "-"
+            doing = f"no operation, after {rank.last}" if rank.last else "no operation yet"
+            if rank.gone == "lost" and rank.absence and not rank.last:
+                doing = "not known"
+            table.add_row(*who, "-", "-", doing, since, "-", "-", "-")
+    return table
 
 
-def _format_last_call(ended: OperationStatus, operations: Sequence[OperationRecord]) -> str:
-    """Name the call after which a rank has been in none."""
-    call = f"#{ended.sequence} of group {ended.group}"
-    for one in reversed(operations):
-        if one.group == ended.group and one.sequence == ended.sequence:
-            at = f" at {one.source}" if one.source else ""
-            how = f" ({one.outcome})" if one.outcome not in ("ok", "running") else ""
-            return f"{one.operation} {call}{at}{how}"
-    return call
+def _format_staleness(rank: RankDiagnosis) -> str:
+    """Format the age of a lost rank's shown state."""
+    if rank.gone != "lost" or not (rank.waits or rank.last):
+        return ""
+    return f"; what is shown it told {format_duration(rank.stale)} before that"
 
 
-def _find_positions(
-    group: str, ranks: Iterable[int], progress: Mapping[int, Sequence[OperationStatus]]
-) -> tuple[CallPosition, ...]:
-    at: dict[tuple[int, str], list[int]] = {}
-    for rank in ranks:
-        here = next((one for one in progress.get(rank, ()) if one.group == group), None)
-        key = (0, "") if here is None else (here.sequence, here.operation)
-        at.setdefault(key, []).append(rank)
-    return tuple(
-        CallPosition(sequence, operation, tuple(sorted(found)))
-        for (sequence, operation), found in sorted(
-            at.items(), key=lambda one: (-one[0][0], not one[0][1], one[0][1])
+def _format_positions(group: GroupDiagnosis) -> str:
+    """Format the positions of a group's ranks, latest and behind."""
+    said = []
+    for one in group.positions:
+        one_is, many_are = ("was", "were") if group.is_over else ("is", "are")
+        many = f"{name_ranks(one.ranks)} {one_is if len(one.ranks) == 1 else many_are}"
+        if one.operation:
+            said.append(f"{many} in {one.operation} #{one.sequence}")
+        elif one.sequence:
+            said.append(f"{many} in none, after #{one.sequence}")
+        else:
+            has, have = ("had", "had") if group.is_over else ("has", "have")
+            said.append(f"{many} in none, and {has if len(one.ranks) == 1 else have} begun none")
+    if group.unknown:
+        said.append(f"not known of {name_ranks(group.unknown)}")
+    behind = f"; behind: {name_ranks(group.behind)}" if group.behind else ""
+    when = ", at the end" if group.is_over else ""
+    return f"group {group.group}{when}: {', '.join(said)}{behind}"
+
+
+def _list_stragglers(late: Sequence[Straggler]) -> Table:
+    table = Table(
+        ("RANK", "right"),
+        ("GROUP", "left"),
+        ("MEDIAN", "right"),
+        ("WORST", "right"),
+        ("LAST IN", "right"),
+        ("CALLS", "right"),
+    )
+    for one in late[:_MAX_STRAGGLERS]:
+        table.add_row(
+            str(one.rank),
+            one.group,
+            format_short(one.median),
+            format_short(one.worst),
+            str(one.last),
+            str(one.calls),
         )
-    )
+    return table

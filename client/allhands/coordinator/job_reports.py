@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from allhands.coordinator import report_codec
-from allhands.coordinator.diagnosis import RankReport
+from allhands.coordinator import report_decoder
+from allhands.coordinator.analysis import RankReport
 from allhands.coordinator.job_codec import read_job
 from allhands.coordinator.status import JobStatus
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -34,7 +34,7 @@ def read_reports(replies: Iterable[wire.CollectReportsReply], operations: int) -
             job = read_job(reply.job)
         elif reply.report.missing_reason and not reply.report.report:
             absences[rank] = reply.report.missing_reason
-        elif (report := report_codec.decode(reply.report.report, operations)) is None:
+        elif (report := report_decoder.decode(reply.report.report, operations)) is None:
             absences[rank] = "its report makes no sense here"
         else:
             reports[rank] = report

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import grpc
 import grpc.aio
 
-from allhands.coordinator import report_codec
+from allhands.coordinator import report_encoder
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.session_listener import SessionListener, make_heartbeat
@@ -379,7 +379,7 @@ class Session(SessionRequests):
     async def _send_report(self, collect: wire.CollectReport, listener: SessionListener) -> None:
         await self._send_and_wait(make_heartbeat(listener))  # so that the coordinator knows as much
         report = listener.make_report(collect.operations, collect.nbytes)
-        for part in report_codec.split_report(collect.id, report):
+        for part in report_encoder.split_report(collect.id, report):
             await self._send_and_wait(wire.SessionRequest(report_part=part))
 
     async def _send_heartbeats(self, listener: SessionListener) -> None:

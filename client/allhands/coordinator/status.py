@@ -1,8 +1,20 @@
 """Status of a job at the coordinator: members, progress, groups."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from allhands.coordinator.sections import (
+    Section,
+    Table,
+    format_ago,
+    format_duration,
+    format_ranks,
+    format_short,
+)
 from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
+
+_MAX_FAILURES = 4
+_MAX_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,153 @@ class JobStatus:
 
     def __str__(self) -> str:
         # Only who looks at the table pays for importing what draws it.
-        from allhands.coordinator.tables import draw_job, render_plain
+        from allhands.coordinator.tables import render_plain
 
-        return render_plain(draw_job(self))
+        return render_plain(describe_job(self))
+
+
+def describe_jobs(jobs: Sequence[JobStatus]) -> list[Section]:
+    """Describe every job, one below the other; or say that there is none."""
+    if not jobs:
+        return ["no jobs"]
+    first, *others = map(describe_job, jobs)
+    return first + [section for other in others for section in ["", *other]]
+
+
+def describe_job(job: JobStatus) -> list[Section]:
+    """Describe a job: its line, a row per operation of each member, lost and departed ranks."""
+    sections: list[Section] = [_format_headline(job), *describe_failures(job.failures)]
+    if job.groups:
+        named = ", ".join(f"{one.group} ({format_ranks(one.ranks)})" for one in job.groups)
+        sections.append(f"groups: {named}")
+    if job.members:
+        sections.append(_list_members(job.members))
+    return sections + _describe_reasons(job.members)
+
+
+def describe_group(job: JobStatus, group: GroupStatus) -> list[Section]:
+    """List each rank of the group with its progress, including ranks that never joined."""
+    table = Table(
+        ("RANK", "right"),
+        ("WORLD RANK", "right"),
+        ("HOST", "left"),
+        ("PID", "right"),
+        ("STATE", "left"),
+        ("HEARTBEAT", "right"),
+        ("BEGUN", "right"),
+        ("COMPLETED", "right"),
+        ("OPERATION", "left"),
+        ("SINCE", "right"),
+    )
+    present = {member.rank: member for member in job.members}
+    for place, rank in enumerate(group.ranks):
+        member = present.get(rank)
+        if member is None:
+            table.add_row(str(place), str(rank), "-", "-", "never joined", *["-"] * 5)
+            continue
+        now = member.find_operation(group.group) or OperationStatus(group.group, "", 0, 0, 0.0)
+        table.add_row(
+            str(place),
+            str(rank),
+            member.host,
+            str(member.pid),
+            _get_state(member),
+            format_ago(member.last_heartbeat),
+            str(now.sequence),
+            str(now.completed),
+            now.operation or "-",
+            format_duration(now.elapsed) if now.operation else "-",
+        )
+    title = f"group {group.group} of job {job.job}: {len(group.ranks)} ranks, epoch {job.epoch}"
+    known = [present[rank] for rank in group.ranks if rank in present]
+    return [title, table, *_describe_reasons(known)]
+
+
+def _format_headline(job: JobStatus) -> str:
+    size = f"world size {job.world_size}" if job.world_size else "world size not agreed yet"
+    joined = sum(member.state == "joined" for member in job.members)
+    keys = f"{job.keys} key{'' if job.keys == 1 else 's'}"
+    over = "" if job.ended is None else f", ended {format_ago(job.ended)}"
+    return f"job {job.job}: {job.state}, epoch {job.epoch}, {size}, {joined} joined, {keys}{over}"
+
+
+def describe_failures(failures: Sequence[FailureStatus]) -> list[str]:
+    """Describe the failures of a job in a line each, the first failure first."""
+    said = []
+    for at, one in enumerate(failures[:_MAX_FAILURES]):
+        said.append(f"{'then' if at else 'failed first'}: {_shorten(one.text)}")
+    if more := len(failures) - len(said):
+        said.append(f"and {more} failure{'' if more == 1 else 's'} more")
+    return said
+
+
+def _list_members(members: Iterable[MemberStatus]) -> Table:
+    table = Table(
+        ("RANK", "right"),
+        ("HOST", "left"),
+        ("PID", "right"),
+        ("ADDRESS", "left"),
+        ("STATE", "left"),
+        ("HEARTBEAT", "right"),
+        ("GROUP", "left"),
+        ("OPERATION", "left"),
+        ("SEQ", "right"),
+        ("SINCE", "right"),
+        ("LATE", "right"),
+    )
+    for member in members:
+        who = (
+            f"{member.rank} ({member.label})" if member.label else str(member.rank),
+            member.host,
+            str(member.pid),
+            member.address,
+            _get_state(member),
+            format_ago(member.last_heartbeat),
+        )
+        first, *others = _choose_operations(member)
+        table.add_row(*who, *_format_operation(first), _format_lateness(member, first))
+        for other in others:
+            table.add_row(
+                *[""] * len(who), *_format_operation(other), _format_lateness(member, other)
+            )
+    return table
+
+
+def _get_state(member: MemberStatus) -> str:
+    """Return a member's state, or its condition while silent."""
+    return member.condition if member.state == "joined" and member.condition else member.state
+
+
+def _choose_operations(member: MemberStatus) -> Sequence[OperationStatus | None]:
+    """Return a member's operations under way, else its last operation, else None."""
+    if member.state == "joined":
+        busy = [one for one in member.operations if one.operation]
+        if busy:
+            return busy
+    latest = min(member.operations, key=lambda one: one.elapsed, default=None)
+    return [latest]
+
+
+def _format_operation(one: OperationStatus | None) -> tuple[str, str, str, str]:
+    if one is None:
+        return "-", "-", "-", "-"
+    return one.group, one.operation or "-", str(one.sequence), format_duration(one.elapsed)
+
+
+def _format_lateness(member: MemberStatus, one: OperationStatus | None) -> str:
+    late = None if one is None else member.find_lateness(one.group)
+    return "-" if late is None else format_short(late.median)
+
+
+def _describe_reasons(members: Iterable[MemberStatus]) -> list[str]:
+    """Say in a line each why members are gone or silent: a column would be far too wide."""
+    return [
+        f"rank {one.rank} {one.state}: {one.reason}" if one.reason else one.condition_text
+        for one in members
+        if one.reason or (one.state == "joined" and one.condition)
+    ]
+
+
+def _shorten(text: str) -> str:
+    first = text.partition("\n")[0]
+    return first if len(first) <= _MAX_TEXT else f"{first[: _MAX_TEXT - 1]}…"

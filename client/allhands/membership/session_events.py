@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from allhands.coordinator import report_codec
+from allhands.coordinator import report_encoder
 from allhands.engine.failures import call_errors
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.group_engine import GroupEngine
@@ -41,7 +41,7 @@ class SessionEvents(WorkerState):
         ]
 
     def make_report(self, operations: int, nbytes: int) -> bytes:
-        return report_codec.encode(
+        return report_encoder.encode(
             self.get_records(operations), self.get_progress(), self.get_stack(), nbytes
         )
 

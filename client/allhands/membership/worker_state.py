@@ -10,7 +10,7 @@ from functools import partial
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.signature import hash_group
 from allhands.config import WorldConfig
-from allhands.coordinator import report_codec
+from allhands.coordinator import report_encoder
 from allhands.coordinator.member_session import MemberSession
 from allhands.coordinator.rendezvous import WorldRendezvous
 from allhands.engine.failures.call_errors import ErrorFactory
@@ -122,7 +122,7 @@ class WorkerState:
     def _make_last_report(self, state: tuple[Sequence[wire.Progress], str], nbytes: int) -> bytes:
         """Encode the last report of this rank: progress, stack and latest calls."""
         of_each = max(_REPORTED_OPERATIONS // max(len(self._engines), 1), 1)
-        return report_codec.encode(self.get_records(of_each), *state, nbytes)
+        return report_encoder.encode(self.get_records(of_each), *state, nbytes)
 
     def _send_last_report(self) -> None:
         """Send the last report once, before calls end in the first failure."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from allhands.coordinator import report_codec
-from allhands.coordinator.diagnosis import RankReport, diagnose
+from allhands.coordinator import report_decoder, report_encoder
+from allhands.coordinator.analysis import RankReport, diagnose
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
 from allhands_proto.statuses import GroupStatus, OperationStatus
@@ -14,7 +14,7 @@ from support.operation_records import SECOND, record
 
 def test_a_report_comes_back_as_it_was() -> None:
     records = [record(1, waits_for=(3, 4), outcome="running", finished=0), record(2, label="x")]
-    found = report_codec.decode(report_codec.encode(records, [], "the stack", 1 << 20))
+    found = report_decoder.decode(report_encoder.encode(records, [], "the stack", 1 << 20))
     assert found is not None
     assert (found.operations, found.stack, found.is_cut) == (tuple(records), "the stack", False)
 
@@ -22,9 +22,9 @@ def test_a_report_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("nbytes", [200, 1000, 5000])
 def test_a_report_fits_and_leaves_out_the_oldest(nbytes: int) -> None:
     records = [record(number) for number in range(1, 101)]
-    data = report_codec.encode(records, [], "", nbytes)
+    data = report_encoder.encode(records, [], "", nbytes)
     assert len(data) <= nbytes
-    found = report_codec.decode(data)
+    found = report_decoder.decode(data)
     assert found is not None
     assert found.is_cut
     numbers = [one.sequence for one in found.operations]
@@ -32,24 +32,24 @@ def test_a_report_fits_and_leaves_out_the_oldest(nbytes: int) -> None:
 
 
 def test_a_stack_that_leaves_no_room_is_left_out() -> None:
-    data = report_codec.encode([record(1)], [], "s" * 1000, 400)
-    found = report_codec.decode(data)
+    data = report_encoder.encode([record(1)], [], "s" * 1000, 400)
+    found = report_decoder.decode(data)
     assert found is not None
     assert (found.stack, found.is_cut, len(found.operations)) == ("", True, 1)
 
 
 def test_what_is_no_report_is_told_apart() -> None:
-    assert report_codec.decode(b"\xff\xff\xff") is None
+    assert report_decoder.decode(b"\xff\xff\xff") is None
 
 
 def test_a_report_is_cut_into_parts_and_an_empty_one_has_one() -> None:
-    data = bytes(report_codec.PART_BYTES + 1)
-    parts = report_codec.split_report(7, data)
+    data = bytes(report_encoder.PART_BYTES + 1)
+    parts = report_encoder.split_report(7, data)
     assert [(part.id, len(part.data), part.is_last) for part in parts] == [
-        (7, report_codec.PART_BYTES, False),
+        (7, report_encoder.PART_BYTES, False),
         (7, 1, True),
     ]
-    assert [(part.data, part.is_last) for part in report_codec.split_report(7, b"")] == [
+    assert [(part.data, part.is_last) for part in report_encoder.split_report(7, b"")] == [
         (b"", True)
     ]
 

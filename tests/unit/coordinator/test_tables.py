@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from allhands.cli.render import format_jobs_json
-from allhands.coordinator.status import JobStatus, MemberStatus
-from allhands.coordinator.tables import draw_group, draw_jobs, render_plain
+from allhands.coordinator.status import JobStatus, MemberStatus, describe_group, describe_jobs
+from allhands.coordinator.tables import render_plain
 from allhands_proto.statuses import GroupStatus, LatenessStatus, OperationStatus
 
 
@@ -48,7 +48,7 @@ def _row(text: str, start: str) -> list[str]:
 
 def test_the_text_of_a_job_is_its_table() -> None:
     job = _job(_member(0))
-    assert str(job) == render_plain(draw_jobs([job]))
+    assert str(job) == render_plain(describe_jobs([job]))
 
 
 def test_the_headline_names_state_epoch_and_world_size() -> None:
@@ -114,7 +114,7 @@ def test_why_a_member_is_gone_is_said_below_the_table() -> None:
 def test_a_group_says_it_only_of_its_own_ranks() -> None:
     gone = [replace(_member(rank), state="left", reason=f"tired {rank}") for rank in range(3)]
     group = GroupStatus("dp", (0, 2))
-    text = render_plain(draw_group(_job(*gone, groups=(group,)), group))
+    text = render_plain(describe_group(_job(*gone, groups=(group,)), group))
     assert text.splitlines()[-2:] == ["rank 0 left: tired 0", "rank 2 left: tired 2"]
 
 
@@ -166,18 +166,18 @@ def test_a_terminal_is_not_sent_control_codes_from_the_network() -> None:
 
 
 def test_no_jobs_is_said_in_words() -> None:
-    assert render_plain(draw_jobs([])) == "no jobs"
+    assert render_plain(describe_jobs([])) == "no jobs"
 
 
 def test_jobs_are_set_apart_by_an_empty_line() -> None:
-    text = render_plain(draw_jobs([_job(), replace(_job(), job="other")]))
+    text = render_plain(describe_jobs([_job(), replace(_job(), job="other")]))
     assert [line.partition(":")[0] for line in text.splitlines()] == ["job digits", "", "job other"]
 
 
 def test_a_group_lists_every_rank_also_those_that_never_joined() -> None:
     group = GroupStatus("dp", (2, 5))
     job = _job(_member(2, OperationStatus("dp", "reduce", 9, 8, 0.5)), groups=(group,))
-    text = render_plain(draw_group(job, group))
+    text = render_plain(describe_group(job, group))
     assert text.splitlines()[0] == "group dp of job digits: 2 ranks, epoch 3"
     assert _row(text, "0") == [
         *("0", "2", "node-a", "4002", "joined", "0.2 s ago", "9", "8", "reduce", "0.5 s")

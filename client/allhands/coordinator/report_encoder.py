@@ -1,14 +1,9 @@
-"""Codec of rank reports, for diagnoses of a job."""
+"""Encoding of a rank's report, in parts, for diagnoses of a job."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 
-from google.protobuf.message import DecodeError
-
-from allhands.coordinator.diagnosis import RankReport
 from allhands.recorder.record import OperationRecord
-from allhands_proto.status_codec import decode_operation
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 PART_BYTES = 64 << 10
@@ -59,36 +54,6 @@ def split_report(number: int, report: bytes) -> list[wire.ReportPart]:
     ]
 
 
-def decode(data: bytes, max_per_group: int | None = None) -> RankReport | None:
-    """Decode a report, with `max_per_group` operations of each group; None: malformed."""
-    try:
-        report = wire.FlightReport.FromString(data)
-    except DecodeError:
-        return None
-    return RankReport(
-        now=report.now,
-        progress=tuple(map(decode_operation, report.progress)),
-        operations=tuple(map(_decode_record, _keep_latest(report.operations, max_per_group))),
-        stack=report.stack,
-        is_cut=report.is_cut,
-    )
-
-
-def _keep_latest(
-    operations: Sequence[wire.FlightRecord], max_per_group: int | None
-) -> Sequence[wire.FlightRecord]:
-    """Leave out all but the latest operations of each group."""
-    if max_per_group is None:
-        return operations
-    seen: Counter[str] = Counter()
-    kept = []
-    for one in reversed(operations):
-        seen[one.group] += 1
-        if seen[one.group] <= max_per_group:
-            kept.append(one)
-    return kept[::-1]
-
-
 def _encode_record(record: OperationRecord) -> wire.FlightRecord:
     return wire.FlightRecord(
         group=record.group,
@@ -106,24 +71,4 @@ def _encode_record(record: OperationRecord) -> wire.FlightRecord:
         function=record.function,
         how=record.how,
         waits_for=record.waits_for,
-    )
-
-
-def _decode_record(message: wire.FlightRecord) -> OperationRecord:
-    return OperationRecord(
-        group=message.group,
-        sequence=message.sequence,
-        operation=message.operation,
-        nbytes=message.nbytes,
-        signature=message.signature,
-        created=message.created,
-        started=message.started,
-        finished=message.finished,
-        outcome=message.outcome,
-        label=message.label,
-        file=message.file,
-        line=message.line,
-        function=message.function,
-        how=message.how,
-        waits_for=tuple(message.waits_for),
     )

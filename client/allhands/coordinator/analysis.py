@@ -1,0 +1,160 @@
+"""Analysis of a job by the reports of ranks: positions, waits, stragglers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from allhands.coordinator.diagnosis import (
+    CallPosition,
+    Diagnosis,
+    GroupDiagnosis,
+    PendingOperation,
+    RankDiagnosis,
+    Straggler,
+)
+from allhands.coordinator.status import JobStatus, MemberStatus
+from allhands.recorder.record import OperationRecord
+from allhands_proto.statuses import OperationStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """Report of a rank."""
+
+    now: float
+    """When it said so, by its own monotonic clock, in seconds."""
+    progress: tuple[OperationStatus, ...]
+    """One per group."""
+    operations: tuple[OperationRecord, ...]
+    """The latest ones, oldest first."""
+    stack: str
+    """Of its main thread, innermost call last."""
+    is_cut: bool
+    """Whether there would have been more."""
+
+
+def diagnose(
+    job: JobStatus, reports: Mapping[int, RankReport], absences: Mapping[int, str]
+) -> Diagnosis:
+    """Combine a job's status at the coordinator with the reports of ranks."""
+    progress = {
+        member.rank: reports[member.rank].progress if member.rank in reports else member.operations
+        for member in job.members
+    }
+    ranks = tuple(
+        _diagnose_rank(member, reports.get(member.rank), absences.get(member.rank, ""))
+        for member in job.members
+    )
+    silent = {
+        member.rank
+        for member in job.members
+        if member.state == "lost" and member.rank not in reports
+    }
+    groups = tuple(
+        GroupDiagnosis(
+            group.group,
+            _find_positions(group.group, [at for at in group.ranks if at not in silent], progress),
+            tuple(sorted(silent.intersection(group.ranks))),
+            job.ended is not None,
+        )
+        for group in job.groups
+    )
+    late = [
+        Straggler(member.rank, one.group, one.calls, one.median, one.worst, one.last)
+        for member in job.members
+        for one in member.lateness
+    ]
+    late.sort(key=lambda one: (-one.median, -one.last, one.rank))
+    return Diagnosis(job.job, job.state, ranks, groups, tuple(late), job.failures, job.ended)
+
+
+def _diagnose_rank(member: MemberStatus, report: RankReport | None, absence: str) -> RankDiagnosis:
+    progress = member.operations if report is None else report.progress
+    waits = _find_waits(progress, report)
+    ended = min(progress, key=lambda one: one.elapsed, default=None)
+    idle, last = 0.0, ""
+    if not waits and ended is not None and ended.sequence:
+        idle = ended.elapsed
+        last = _format_last_call(ended, () if report is None else report.operations)
+    return RankDiagnosis(
+        rank=member.rank,
+        host=member.host,
+        pid=member.pid,
+        absence=absence,
+        waits=waits,
+        idle=idle,
+        last=last,
+        stack="" if report is None else report.stack,
+        gone="" if member.state == "joined" else member.state,
+        stale=_compute_staleness(member, report),
+    )
+
+
+def _compute_staleness(member: MemberStatus, report: RankReport | None) -> float:
+    """Return the age in seconds of a lost rank's last heartbeat at its loss."""
+    if member.state != "lost" or member.gone is None or report is not None:
+        return 0.0
+    return max(member.last_heartbeat - member.gone, 0.0)
+
+
+def _find_waits(
+    progress: Iterable[OperationStatus], report: RankReport | None
+) -> tuple[PendingOperation, ...]:
+    """Return a rank's operations under way: from its report, else from its heartbeats."""
+    found = []
+    recorded = set()
+    inside = {(now.group, now.sequence): now.elapsed for now in progress if now.operation}
+    for one in () if report is None else report.operations:
+        # Where it was when a failure ended its calls, its progress says.
+        if one.outcome == "running" or (one.sequence and (one.group, one.sequence) in inside):
+            assert report is not None
+            recorded.add((one.group, one.sequence))
+            since = report.now - one.created / 1e9
+            if one.outcome != "running":
+                since = inside[one.group, one.sequence]
+            found.append(
+                PendingOperation(
+                    group=one.group,
+                    sequence=one.sequence,
+                    operation=one.operation,
+                    signature=one.signature,
+                    seconds=max(since, 0.0),
+                    waits_for=one.waits_for,
+                    label=one.label,
+                    source=one.source,
+                )
+            )
+    for now in progress:
+        if now.operation and (now.group, now.sequence) not in recorded:
+            found.append(
+                PendingOperation(
+                    now.group, now.sequence, now.operation, "", now.elapsed, (), "", ""
+                )
+            )
+    return tuple(sorted(found, key=lambda one: -one.seconds))
+
+
+def _format_last_call(ended: OperationStatus, operations: Sequence[OperationRecord]) -> str:
+    """Name the call after which a rank has been in none."""
+    call = f"#{ended.sequence} of group {ended.group}"
+    for one in reversed(operations):
+        if one.group == ended.group and one.sequence == ended.sequence:
+            at = f" at {one.source}" if one.source else ""
+            how = f" ({one.outcome})" if one.outcome not in ("ok", "running") else ""
+            return f"{one.operation} {call}{at}{how}"
+    return call
+
+
+def _find_positions(
+    group: str, ranks: Iterable[int], progress: Mapping[int, Sequence[OperationStatus]]
+) -> tuple[CallPosition, ...]:
+    at: dict[tuple[int, str], list[int]] = {}
+    for rank in ranks:
+        here = next((one for one in progress.get(rank, ()) if one.group == group), None)
+        key = (0, "") if here is None else (here.sequence, here.operation)
+        at.setdefault(key, []).append(rank)
+    return tuple(
+        CallPosition(sequence, operation, tuple(sorted(found)))
+        for (sequence, operation), found in sorted(
+            at.items(), key=lambda one: (-one[0][0], not one[0][1], one[0][1])
+        )
+    )
