@@ -22,6 +22,9 @@ from .api.collectives import reduce as reduce
 from .api.collectives import reduce_scatter as reduce_scatter
 from .api.collectives import reduce_scatter_tensor as reduce_scatter_tensor
 from .api.collectives import scatter as scatter
+from .api.coordinator_queries import connect as connect
+from .api.coordinator_queries import status as status
+from .api.coordinator_queries import store as store
 from .api.default_world import abort as abort
 from .api.default_world import default_group as default_group
 from .api.default_world import destroy_process_group as destroy_process_group
@@ -66,14 +69,11 @@ from .api.ragged import reduce_scatter_v as reduce_scatter_v
 from .api.ragged import scatter_v as scatter_v
 from .api.scans import exscan as exscan
 from .api.scans import scan as scan
-from .api.world_queries import connect as connect
 from .api.world_queries import empty as empty
 from .api.world_queries import flight_recorder as flight_recorder
 from .api.world_queries import get_rank as get_rank
 from .api.world_queries import get_world_size as get_world_size
 from .api.world_queries import set_timeout as set_timeout
-from .api.world_queries import status as status
-from .api.world_queries import store as store
 from .c10d import ProcessGroup as ProcessGroup
 from .collectives.reduction import ReduceOp as ReduceOp
 from .coordinator.client import Control as Control

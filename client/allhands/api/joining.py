@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from typing import TypedDict
 
 from allhands import config
-from allhands.api.fake import FakeWorld
 from allhands.api.world import ThreadRank, World
 from allhands.deadlines import to_seconds
-from allhands.membership.store_rendezvous import rendezvous_via_store
 from allhands.options import (
     WORLD_DEFAULTS,
     GroupPolicy,
@@ -71,6 +69,8 @@ def join_world(
     attempt = next(attempts)
     place, tls_name = None, None
     if store is not None and backend not in ("fake", "threads"):  # which meet elsewhere
+        from allhands.membership.store_rendezvous import rendezvous_via_store
+
         meeting = rendezvous_via_store(store, settings["rank"], settings["world_size"], seconds)
         place, attempt, tls_name = meeting.place, 0, meeting.tls_name
         settings["job"] = settings["job"] or meeting.job
@@ -98,6 +98,8 @@ def _choose_joiner(backend: str, thread_rank: ThreadRank | None) -> ThreadRank |
     """Return the class or thread rank that joins worlds of that backend."""
     match backend:
         case "fake":
+            from allhands.api.fake import FakeWorld
+
             return FakeWorld
         case "threads":
             if thread_rank is None:

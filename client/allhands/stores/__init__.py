@@ -1,23 +1,8 @@
-"""Stores: keys and values shared by the ranks of a job, with c10d's methods."""
+"""Stores: keys and values shared by the ranks of a job, with c10d's methods.
 
-from allhands.stores.asynchronous import AsyncCoordinatorStore
-from allhands.stores.barrier import store_based_barrier
-from allhands.stores.contract import Store
-from allhands.stores.coordinator import CoordinatorStore
-from allhands.stores.fake import FakeStore
-from allhands.stores.file import FileStore
-from allhands.stores.hash import HashStore
-from allhands.stores.prefix import PrefixStore
-from allhands.stores.tcp import TCPStore
+Each is imported when first used: most ranks have none.
+"""
 
-__all__ = [
-    "AsyncCoordinatorStore",
-    "CoordinatorStore",
-    "FakeStore",
-    "FileStore",
-    "HashStore",
-    "PrefixStore",
-    "Store",
-    "TCPStore",
-    "store_based_barrier",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

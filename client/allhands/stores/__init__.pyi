@@ -1,0 +1,9 @@
+from .asynchronous import AsyncCoordinatorStore as AsyncCoordinatorStore
+from .barrier import store_based_barrier as store_based_barrier
+from .contract import Store as Store
+from .coordinator import CoordinatorStore as CoordinatorStore
+from .fake import FakeStore as FakeStore
+from .file import FileStore as FileStore
+from .hash import HashStore as HashStore
+from .prefix import PrefixStore as PrefixStore
+from .tcp import TCPStore as TCPStore
