@@ -37,7 +37,7 @@ async def test_a_wait_ends_before_its_deadline_and_names_what_was_missing(
     await caller.call("Count", wire.CountRequest(job=job_name))  # connect
     begun = time.monotonic()
     request = wire.WaitRequest(job=job_name, keys=["b", "a"])
-    error = await caller.refused("Wait", request, timeout)
+    error = await caller.refused_in_time("Wait", request, timeout)
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert error.details() == f"nobody has set 'a', 'b' of job {job_name} (2 of 2 keys)"
     assert time.monotonic() - begun >= timeout * 0.8
@@ -49,7 +49,7 @@ async def test_a_barrier_that_does_not_open_names_who_did_not_come(
     request = wire.BarrierRequest(
         job=job_name, name="start", participant="a", participants=["a", "b", "c"]
     )
-    error = await caller.refused("Barrier", request, 1.0)
+    error = await caller.refused_in_time("Barrier", request, 1.0)
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "2 of 3 did not arrive at barrier 'start'" in error.details()
     assert error.details().endswith("'b', 'c'")
@@ -167,7 +167,7 @@ async def test_a_verdict_on_very_many_ranks_still_fits_into_the_trailers(
     request = wire.AwaitVerdictRequest(
         job=job_name, member_id=sessions[0].joined.member_id, group="world", sequence=1
     )
-    error = await caller.refused("AwaitVerdict", request, 3.0)
+    error = await caller.refused_in_time("AwaitVerdict", request, 3.0)
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     verdict = wire.Verdict.FromString(dict(error.trailing_metadata())["allhands-verdict-bin"])
     found = [one.rank for one in verdict.absent]

@@ -1,6 +1,7 @@
 """Sessions over the wire: joining, the loss of a killed process, wrong beginnings."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,10 +70,12 @@ async def test_who_is_silent_is_shown_out_with_aborted_and_lost_to_the_others(
         await first.say(heartbeat=wire.Heartbeat(probe=event.probe.probe))
     lost = event.member_lost
     assert lost.rank == 1
-    assert lost.reason == "no heartbeat for 0.5 s"
+    said = re.fullmatch(r"no heartbeat for ([0-9.]+) s", lost.reason)
+    assert said is not None
+    assert float(said[1]) >= 0.5  # more, where the processor was busy
     code, text = await silent.ending()
     assert code is grpc.StatusCode.ABORTED
-    assert "no heartbeat for 0.5 s" in text
+    assert lost.reason in text
 
 
 async def test_a_process_that_is_killed_is_lost_to_the_others_before_its_heartbeats_are_missed(

@@ -7,6 +7,7 @@ import re
 import resource
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,7 @@ from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
 from allhands_proto.framing import PREFACE, FrameDecoder, encode_frame
 from allhands_proto.kv_handshake import NONCE_BYTES, prove
+from allhands_proto.unproven import GRACE_SECONDS
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -32,6 +34,8 @@ from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 _DESCRIPTORS = 1024
 _UNPROVEN_LINES = _DESCRIPTORS // 8
 _RESETS = 3000
+_PATIENCE = 60.0
+"""Seconds for hundreds of connections to be seen by a daemon on a busy host."""
 _RST = struct.pack("ii", 1, 0)
 
 
@@ -87,13 +91,23 @@ def reset(port: int, count: int) -> None:
 def greet(port: int, secret: bytes) -> socket.socket:
     """Open a line and show the proof."""
     line = socket.create_connection(("127.0.0.1", port), timeout=30)
+    try:
+        prove_on(line, secret)
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+def prove_on(line: socket.socket, secret: bytes) -> None:
     cutter = FrameDecoder()
     nonce = bytes(NONCE_BYTES)
 
     def body() -> bytes:
         while True:
             come = line.recv(4096)
-            assert come, "the line was closed"
+            if not come:
+                raise ConnectionResetError("the line was closed")
             for found in cutter.feed(come):
                 return found
 
@@ -102,7 +116,6 @@ def greet(port: int, secret: bytes) -> socket.socket:
     proof = prove(secret, "caller", nonce, challenge.nonce)
     line.sendall(encode_frame(wire.KvProof(proof=proof).SerializeToString()))
     assert not wire.KvWelcome.FromString(body()).HasField("refused")
-    return line
 
 
 def works(daemon: DaemonProcess) -> None:
@@ -134,8 +147,8 @@ def test_connections_that_are_reset_at_once_leave_no_descriptor_open(
     works(besieged)
     before = descriptors(besieged)
     reset(port_of(besieged, listener), _RESETS)
-    poll_until(lambda: works_again(besieged))
-    poll_until(lambda: descriptors(besieged) <= before + 2)
+    poll_until(lambda: works_again(besieged), _PATIENCE)
+    poll_until(lambda: descriptors(besieged) <= before + 2, _PATIENCE)
     assert "Traceback" not in "".join(besieged.log_lines)
 
 
@@ -163,7 +176,7 @@ def test_connections_that_are_reset_before_tls_leave_no_descriptor_open(tmp_path
             one.close()
         with Control(endpoint, job="j", timeout=30) as control:
             control.put("key", b"value")
-        poll_until(lambda: descriptors(daemon) <= before + 2)
+        poll_until(lambda: descriptors(daemon) <= before + 2, _PATIENCE)
         assert "Traceback" not in "".join(daemon.log_lines)
 
 
@@ -178,7 +191,7 @@ def test_lines_without_a_proof_are_bounded_and_keep_nobody_out(besieged: DaemonP
     assert descriptors(besieged) < before + _UNPROVEN_LINES + 16
     for stranger in strangers:
         stranger.close()
-    poll_until(lambda: descriptors(besieged) <= before + 2)
+    poll_until(lambda: descriptors(besieged) <= before + 2, _PATIENCE)
     told = [line for line in besieged.log_lines if "have shown no proof" in line]
     assert 0 < len(told) <= 50
 
@@ -186,11 +199,24 @@ def test_lines_without_a_proof_are_bounded_and_keep_nobody_out(besieged: DaemonP
 def test_lines_of_many_ranks_that_come_at_once_are_all_let_in(besieged: DaemonProcess) -> None:
     known = described(besieged.endpoint)
     count = 3 * _UNPROVEN_LINES
+    late: list[float] = []
+
+    def come(_: int) -> socket.socket:
+        while True:
+            begun = time.monotonic()
+            try:
+                return greet(known.kv_port, known.kv_secret)
+            except ConnectionError:
+                # Only where the processor was too busy to show the proof within the grace.
+                late.append(time.monotonic() - begun)
+                assert late[-1] > GRACE_SECONDS
+
     with ThreadPoolExecutor(count) as ranks:
-        lines = list(ranks.map(lambda _: greet(known.kv_port, known.kv_secret), range(count)))
+        lines = list(ranks.map(come, range(count)))
     for line in lines:
         line.close()
-    assert not [said for said in besieged.log_lines if "refused a line" in said]
+    refused = [said for said in besieged.log_lines if "refused a line" in said]
+    assert bool(refused) == bool(late)
 
 
 def test_lines_are_accepted_again_after_descriptors_ran_out(besieged: DaemonProcess) -> None:
@@ -201,7 +227,7 @@ def test_lines_are_accepted_again_after_descriptors_ran_out(besieged: DaemonProc
     ]
     for _ in range(16):
         lines.append(socket.create_connection(("127.0.0.1", known.kv_port)))
-    poll_until(lambda: any("Too many open files" in said for said in besieged.log_lines))
+    poll_until(lambda: any("Too many open files" in said for said in besieged.log_lines), _PATIENCE)
     for line in lines:
         line.close()
     works(besieged)
@@ -216,17 +242,15 @@ def test_connections_without_a_token_are_bounded_and_keep_nobody_out(
     hello = (  # of HTTP/2: so they are connections that gRPC keeps
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0" + b"\0\0\0\4\1\0\0\0\0"
     )
-    strangers = []
-    for _ in range(_DESCRIPTORS + 100):
-        with contextlib.suppress(OSError):
-            strangers.append(socket.create_connection(("127.0.0.1", besieged.notice.port)))
-            strangers[-1].send(hello)
-    poll_until(lambda: descriptors(besieged) < before + _DESCRIPTORS // 4 + 16)
-    works(besieged)
-    assert any("have shown no token" in said for said in besieged.log_lines)
-    for stranger in strangers:
-        stranger.close()
-    poll_until(lambda: descriptors(besieged) <= before + 2)
+    with contextlib.ExitStack() as strangers:
+        for _ in range(_DESCRIPTORS + 100):
+            with contextlib.suppress(OSError):
+                stranger = socket.create_connection(("127.0.0.1", besieged.notice.port))
+                strangers.enter_context(stranger).send(hello)
+        poll_until(lambda: descriptors(besieged) < before + _DESCRIPTORS // 4 + 16, _PATIENCE)
+        works(besieged)
+        assert any("have shown no token" in said for said in besieged.log_lines)
+    poll_until(lambda: descriptors(besieged) <= before + 2, _PATIENCE)
     assert "Traceback" not in "".join(besieged.log_lines)
 
 
@@ -234,13 +258,12 @@ def test_a_member_keeps_its_connection_while_strangers_are_dropped(besieged: Dae
     join = coordinator_pb2.Join(job="j", rank=0, world_size=1, host="h", pid=1, port=1)
     member = RawMember(besieged.endpoint, join)
     member.receive("world_formed")
-    strangers = [
-        socket.create_connection(("127.0.0.1", besieged.notice.port))
-        for _ in range(_DESCRIPTORS // 2)
-    ]
-    poll_until(lambda: any("have shown no token" in said for said in besieged.log_lines))
-    for stranger in strangers:
-        stranger.close()
+    with contextlib.ExitStack() as strangers:
+        for _ in range(_DESCRIPTORS // 2):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", besieged.notice.port)))
+        poll_until(
+            lambda: any("have shown no token" in said for said in besieged.log_lines), _PATIENCE
+        )
     member.send(leave=coordinator_pb2.Leave())
     member.receive("leave_accepted")
     member.close()
@@ -421,7 +444,7 @@ def test_what_members_say_reaches_others_the_log_and_status_escaped(
     control.abort(_HOSTILE, by=_HOSTILE)
     aborted = first.receive("aborted").aborted
     assert "\x1b" not in aborted.by + aborted.reason
-    poll_until(lambda: any("was aborted by" in line for line in daemon.log_lines))
+    poll_until(lambda: any("was aborted by" in line for line in daemon.log_lines), _PATIENCE)
     assert not [line for line in daemon.log_lines if "\x1b" in line or line.startswith("forged")]
 
 
