@@ -209,7 +209,7 @@ def _check(is_right: bool) -> None:
 def run_sequential(call: Call, seconds: float) -> dict[str, Any]:
     """Call again and again for so long, at least twice, and time each call."""
     call()
-    times = []
+    times: list[float] = []
     begun = now = time.perf_counter()
     while now < begun + seconds or len(times) < 2:
         call()
