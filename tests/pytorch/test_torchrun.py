@@ -20,6 +20,7 @@ from allhands.testing.daemon import DaemonProcess, run_daemon
 from programs import torch_launched
 from support.ranks.addresses import address_beyond_loopback, free_port
 from support.ranks.launchers import as_script
+from support.ranks.output import OutputReader
 from support.torch.ranks import run_ranks
 
 _ROOT = Path(__file__).parents[2]
@@ -66,8 +67,8 @@ class _Agent:
         self.said: list[str] = []
         self.workers: set[int] = set()
         self._spoke = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._reader = OutputReader()
+        self._reader.read(self.process.stdout, self._take, at_end=lambda: self._take(""))
 
     def until(self, what: str) -> str:
         """Wait for a line with a match of a pattern; return the match."""
@@ -77,7 +78,7 @@ class _Agent:
             nonlocal seen
             new, seen = self.said[seen:], len(self.said)
             hit = next((line for line in new if re.search(what, line)), None)
-            if hit is None and not self._reader.is_alive():
+            if hit is None and not self._reader.is_reading:
                 raise AssertionError(f"torchrun ended without {what!r}:\n{''.join(self.said)}")
             return hit
 
@@ -103,15 +104,11 @@ class _Agent:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._spoke:
-                self.said.append(line)
-                if told := re.search(r"worker (\d+)", line):
-                    self.workers.add(int(told[1]))
-                self._spoke.notify_all()
+    def _take(self, line: str) -> None:
         with self._spoke:
+            self.said.append(line)
+            if told := re.search(r"worker (\d+)", line):
+                self.workers.add(int(told[1]))
             self._spoke.notify_all()
 
 

@@ -65,23 +65,29 @@ def on_threads(
     of the decorated test's signature, so that pytest finds its fixtures.
     """
     run = run_threads(size, init=init, deadline=deadline, **options)
+    return lambda body: make_test_of_ranks(body, run)
 
-    def decorate(body: Callable[..., object]) -> Callable[..., None]:
-        signature = inspect.signature(body)
-        wants_rank = "rank" in signature.parameters
 
-        @functools.wraps(body)
-        def test(*arguments: Any, **named: Any) -> None:
-            def on_rank(rank: int) -> None:
-                body(*arguments, **named, **({"rank": rank} if wants_rank else {}))
+def make_test_of_ranks(
+    body: Callable[..., object], run: Callable[[Callable[[int], None]], object]
+) -> Callable[..., None]:
+    """Return a test that calls `body` on each rank; `run` calls a function of the rank there.
 
-            run(on_rank)
+    A parameter `rank` of the body is hidden from pytest, which gives the others.
+    """
+    signature = inspect.signature(body)
+    wants_rank = "rank" in signature.parameters
 
-        others = [one for name, one in signature.parameters.items() if name != "rank"]
-        test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-        return test
+    @functools.wraps(body)
+    def test(*arguments: Any, **named: Any) -> None:
+        def on_rank(rank: int) -> None:
+            body(*arguments, **named, **({"rank": rank} if wants_rank else {}))
 
-    return decorate
+        run(on_rank)
+
+    others = [one for name, one in signature.parameters.items() if name != "rank"]
+    test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    return test
 
 
 class _ThreadRun:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.ranks.output import OutputReader
+
 PATIENCE = 30.0
 
 COMMAND = (sys.executable, "-m", "allhands.cli.main", "run")
@@ -43,23 +45,13 @@ class Launcher:
     """Something stands in `errors`."""
 
     def __post_init__(self) -> None:
-        self._readers = [
-            threading.Thread(target=self._read_output, daemon=True),
-            threading.Thread(target=self._read_errors, daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._reader = OutputReader()
+        self._reader.read(self.process.stdout, lambda line: self.lines.put(_decode(line)))
+        self._reader.read(self.process.stderr, self._take_error)
 
-    def _read_output(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.put(line.decode(errors="backslashreplace").removesuffix("\n"))
-
-    def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.errors.append(line.decode(errors="backslashreplace").removesuffix("\n"))
-            self.said.set()
+    def _take_error(self, line: bytes) -> None:
+        self.errors.append(_decode(line))
+        self.said.set()
 
     def line(self) -> str:
         return self.lines.get(timeout=PATIENCE)
@@ -67,13 +59,16 @@ class Launcher:
     def status(self) -> int:
         """Wait for the end of the launcher; return its exit status."""
         status = self.process.wait(PATIENCE)
-        for reader in self._readers:
-            reader.join(PATIENCE)
+        self._reader.join(PATIENCE)
         return status
 
     def output(self) -> list[str]:
         """Return the output since the last look."""
         return [self.lines.get_nowait() for _ in range(self.lines.qsize())]
+
+
+def _decode(line: bytes) -> str:
+    return line.decode(errors="backslashreplace").removesuffix("\n")
 
 
 Start = Callable[..., Launcher]

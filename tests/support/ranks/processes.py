@@ -5,7 +5,6 @@ import json
 import os
 import queue
 import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.ranks.forking import PATIENCE, Child, ForkServer
+from support.ranks.output import OutputReader
 
 Program = Callable[..., None]
 """A function of a module that the process can import, as those of `programs`."""
@@ -37,12 +37,13 @@ class Process:
     errors: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._readers = [
-            threading.Thread(target=self._read_output, daemon=True),
-            threading.Thread(target=self._read_errors, daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._reader = OutputReader()
+        self._reader.read(
+            self.child.stdout,
+            lambda line: self.lines.put(json.loads(line)),
+            at_end=lambda: self.lines.put(None),
+        )
+        self._reader.read(self.child.stderr, self.errors.append)
 
     def expect(self, *what: str) -> dict[str, Any]:
         """Return the next event, which must have a given name."""
@@ -58,8 +59,7 @@ class Process:
     def ended(self) -> int:
         """Wait for the end; return the exit status."""
         status = self.child.wait(PATIENCE)
-        for reader in self._readers:
-            reader.join(PATIENCE)
+        self._reader.join(PATIENCE)
         return status
 
     def close(self) -> None:
@@ -69,14 +69,6 @@ class Process:
         for pipe in (self.child.stdin, self.child.stdout, self.child.stderr):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-
-    def _read_output(self) -> None:
-        for line in self.child.stdout:
-            self.lines.put(json.loads(line))
-        self.lines.put(None)
-
-    def _read_errors(self) -> None:
-        self.errors.extend(self.child.stderr)
 
 
 @dataclass

@@ -12,7 +12,6 @@ pickled; what it returns or raises is, or else told as text.
 import contextlib
 import faulthandler
 import functools
-import inspect
 import io
 import os
 import pickle
@@ -37,6 +36,7 @@ import torch.distributed as dist
 # Read once, and not by each of the forked ranks: half a second of every one of them.
 import allhands.torch.worlds  # noqa: F401
 import allhands_server.embedded  # noqa: F401
+from allhands.testing.threads import make_test_of_ranks
 
 BACKEND = "allhands"
 DEADLINE = 60.0
@@ -126,22 +126,8 @@ def on_ranks(size: int, **options: Any) -> Callable[[Callable[..., Any]], Callab
     The test's parameter `rank`, if any, is the rank; pytest gives the rest.
     """
 
-    def decorate(test: Callable[..., Any]) -> Callable[..., None]:
-        signature = inspect.signature(test)
-        wants_rank = "rank" in signature.parameters
-
-        @functools.wraps(test)
-        def run(*arguments: Any, **named: Any) -> None:
-            def body(rank: int) -> None:
-                test(*arguments, **named, **({"rank": rank} if wants_rank else {}))
-
-            run_ranks(size, body, **options)
-
-        others = [one for name, one in signature.parameters.items() if name != "rank"]
-        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-        return run
-
-    return decorate
+    run = functools.partial(run_ranks, size, **options)
+    return lambda test: make_test_of_ranks(test, run)
 
 
 # ---------------------------------------------------------------- in the parent
