@@ -65,7 +65,7 @@ table-torch: $(VENV)/.has-torch ## Write docs/pytorch_suite.md from a run of PyT
 	PYTHONPATH=tests $(BIN)/python -m support.pytorch_suite.compare $(ARGS)
 
 .PHONY: table-seeds
-table-seeds: $(VENV)/.has-torch ## Write docs/seeds.md from a run of the tests in ../shared/seeds over Gloo and allhands
+table-seeds: $(VENV)/.has-torch ## Write docs/seeds.md from a run of its listings, if here, over Gloo and allhands
 	PYTHONPATH=tests:proto:server:client $(BIN)/python -m support.seeds.compare $(ARGS)
 
 .PHONY: sanitize

@@ -26,7 +26,7 @@ LISTINGS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _HELPERS: Final = Path(__file__).with_name("missing_helpers.py")
-ABSENT: Final = "../shared/seeds is not there: the tests that its listings hold are not run"
+ABSENT: Final = "the listings of PyTorch's tests are not here: those tests are not run"
 
 SUBSTITUTIONS: Final = (
     (r'"(gloo|threaded|fake)"', '"{backend}"'),
