@@ -3,11 +3,12 @@
     allhands serve &
     export ALLHANDS_URL=ah://127.0.0.1:7070/digits
     allhands run -n 4 --min-size 1 examples/elastic.py
-    allhands run -n 1 examples/elastic.py            # at any time: one more rank
+    allhands run -n 1 examples/elastic.py            # after "step 0": one more rank
     kill -9 PID                                      # of any rank: one less
 
-Every step, the ranks that there are share one batch of the same rows, so that the training depends
-on how many they are in its rounding only. Exit status 1: the accuracy is not what it must be.
+ELASTIC_STEP_SECONDS=0.05 leaves time for that. Every step, the present ranks share one batch of the
+same rows, so that the training depends on their number in its rounding only. Exit status 1: the
+accuracy is too low.
 """
 
 import os
