@@ -28,7 +28,7 @@ def test_p043_calls_on_the_callers_thread_give_the_same(rank: int) -> None:
     pg = ah.process_group()
     made, submitter = [], pg.group.here.submitter
     start = submitter.start
-    submitter.start = lambda native, *more: made.append(native.kind) or start(native, *more)
+    submitter.start = lambda call, *more: made.append(call.request.kind) or start(call, *more)
     equal(given(pg.allreduce(np.array([rank]))), [np.array([6])])
     assert made == []
     for at in range(20):

@@ -4,8 +4,8 @@ from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import make_custom_reduction
-from allhands.collectives.primitive import BuildParts, CallTimeout, Collectives
-from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.primitive import CallTimeout, Collectives
+from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.signature import Result
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
@@ -50,19 +50,13 @@ class FixedResultCollectives(Collectives[Work]):
             operation, array, self._result, peer, tag, timeout, None
         )
 
-    def _start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
-        return self._group.submitter.start(request, build, self._result, timeout, label)
+    def _start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
+        fixed = PrimitiveCall(call.request, call.build, self._result)
+        return self._group.submitter.start(fixed, timeout, label)
 
     def _start_custom_reduction(
-        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
+        self, call: PrimitiveCall, timeout: CallTimeout, label: str | None
     ) -> Work:
         return self._group.submitter.start_composite(
-            make_custom_reduction(request, self._result), timeout, label
+            make_custom_reduction(call.request, self._result), timeout, label
         )

@@ -23,7 +23,8 @@ import numpy as np
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.buffer import Array
 from allhands.collectives.part import Part
-from allhands.collectives.primitive import BuildParts, CallTimeout, Collectives
+from allhands.collectives.primitive import CallTimeout, Collectives
+from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
 from allhands.collectives.reduction import PremulSum, ReduceOp, fold, is_narrow, scale
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
@@ -72,20 +73,13 @@ class StepBuilder(Collectives[Step]):
     def _link_cost(self) -> LinkCost | None:
         return self._measured
 
-    def _start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Step:
-        return Step(request, build)
+    def _start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Step:
+        return Step(call.request, call.build)
 
     def _start_custom_reduction(
-        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
+        self, call: PrimitiveCall, timeout: CallTimeout, label: str | None
     ) -> Step:
-        return Step(request, _build_no_parts, _foreign_steps(self, request))
+        return Step(call.request, _build_no_parts, _foreign_steps(self, call.request))
 
 
 @dataclass(frozen=True, slots=True)

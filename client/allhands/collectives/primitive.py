@@ -25,7 +25,7 @@ from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.faces import faces
-from allhands.collectives.part import Part
+from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
 from allhands.collectives.reduction import OPS, ReduceOp, check
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result, Shape, join_shapes
@@ -34,8 +34,6 @@ from allhands.options import CallOptions, read_options
 
 T_co = TypeVar("T_co", covariant=True)
 CallTimeout = float | None
-BuildParts = Callable[[int, int], list[Part]]
-"""Makes what a call is over links, given rank and size."""
 
 
 class Collectives(ABC, Generic[T_co]):
@@ -63,19 +61,12 @@ class Collectives(ABC, Generic[T_co]):
         """The measured cost of the links; None: not measured."""
 
     @abstractmethod
-    def _start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> T_co:
-        """Begin a checked call; `result` is the value of its completed work."""
+    def _start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> T_co:
+        """Begin a checked call."""
 
     @abstractmethod
     def _start_custom_reduction(
-        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
+        self, call: PrimitiveCall, timeout: CallTimeout, label: str | None
     ) -> T_co:
         """Begin a checked reduction with an operation that the native core does not know."""
 
@@ -398,9 +389,10 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         """Begin a checked call; reductions unknown to the native core become composite calls."""
         timeout, label = read_options(request.kind, options)
+        call = PrimitiveCall(request, build, result)
         if request.op is None or request.op in OPS:
-            return self._start(request, build, result, timeout, label)
-        return self._start_custom_reduction(request, result, timeout, label)
+            return self._start(call, timeout, label)
+        return self._start_custom_reduction(call, timeout, label)
 
     def _reduce_scatter(
         self, request: CollectiveRequest, output: AnyArray, options: CallOptions

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from allhands.collectives.composite_call import CompositeState
-from allhands.collectives.primitive import BuildParts
+from allhands.collectives.primitive_call import BuildParts
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
 from allhands.engine.work.work import Work

@@ -11,7 +11,8 @@ from allhands.collectives import coalesced
 from allhands.collectives.arguments import get_span
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
-from allhands.collectives.primitive import BuildParts, CallTimeout
+from allhands.collectives.primitive import CallTimeout
+from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
@@ -66,11 +67,9 @@ class _CoalescedCall:
     """A call with its arguments checked."""
 
     work: CoalescedWork
+    call: PrimitiveCall | CompositeCall
     request: CollectiveRequest
-    build: BuildParts | None
-    """None where it is a chain."""
-    composite: CompositeCall | None
-    result: Result
+    """Of a composite call: without its arrays."""
     timeout: CallTimeout
     label: str | None
 
@@ -78,7 +77,7 @@ class _CoalescedCall:
     def merge_key(self) -> tuple[object, ...]:
         """Key of calls that are merged into one; unique for a call that is not merged."""
         native = self.request
-        if self.composite is not None or not native.primitive.is_mergeable:
+        if isinstance(self.call, CompositeCall) or not native.primitive.is_mergeable:
             return (id(self),)
         return (native.kind, native.op, self.timeout, self.label)
 
@@ -119,21 +118,14 @@ class CoalescingSubmitter:
             self._submit_batch(alike)
         return [one.work for one in self._calls]
 
-    def start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
-        return self._collect(request.call, request, build, None, result, timeout, label)
+    def start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
+        return self._collect(call, call.request.call, call.request, timeout, label)
 
     def start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
         request = CollectiveRequest(composite.call.operation)
-        return self._collect(composite.call, request, None, composite, None, timeout, label)
+        return self._collect(composite, composite.call, request, timeout, label)
 
     def start_monitored_barrier(
         self, timeout: CallTimeout, wait_all_ranks: bool, label: str | None
@@ -157,32 +149,27 @@ class CoalescingSubmitter:
 
     def _collect(
         self,
+        call: PrimitiveCall | CompositeCall,
         signature: CallSignature,
         request: CollectiveRequest,
-        build: BuildParts | None,
-        composite: CompositeCall | None,
-        result: Result,
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
         self.order.resolve_timeout(timeout)
         name, callbacks = self.engine.name, self.executor.callbacks
         work = CoalescedWork(signature, 0, label, name, callbacks)
-        work.preset_result = result
-        self._calls.append(_CoalescedCall(work, request, build, composite, result, timeout, label))
+        if isinstance(call, PrimitiveCall):
+            work.preset_result = call.result
+        self._calls.append(_CoalescedCall(work, call, request, timeout, label))
         return work
 
     def _submit_batch(self, batch: Sequence[_CoalescedCall]) -> None:
         first = batch[0]
-        if first.composite is not None:
-            made = self._submitter.start_composite(first.composite, first.timeout, first.label)
-        elif len(batch) == 1:
-            assert first.build is not None
-            made = self._submitter.start(
-                first.request, first.build, first.result, first.timeout, first.label
-            )
+        call: PrimitiveCall | CompositeCall = first.call if len(batch) == 1 else self._merge(batch)
+        if isinstance(call, CompositeCall):
+            made = self._submitter.start_composite(call, first.timeout, first.label)
         else:
-            made = self._submitter.start_composite(self._merge(batch), first.timeout, first.label)
+            made = self._submitter.start(call, first.timeout, first.label)
         works = [one.work for one in batch]
         for work in works:
             work.attach_to(made)

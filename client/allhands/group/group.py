@@ -18,10 +18,9 @@ from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite import Composed
 from allhands.collectives.composite_call import CompositeCall, make_custom_reduction
-from allhands.collectives.primitive import BuildParts, CallTimeout, Collectives
+from allhands.collectives.primitive import CallTimeout, Collectives
+from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.reduction import ReduceOp, check
-from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import Result
 from allhands.data import sparse_array
 from allhands.data.codec import DataclassRegistry
 from allhands.data.serializer import ObjectSerializer
@@ -339,15 +338,8 @@ class Group(Collectives[Work], Composed[Work]):
         """Skip a call's number, and notify the peers in that call of `reason`."""
         self.submitter.skip(reason)
 
-    def _start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
-        return self.submitter.start(request, build, result, timeout, label)
+    def _start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
+        return self.submitter.start(call, timeout, label)
 
     def _start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
@@ -355,10 +347,10 @@ class Group(Collectives[Work], Composed[Work]):
         return self.submitter.start_composite(composite, timeout, label)
 
     def _start_custom_reduction(
-        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
+        self, call: PrimitiveCall, timeout: CallTimeout, label: str | None
     ) -> Work:
         return self.submitter.start_composite(
-            make_custom_reduction(request, result), timeout, label
+            make_custom_reduction(call.request, call.result), timeout, label
         )
 
     def _resolve_peer(self, rank: int, name: str) -> int:

@@ -3,9 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from allhands.collectives.primitive import BuildParts
-from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import Result
+from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.engine.routes import Route
 from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work
@@ -25,40 +23,27 @@ class InlineSubmitter(QueuedSubmitter):
             Route.LENT_LOOP: self._run_on_lent_loop,
         }
 
-    def _run_over_comm(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        seconds: float,
-        label: str | None,
-    ) -> Work | None:
+    def _run_over_comm(self, call: PrimitiveCall, seconds: float, label: str | None) -> Work | None:
         """Carry a call out over shared memory; None: it is not next in turn, or expired."""
         comm = self.order.comm
         if comm is None or seconds <= 0:
             return None
-        if not request.run(comm, 0, seconds, time.monotonic() + seconds, label):
+        if not call.request.run(comm, 0, seconds, time.monotonic() + seconds, label):
             return None
-        return CompletedWork.from_comm(comm, label, self.engine.name, result)
+        return CompletedWork.from_comm(comm, label, self.engine.name, call.result)
 
     def _run_on_lent_loop(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        seconds: float,
-        label: str | None,
+        self, call: PrimitiveCall, seconds: float, label: str | None
     ) -> Work | None:
         """Carry a call out over links; None: too large, the loop is not lent, or expired."""
         engine, executor = self.engine, self.executor
-        if seconds <= 0 or not engine.can_run_inline(request):
+        if seconds <= 0 or not engine.can_run_inline(call.request):
             return None
-        call = request.call
         begun: list[Work] = []
 
         def begin() -> bool:
             with self.order.lock:
-                operation = self._create_operation(request, call, build, result, seconds, label)
+                operation = self._create_operation(call, call.request.call, seconds, label)
                 work = operation.work
                 begun.append(work)
                 work.own(lambda: executor.call(engine.queue.cancel, operation))

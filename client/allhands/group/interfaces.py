@@ -5,8 +5,8 @@ from typing import Protocol, TypeVar
 
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
-from allhands.collectives.primitive import BuildParts, CallTimeout
-from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.primitive import CallTimeout
+from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.signature import Result
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import Numbering
@@ -51,15 +51,8 @@ class Submitter(Protocol):
     def order(self) -> Numbering:
         """Numbers and default timeout of the calls that are submitted here."""
 
-    def start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
-        """Start a collective whose work returns `result`; `build` makes its parts over links."""
+    def start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
+        """Start a call of a primitive."""
 
     def start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None

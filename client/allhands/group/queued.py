@@ -8,9 +8,10 @@ from typing import TypeAlias
 from allhands.collectives import plan
 from allhands.collectives.composite_call import CompositeCall, CompositeState, StepBuilder
 from allhands.collectives.part import Part
-from allhands.collectives.primitive import BuildParts, CallTimeout
+from allhands.collectives.primitive import CallTimeout
+from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.signature import CallSignature
 from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import Numbering
@@ -21,9 +22,7 @@ from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
 from allhands.group.messages import MessageSubmitter
 
-Attempt: TypeAlias = Callable[
-    [CollectiveRequest, BuildParts, Result, float, str | None], Work | None
-]
+Attempt: TypeAlias = Callable[[PrimitiveCall, float, str | None], Work | None]
 """Starts a call by one route, with the seconds that are left; None: not possible now."""
 
 
@@ -41,19 +40,12 @@ class QueuedSubmitter(MessageSubmitter):
             for has_comm in (False, True)
         )
 
-    def start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
+    def start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
         """Start a call by the first route of `routes` that takes it."""
         order = self.order
         seconds = order.clip_timeout(timeout)
         for attempt in self._starts_without_comm if order.comm is None else self._starts_with_comm:
-            if (work := attempt(request, build, result, seconds, label)) is not None:
+            if (work := attempt(call, seconds, label)) is not None:
                 return work
         raise AssertionError("the queue takes every call")
 
@@ -66,10 +58,8 @@ class QueuedSubmitter(MessageSubmitter):
             engine.name, engine.rank, len(engine.ranks), engine.deterministic, engine.link_cost
         )
         return self._submit(
-            CollectiveRequest(composite.call.operation),
+            PrimitiveCall(CollectiveRequest(composite.call.operation), _build_no_parts, None),
             composite.call,
-            _build_no_parts,
-            None,
             self.order.clip_timeout(timeout),
             label,
             composite_state=CompositeState(composite, builder),
@@ -79,21 +69,17 @@ class QueuedSubmitter(MessageSubmitter):
         self, timeout: CallTimeout, wait_all_ranks: bool, label: str | None
     ) -> Work:
         return self._submit(
-            CollectiveRequest("barrier"),
+            PrimitiveCall(CollectiveRequest("barrier"), _build_no_parts, None),
             CallSignature("monitored_barrier"),
-            _build_no_parts,
-            None,
             self.order.clip_timeout(timeout),
             label,
             monitored_barrier=MonitoredBarrierCall(wait_all_ranks),
         )
 
     def skip(self, reason: str) -> None:
-        request = CollectiveRequest("barrier")
+        call = PrimitiveCall(CollectiveRequest("barrier"), plan.barrier, None)
         with self.order.lock:
-            operation = self._create_operation(
-                request, request.call, plan.barrier, None, self.order.timeout, None
-            )
+            operation = self._create_operation(call, call.request.call, self.order.timeout, None)
             self.executor.call(self.engine.skip, operation, reason)
 
     # ------------------------------------------------------------ attempts
@@ -101,19 +87,12 @@ class QueuedSubmitter(MessageSubmitter):
     def _map_attempts(self) -> Mapping[Route, Attempt]:
         return {Route.SPLIT_PHASE: self._publish, Route.QUEUE: self._enqueue}
 
-    def _publish(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        seconds: float,
-        label: str | None,
-    ) -> Work | None:
+    def _publish(self, call: PrimitiveCall, seconds: float, label: str | None) -> Work | None:
         """Start a small split-phase all_reduce over shared memory; None: not possible now.
 
         Not on the loop, for which its failure would wait.
         """
-        comm, callbacks = self.order.comm, self.executor.callbacks
+        request, comm, callbacks = call.request, self.order.comm, self.executor.callbacks
         if request.kind != "all_reduce" or comm is None or callbacks is None:
             return None
         engine = self.engine
@@ -125,30 +104,21 @@ class QueuedSubmitter(MessageSubmitter):
         if posted is None:
             return None
         work = SplitPhaseWork(
-            request.call, posted, request.nbytes, result, label, engine.name, callbacks
+            request.call, posted, request.nbytes, call.result, label, engine.name, callbacks
         )
         work.own(lambda: self.executor.call(engine.queue.cancel_shm_call, work))
         return work
 
-    def _enqueue(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        seconds: float,
-        label: str | None,
-    ) -> Work:
+    def _enqueue(self, call: PrimitiveCall, seconds: float, label: str | None) -> Work:
         """Number a call, and let it wait for its turn."""
-        return self._submit(request, request.call, build, result, seconds, label)
+        return self._submit(call, call.request.call, seconds, label)
 
     # ------------------------------------------------------------ numbers and queues
 
     def _submit(
         self,
-        request: CollectiveRequest,
+        call: PrimitiveCall,
         signature: CallSignature,
-        build: BuildParts,
-        result: Result,
         seconds: float,
         label: str | None,
         *,
@@ -158,7 +128,7 @@ class QueuedSubmitter(MessageSubmitter):
         """Number a call and hand over to its queue, under one lock."""
         callbacks = self.executor.callbacks
         with self.order.lock:
-            operation = self._create_operation(request, signature, build, result, seconds, label)
+            operation = self._create_operation(call, signature, seconds, label)
             operation.composite_state = composite_state
             operation.monitored_barrier = monitored_barrier
             work = operation.work
@@ -177,10 +147,8 @@ class QueuedSubmitter(MessageSubmitter):
 
     def _create_operation(
         self,
-        request: CollectiveRequest,
+        call: PrimitiveCall,
         signature: CallSignature,
-        build: BuildParts,
-        result: Result,
         seconds: float,
         label: str | None,
     ) -> Operation:
@@ -192,11 +160,10 @@ class QueuedSubmitter(MessageSubmitter):
         work.waiting_thread = threading.get_ident() if self.waits else 0
         self.order.set_latest(work)
         work.entry = engine.recorder.record_call(
-            signature.operation, work.sequence, request.nbytes, signature, label
+            signature.operation, work.sequence, call.request.nbytes, signature, label
         )
-        return Operation(
-            work, signature, request, build, result, seconds, time.monotonic() + seconds
-        )
+        due = time.monotonic() + seconds
+        return Operation(work, signature, call.request, call.build, call.result, seconds, due)
 
     def _try_defer(self, operation: Operation) -> bool:
         """Queue a call over shared memory outside the loop; return whether possible."""

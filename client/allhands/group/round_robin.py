@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
-from allhands.collectives.primitive import BuildParts, CallTimeout
-from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.primitive import CallTimeout
+from allhands.collectives.primitive_call import PrimitiveCall
+from allhands.collectives.signature import Result
 from allhands.engine.numbering import CallNumbering
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
@@ -31,21 +31,13 @@ class RoundRobinSubmitter:
         self.name = " + ".join(group.name for group in groups)
         self._submitter_cycle = itertools.cycle(self._parts)
 
-    def start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
+    def start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
         seconds = self.order.resolve_timeout(timeout)  # what is refused takes no turn
         with self.order.lock:
-            if request.kind != "barrier":
-                return self._take_next().start(request, build, result, seconds, label)
-            call = CallSignature("barrier")
-            combined = Work(call, self.order.take(), label, self.name)
-            works = [part.start(request, build, result, seconds, label) for part in self._parts]
+            if call.request.kind != "barrier":
+                return self._take_next().start(call, seconds, label)
+            combined = Work(call.request.call, self.order.take(), label, self.name)
+            works = [part.start(call, seconds, label) for part in self._parts]
             return _join_works(works, combined)
 
     def start_composite(

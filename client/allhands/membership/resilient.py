@@ -20,7 +20,8 @@ from allhands.collectives import plan
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.part import Part
-from allhands.collectives.primitive import BuildParts, CallTimeout
+from allhands.collectives.primitive import CallTimeout
+from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
 from allhands.collectives.primitive_table import PRIMITIVES
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
@@ -129,19 +130,15 @@ class ResilientSubmitter:
         if self._runner is not None:
             await asyncio.wait([self._runner])
 
-    def start(
-        self,
-        request: CollectiveRequest,
-        build: BuildParts,
-        result: Result,
-        timeout: CallTimeout,
-        label: str | None,
-    ) -> Work:
+    def start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
         seconds = self._limit_timeout(timeout)
+        request = call.request
         root = self._find_job_rank(request.root)
         blocks = request.primitive.has_blocks
         return self._enqueue_call(
-            lambda work: _QueuedCall(work, request, build, result, label, seconds, root, blocks),
+            lambda work: _QueuedCall(
+                work, request, call.build, call.result, label, seconds, root, blocks
+            ),
             request.call,
             label,
         )
@@ -335,7 +332,9 @@ class ResilientSubmitter:
             root = group.submitter.engine.ranks.index(call.root)
             if root != native.root:
                 native, build = _change_root(native, root, group)
-        return group.submitter.start(native, build, call.result, call.timeout, call.label)
+        return group.submitter.start(
+            PrimitiveCall(native, build, call.result), call.timeout, call.label
+        )
 
     async def _back_up(self, call: _QueuedCall) -> None:
         """Copy the outputs of the call."""

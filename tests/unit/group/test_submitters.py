@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from allhands.collectives import plan
+from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import CallNumbering, QueueOnlyNumbering
@@ -21,7 +22,7 @@ from allhands.group.queued import Attempt, QueuedSubmitter
 from allhands.group.round_robin import RoundRobin
 from allhands.testing.inproc_world import inproc_world
 
-REQUEST = CollectiveRequest("barrier")
+CALL = PrimitiveCall(CollectiveRequest("barrier"), plan.barrier, None)
 ENGINE, EXECUTOR = cast(GroupEngine, SimpleNamespace()), cast(LoopExecutor, SimpleNamespace())
 
 
@@ -32,11 +33,11 @@ class Log:
 
     def __init__(self) -> None:
         self.tried: list[tuple[Route, float]] = []
-        self.work = Work(REQUEST.call, 1, None, "world")
+        self.work = Work(CALL.request.call, 1, None, "world")
 
     def make(self, route: Route) -> Attempt:
         def attempt(*arguments: Any) -> Work | None:
-            self.tried.append((route, arguments[3]))
+            self.tried.append((route, arguments[1]))
             return self.work if route is self.taker else None
 
         return attempt
@@ -73,17 +74,17 @@ def test_routes_are_tried_in_their_order_until_one_takes_the_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     submitter, log = record(kind, monkeypatch, has_comm=has_comm)
-    assert submitter.start(REQUEST, plan.barrier, None, None, None) is log.work
+    assert submitter.start(CALL, None, None) is log.work
     assert log.tried == [(route, 7.0) for route in routes]
     log.taker, log.tried = routes[0], []
-    assert submitter.start(REQUEST, plan.barrier, None, 3.0, None) is log.work
+    assert submitter.start(CALL, 3.0, None) is log.work
     assert log.tried == [(routes[0], 3.0)]
 
 
 def test_a_timeout_that_is_refused_tries_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
     submitter, log = record(InlineSubmitter, monkeypatch, has_comm=True)
     with pytest.raises(ValueError, match="timeout must be a positive number of seconds, not -1"):
-        submitter.start(REQUEST, plan.barrier, None, -1, None)
+        submitter.start(CALL, -1, None)
     assert log.tried == []
 
 

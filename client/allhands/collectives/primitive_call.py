@@ -1,0 +1,22 @@
+"""Checked call of a primitive collective, on its way to be carried out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from allhands.collectives.part import Part
+from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.signature import Result
+
+BuildParts: TypeAlias = Callable[[int, int], list[Part]]
+"""Makes the parts of a call over links, given rank and size."""
+
+
+@dataclass(slots=True)
+class PrimitiveCall:
+    """One call of a primitive: what it asks for, how links do it, and what its work gives."""
+
+    request: CollectiveRequest
+    build: BuildParts
+    result: Result
+    """Value of the completed work."""
