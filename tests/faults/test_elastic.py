@@ -32,7 +32,7 @@ def launch(daemon: DaemonProcess, count: int) -> "subprocess.Popen[str]":
 
 
 def pids(launcher: "subprocess.Popen[str]", size: int, ranks: int) -> dict[int, int]:
-    """Read until `ranks` ranks report a world of `ranks` ranks."""
+    """Read until `ranks` ranks report a world of `size` ranks."""
     assert launcher.stdout is not None
     found: dict[int, int] = {}
     while len(found) < ranks:

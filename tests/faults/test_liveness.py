@@ -103,7 +103,7 @@ def token_of(cluster: Cluster) -> str:
 
 
 def parted(cluster: Cluster, plan: Plan, cut: set[int], backend: str) -> None:
-    """Part ranks from the coordinator for longer than the window, then reconnect both."""
+    """Cut ranks off the coordinator for longer than the window, then end the cut."""
     url = cluster.daemon()
     port, token = int(url.rpartition(":")[2]), token_of(cluster)
     with session_through(plan, 1, ("127.0.0.1", port)) as proxy:

@@ -42,7 +42,7 @@ def test_functions_called_then_may_make_calls_and_wait_for_them(job: Job) -> Non
 
 
 def test_p004_a_timeout_that_was_set_counts_whatever_way_a_call_goes(job: Job) -> None:
-    """Works of plain calls, persistent calls and messages come from the native core."""
+    """Plain calls, persistent calls and messages take the timeout from the native core."""
     told = run_pair(
         job,
         works.time_out_in_every_way,

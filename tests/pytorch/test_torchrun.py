@@ -71,7 +71,7 @@ class _Agent:
         self._reader.read(self.process.stdout, self._take, at_end=lambda: self._take(""))
 
     def until(self, what: str) -> str:
-        """Wait for a line with a match of a pattern; return the match."""
+        """Wait for a line that matches a pattern; return the line."""
         seen = 0
 
         def found() -> str | None:

@@ -1,4 +1,4 @@
-"""Deferred calls: order, and the threads."""
+"""Deferred calls: their order, and the threads that run them."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Submitters: the routes tried, and the groups that share or replace submitters."""
+"""Submitters: routes of attempts, and groups that share or replace a submitter."""
 
 import threading
 from collections.abc import Mapping

@@ -274,7 +274,7 @@ def toucher(*, enter: str = "seq_cst", look: bool = True, leave: str = "seq_cst"
 
 
 def owner(*, say: str = "seq_cst", wait: bool = True) -> Program:
-    """Gives the call up, waits for an empty inside, and writes: 2 must stay."""
+    """Gives the call up, waits until no rank is inside, and writes: 2 must stay."""
     return (
         ("store", "abandoned", 1, say),
         ("label", "inside"),

@@ -27,7 +27,7 @@ class ProcessEvidence:
         self._timers = timers
 
     def on_exit(self, exit: ReportExit, now: float) -> tuple[bool, list[Effect]]:
-        """Note the exit status of a process; return whether of a member, and effects."""
+        """Note the exit status of a process; return whether a member exited, and effects."""
         process = (exit.pid_namespace, exit.pid, exit.start_ticks)
         for member in self._world.members.values():
             join = member.join
