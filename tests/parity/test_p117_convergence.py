@@ -13,14 +13,13 @@ import pytest
 
 from allhands.testing import run_threads
 
-pytest.importorskip("sklearn")
-
 SIZE = 3
 
 
 @pytest.fixture(scope="module")
 def compression() -> Iterator[Any]:
-    """Give the example."""
+    """Give the example, which needs scikit-learn."""
+    pytest.importorskip("sklearn")  # not at collection, where each worker would pay for it
     with pytest.MonkeyPatch.context() as patch:  # the example adds to sys.path by itself
         patch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
         import compression
