@@ -1,4 +1,10 @@
-"""Ring buffer of the latest operations in Python: queued calls and messages."""
+"""Ring buffer of the latest operations in Python: queued calls and messages.
+
+What ends on its caller's thread is in the rings of the core, which belong to a communicator and
+cost a call no Python code. Groups over links have no communicator, and a queued operation is
+recorded when it is asked for, with its call site, before the core knows of it: so these are here,
+and `merge` joins both records of a queued call over shared memory.
+"""
 
 import time
 from collections import deque

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "python/call_site.h"
+#include "python/record_ring.h"
 
 const char *const variant_names[] = {
     [AH_NONE] = "nothing",  [AH_SLOTS] = "slots",         [AH_STAGED] = "staged",
@@ -12,8 +13,7 @@ const char *const variant_names[] = {
 };
 
 bool records_new(CommObject *self, size_t wanted) {
-    size_t count = RECORDS_LEAST;
-    while (count < wanted) count *= 2;
+    size_t count = ring_size(wanted);
     self->records = aligned_alloc(_Alignof(Record), count * sizeof(Record));
     self->shapes = calloc(count, sizeof(Shape)); /* untouched pages cost nothing */
     if (self->records == NULL || self->shapes == NULL) {
@@ -116,7 +116,10 @@ PyObject *comm_call_site(CommObject *self, PyObject *given) {
     return record == NULL ? none_or_error() : site_of(record);
 }
 
-static PyObject *row(CommObject *self, const Record *one) {
+static PyObject *row(void *comm, uint64_t sequence) {
+    CommObject *self = comm;
+    const Record *one = record_of(self, sequence);
+    if (one->sequence != sequence) return NULL; /* of a call not made here, or overwritten */
     /* What follows may let another thread go on with the ring: with references of its own. */
     Record record = *one;
     Py_XINCREF(record.dtype);
@@ -146,23 +149,8 @@ static PyObject *row(CommObject *self, const Record *one) {
 PyObject *comm_records(CommObject *self, PyObject *given) {
     size_t last = PyLong_AsSize_t(given);
     if (PyErr_Occurred()) return NULL;
-    PyObject *list = PyList_New(0);
-    if (!self->records_all || list == NULL) return list;
-    uint64_t begun = self->begun;
-    uint64_t count = last <= self->mask ? last : self->mask + 1;
-    for (uint64_t sequence = begun > count ? begun - count + 1 : 1; sequence <= begun; sequence++) {
-        const Record *record = record_of(self, sequence);
-        if (record->sequence != sequence)
-            continue; /* the number of one that was not made here, or overwritten meanwhile */
-        PyObject *one = row(self, record);
-        if (one == NULL || PyList_Append(list, one) < 0) {
-            Py_XDECREF(one);
-            Py_DECREF(list);
-            return NULL;
-        }
-        Py_DECREF(one);
-    }
-    return list;
+    if (!self->records_all) last = 0;
+    return ring_rows(self, self->mask + 1, self->begun, last, row);
 }
 
 PyObject *comm_set_outcome(CommObject *self, PyObject *args) {

@@ -19,7 +19,6 @@
 
 #define NANOSECONDS 1000000000LL
 #define WAITS 64
-#define RECORDS_LEAST 64 /* to describe calls to peers, also where none is recorded */
 #define RECORDS_MOST (1 << 24)
 #define STARTS_KEPT 64
 #define SHAPE_LONG 14 /* in place of the number of dimensions: there is a tuple */

@@ -9,17 +9,6 @@
 
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
 
-const char *const outcome_names[] = {
-    [AH_RUNNING] = "running",     [AH_DELIVERED] = "ok",        [AH_TIMED_OUT] = "timeout",
-    [AH_MISMATCHED] = "mismatch", [AH_CANCELLED] = "cancelled", [AH_PEER_LEFT] = "gone",
-    [AH_FAILED] = "failed",
-};
-
-const char *const way_names[] = {
-    [AH_WAY_NONE] = "nothing",  [AH_WAY_EAGER] = "eager",   [AH_WAY_PIECES] = "pieces",
-    [AH_WAY_DIRECT] = "direct", [AH_WAY_ATTACH] = "attach",
-};
-
 PyTypeObject *Message_Type;
 
 static void pause_python(void *owner) { ((Waiting *)owner)->saved = PyEval_SaveThread(); }

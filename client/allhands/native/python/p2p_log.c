@@ -4,11 +4,22 @@
 
 #include "python/call_site.h"
 #include "python/clock.h"
+#include "python/record_ring.h"
+
+const char *const outcome_names[] = {
+    [AH_RUNNING] = "running",     [AH_DELIVERED] = "ok",        [AH_TIMED_OUT] = "timeout",
+    [AH_MISMATCHED] = "mismatch", [AH_CANCELLED] = "cancelled", [AH_PEER_LEFT] = "gone",
+    [AH_FAILED] = "failed",
+};
+
+const char *const way_names[] = {
+    [AH_WAY_NONE] = "nothing",  [AH_WAY_EAGER] = "eager",   [AH_WAY_PIECES] = "pieces",
+    [AH_WAY_DIRECT] = "direct", [AH_WAY_ATTACH] = "attach",
+};
 
 bool log_new(P2PLog *self, size_t wanted) {
     if (wanted == 0) return true;
-    size_t count = 64;
-    while (count < wanted) count *= 2;
+    size_t count = ring_size(wanted);
     self->ring = calloc(count, sizeof(LogEntry));
     self->mask = count - 1;
     return self->ring != NULL;
@@ -60,7 +71,10 @@ void log_end(P2PLog *self, uint64_t number, const ah_message *message, int outco
     if (entry->outcome == AH_DELIVERED && entry->receives) entry->peer = (int16_t)message->source;
 }
 
-static PyObject *row(const LogEntry *one, const char *const outcomes[], const char *const ways[]) {
+static PyObject *row(void *log, uint64_t number) {
+    const P2PLog *self = log;
+    const LogEntry *one = entry_of(self, number);
+    if (one->number != number) return NULL; /* overwritten meanwhile */
     /* What follows may let another thread go on with the ring: with references of its own. */
     LogEntry entry = *one;
     Py_XINCREF(entry.dtype);
@@ -73,30 +87,15 @@ static PyObject *row(const LogEntry *one, const char *const outcomes[], const ch
         made = Py_BuildValue("OOnniILLssNO", entry.receives ? Py_True : Py_False, entry.dtype,
                              (Py_ssize_t)entry.count, (Py_ssize_t)entry.nbytes, entry.peer,
                              (unsigned)entry.tag, (long long)entry.started,
-                             (long long)entry.finished, outcomes[entry.outcome], ways[entry.way],
-                             source, entry.label ? entry.label : Py_None);
+                             (long long)entry.finished, outcome_names[entry.outcome],
+                             way_names[entry.way], source, entry.label ? entry.label : Py_None);
     Py_XDECREF(entry.dtype);
     Py_XDECREF(entry.code);
     Py_XDECREF(entry.label);
     return made;
 }
 
-PyObject *log_rows(const P2PLog *self, size_t last, const char *const outcomes[],
-                   const char *const ways[]) {
-    PyObject *list = PyList_New(0);
-    if (self->ring == NULL || list == NULL) return list;
-    uint64_t last_number = self->last_number, count = last <= self->mask ? last : self->mask + 1;
-    for (uint64_t number = last_number > count ? last_number - count + 1 : 1; number <= last_number;
-         number++) {
-        const LogEntry *entry = entry_of(self, number);
-        if (entry->number != number) continue; /* overwritten meanwhile */
-        PyObject *one = row(entry, outcomes, ways);
-        if (one == NULL || PyList_Append(list, one) < 0) {
-            Py_XDECREF(one);
-            Py_DECREF(list);
-            return NULL;
-        }
-        Py_DECREF(one);
-    }
-    return list;
+PyObject *log_rows(P2PLog *self, size_t last) {
+    size_t size = self->ring == NULL ? 0 : self->mask + 1;
+    return ring_rows(self, size, self->last_number, last, row);
 }

@@ -12,6 +12,9 @@
 
 #define LOG_MAX (1 << 24)
 
+/* By ah_outcome and by ah_way. */
+extern const char *const outcome_names[], *const way_names[];
+
 typedef struct {
     uint64_t number;                /* 0: none */
     int64_t started, finished;      /* nanoseconds; 0: not yet */
@@ -41,7 +44,6 @@ uint64_t log_begin(P2PLog *self, const ah_message *message, PyObject *dtype, int
 void log_end(P2PLog *self, uint64_t number, const ah_message *message, int outcome);
 
 /* The last so many, as a list of tuples. */
-PyObject *log_rows(const P2PLog *self, size_t last, const char *const outcomes[],
-                   const char *const ways[]);
+PyObject *log_rows(P2PLog *self, size_t last);
 
 #endif

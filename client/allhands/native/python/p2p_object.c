@@ -266,7 +266,7 @@ static PyObject *p2p_close(P2PObject *self, PyObject *unused) {
 static PyObject *p2p_records(P2PObject *self, PyObject *given) {
     size_t last = PyLong_AsSize_t(given);
     if (PyErr_Occurred()) return NULL;
-    return log_rows(&self->log, last, outcome_names, way_names);
+    return log_rows(&self->log, last);
 }
 
 static PyObject *p2p_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {

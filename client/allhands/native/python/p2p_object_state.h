@@ -69,7 +69,6 @@ PyObject *message_signature(PyObject *unused, PyObject *args);
 /* ---- message_object.c */
 
 extern PyTypeObject *Message_Type;
-extern const char *const outcome_names[], *const way_names[];
 
 ah_wait_hooks message_hooks(Waiting *waiting, int64_t timeout);
 /* Start a message that is not waited for at once; NULL with an exception. */
