@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from programs import prepared_calls, shared_memory, shared_memory_lifetimes, shared_memory_routes
+from programs import persistent_calls, shared_memory, shared_memory_lifetimes, shared_memory_routes
 from support.ranks.processes import Cluster, Job, Process
 
 
@@ -128,15 +128,15 @@ def test_worlds_come_and_go_in_one_process_and_leave_nothing(job: Job) -> None:
 
 @pytest.mark.parametrize("backend", ["auto", "socket"])
 def test_a_prepared_call_is_made_again_and_again(job: Job) -> None:
-    told(job(3, prepared_calls.repeat_prepared_calls))
+    told(job(3, persistent_calls.repeat_persistent_calls))
 
 
 def test_a_prepared_call_that_is_misused_says_so_and_the_group_goes_on(job: Job) -> None:
-    told(job(2, prepared_calls.misuse_prepared_calls))
+    told(job(2, persistent_calls.misuse_persistent_calls))
 
 
 def test_a_prepared_call_that_fails_can_be_made_again(job: Job) -> None:
-    ranks = job(2, prepared_calls.fail_a_prepared_call)
+    ranks = job(2, persistent_calls.fail_a_prepared_call)
     ranks[0].expect("late")
     for rank in ranks:
         rank.say()
@@ -239,7 +239,7 @@ def test_a_forked_child_is_told_that_it_is_no_rank_and_its_parent_goes_on(job: J
 
 
 def test_a_call_behind_a_prepared_one_does_not_overtake_what_was_queued(job: Job) -> None:
-    ranks = job(2, prepared_calls.queue_behind_a_prepared_call)
+    ranks = job(2, persistent_calls.queue_behind_a_prepared_call)
     ranks[0].expect("queued")
     ranks[1].say()
     told(ranks)

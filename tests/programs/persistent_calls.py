@@ -11,7 +11,7 @@ from programs.faults import Faults
 from programs.protocol import failure, hear, tell, until
 
 
-def repeat_prepared_calls() -> None:
+def repeat_persistent_calls() -> None:
     ah.init_process_group(timeout=30)
     n = ah.get_world_size()
     me = ah.get_rank()
@@ -40,7 +40,7 @@ def repeat_prepared_calls() -> None:
     ah.destroy_process_group()
 
 
-def misuse_prepared_calls() -> None:
+def misuse_persistent_calls() -> None:
     ah.init_process_group(timeout=30)
     n = ah.get_world_size()
     me = ah.get_rank()
