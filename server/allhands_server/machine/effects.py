@@ -3,6 +3,7 @@
 from typing import TypeAlias
 
 from allhands_proto.verdicts import AbsentRank, Verdict
+from allhands_server.machine.changes import Change
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.refusals import Refusal
 from allhands_server.machine.values import MemberView, Progress
@@ -238,6 +239,13 @@ class JobEnded:
 
 
 @fast_dataclass
+class Changed:
+    """One commit for the log: the other effects of the event leave when it is durable."""
+
+    changes: tuple[Change, ...]
+
+
+@fast_dataclass
 class Drained:
     """The drain is complete: no world is left."""
 
@@ -251,5 +259,6 @@ Effect: TypeAlias = (
     | CheckConnection
     | OperatorLog
     | JobEnded
+    | Changed
     | Drained
 )

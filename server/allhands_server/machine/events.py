@@ -97,6 +97,16 @@ class Drain:
 
 
 @fast_dataclass
+class CommitDurable:
+    """The oldest commit that was not durable is durable."""
+
+
+@fast_dataclass
+class CommitsRefused:
+    """The log has taken in none of the commits that are not durable."""
+
+
+@fast_dataclass
 class Tick:
     """Time has passed, nothing else."""
 
@@ -111,5 +121,7 @@ Event: TypeAlias = (
     | ProcessInspected
     | ConnectionAcknowledged
     | Drain
+    | CommitDurable
+    | CommitsRefused
     | Tick
 )

@@ -1,9 +1,24 @@
 """All jobs by name, each with keys, queues, barriers and a world."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allhands_server.machine import limits
+from allhands_server.machine.changes import (
+    BarrierOpened,
+    Change,
+    ChangeRecorder,
+    JobCleared,
+    JobForgotten,
+    KeyDeleted,
+    KeyPut,
+    QueuePushed,
+    QueueTaken,
+    RevisionReached,
+    Undo,
+    WorldOpened,
+)
 from allhands_server.machine.effects import Effect
 from allhands_server.machine.events import Randomness
 from allhands_server.machine.formatting import join_names
@@ -35,14 +50,24 @@ class Job:
     """
 
     def __init__(
-        self, name: str, timers: TimerQueue, pid_namespace: str = "", revision: int = 0
+        self,
+        name: str,
+        timers: TimerQueue,
+        recorder: ChangeRecorder,
+        pid_namespace: str = "",
+        revision: int = 0,
     ) -> None:
         self._timers = timers
+        self._recorder = recorder
         self._pid_namespace = pid_namespace
         self.name = name
-        self.keys = Keys(name, revision)
-        self.queues = Queues(name)
-        self.barriers = Barriers(name)
+        self.keys = Keys(name, recorder, revision)
+        self.queues = Queues(name, recorder)
+        self.barriers = Barriers(name, recorder)
+        self._has_had_world = False
+        """Whether a world has been complete since the job was made or deleted."""
+        self._was_complete = False
+        """Whether the world that keys and queues belong to has been complete."""
         self.world: World | None = None
         self.verdicts: Verdicts | None = None
         self.group_changes: GroupChanges | None = None
@@ -59,12 +84,13 @@ class Job:
     @property
     def has_ended(self) -> bool:
         """Whether the job has had a world."""
-        return self.world is not None and self.world.epoch > 0
+        return self._has_had_world or (self.world is not None and self.world.epoch > 0)
 
     @property
     def holds_first_keys(self) -> bool:
         """Whether the job has keys for a world still to come."""
-        return self.world is None and (len(self.keys) > 0 or len(self.queues) > 0)
+        has_past = self.world is not None or self._has_had_world
+        return not has_past and (len(self.keys) > 0 or len(self.queues) > 0)
 
     @property
     def is_blank(self) -> bool:
@@ -88,16 +114,16 @@ class Job:
         world = self.world
         if world is not None and self.is_live:
             member, joined = world.join(session, join, randomness.member_id, now)
+            self._note_world(world)
             return world, member, [*effects, *joined]
         following = World(
             join, randomness, 0 if world is None else world.epoch, self._timers, self._pid_namespace
         )
         member, joined = following.join(session, join, randomness.member_id, now)
-        if world is not None and world.state == "ended":
-            self.keys.clear()
-            self.queues.clear()
-            self.barriers.clear()
+        if self._was_complete:
+            self._drop_store(has_world=True)
         self.world = following
+        self._note_world(following)
         self.verdicts = Verdicts(following, self._timers)
         self.group_changes = GroupChanges(following)
         return following, member, [*effects, *joined]
@@ -108,11 +134,63 @@ class Job:
         Waiting requests stay.
         """
         effects = [] if self.world is None else self.world.disband(why, now)
-        self.keys.clear()
-        self.queues.clear()
-        self.barriers.clear()
+        self._drop_store(has_world=False)
         self.world = self.verdicts = self.group_changes = None
         return effects
+
+    # ------------------------------------------------------------ durable state
+
+    def apply(self, change: Change) -> None:
+        """Make a change of this job."""
+        match change:
+            case KeyPut() | KeyDeleted():
+                self.keys.apply(change)
+            case QueuePushed() | QueueTaken():
+                self.queues.apply(change)
+            case BarrierOpened():
+                self.barriers.apply(change)
+            case WorldOpened():
+                self._has_had_world = self._was_complete = True
+            case JobCleared(_, revision, has_world):
+                self.keys.clear(revision)
+                self.queues.clear()
+                self.barriers.clear()
+                self._has_had_world, self._was_complete = has_world, False
+            case JobForgotten() | RevisionReached():
+                raise AssertionError(f"{change} is no change of one job")
+
+    def make_undo(self, change: Change) -> Undo | None:
+        """Return None: worlds go on whether the log has their opening or not."""
+        return None
+
+    def list_changes(self) -> Iterator[Change]:
+        """Return changes that make the durable state of now, whatever becomes of it later."""
+        return itertools.chain(
+            (JobCleared(self.name, self.keys.revision, self._has_had_world),),
+            self.keys.list_changes(),
+            self.queues.list_changes(),
+            self.barriers.list_changes(),
+            (WorldOpened(self.name),) if self._was_complete else (),
+        )
+
+    def answer_present(self) -> list[Effect]:
+        """Answer what waits for what is there, after changes were taken back."""
+        return [*self.keys.answer_present(), *self.queues.answer_present()]
+
+    def _commit(self, change: Change) -> None:
+        self._recorder.record(change, self)
+        self.apply(change)
+
+    def _note_world(self, world: World) -> None:
+        """Record that a world is complete, once."""
+        if not world.is_forming and not self._was_complete:
+            self._commit(WorldOpened(self.name))
+
+    def _drop_store(self, has_world: bool) -> None:
+        revision = self.keys.revision + len(self.keys)
+        self._commit(JobCleared(self.name, revision, has_world))
+
+    # ------------------------------------------------------------ views
 
     def describe(self, now: float) -> JobView:
         world = self.world
@@ -155,8 +233,11 @@ class _IdleJob:
 class Jobs:
     """The jobs worth keeping; see `drop_unused`."""
 
-    def __init__(self, timers: TimerQueue, pid_namespace: str = "") -> None:
+    def __init__(
+        self, timers: TimerQueue, recorder: ChangeRecorder, pid_namespace: str = ""
+    ) -> None:
         self._timers = timers
+        self._recorder = recorder
         self._pid_namespace = pid_namespace
         self._jobs: dict[str, Job] = {}
         self._idle: dict[str, _IdleJob] = {}  # in the order of their last use
@@ -174,7 +255,7 @@ class Jobs:
         """
         if (job := self._jobs.get(name)) is None:
             limits.check_job(name)
-            job = self._jobs[name] = Job(name, self._timers, self._pid_namespace, self._revision)
+            job = self._make(name)
         return job
 
     def get(self, name: str) -> Job:
@@ -230,5 +311,36 @@ class Jobs:
             self._kept_nbytes -= kept.nbytes
 
     def _forget(self, name: str) -> None:
-        if (job := self._jobs.pop(name, None)) is not None:
-            self._revision = max(self._revision, job.keys.revision)
+        if (job := self._jobs.get(name)) is not None:
+            change = JobForgotten(name)
+            if not job.is_blank:  # else whoever reads the log forgets it as well
+                self._recorder.record(change, self)
+            self.apply(change)
+
+    def _make(self, name: str) -> Job:
+        job = Job(name, self._timers, self._recorder, self._pid_namespace, self._revision)
+        self._jobs[name] = job
+        return job
+
+    # ------------------------------------------------------------ durable state
+
+    def apply(self, change: Change) -> None:
+        """Make a change, of the log or of this."""
+        match change:
+            case JobForgotten(name):
+                if (job := self._jobs.pop(name, None)) is not None:
+                    self._revision = max(self._revision, job.keys.revision)
+            case RevisionReached(revision):
+                self._revision = max(self._revision, revision)
+            case _:
+                job = self._jobs.get(change.job) or self._make(change.job)
+                job.apply(change)
+
+    def make_undo(self, change: Change) -> Undo | None:
+        """Return None: what is forgotten stays so."""
+        return None
+
+    def list_changes(self) -> Iterator[Change]:
+        """Return changes that make the durable state of now, whatever becomes of it later."""
+        jobs = [job.list_changes() for job in self._jobs.values()]
+        return itertools.chain((RevisionReached(self._revision),), *jobs)

@@ -9,13 +9,15 @@ Laws:
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
+from allhands_server.machine.changes import Change, CommitRecorder, NoRecorder
 from allhands_server.machine.effects import (
     Answer,
     CallerRefused,
+    Changed,
     Drained,
     Draining,
     Effect,
@@ -27,6 +29,8 @@ from allhands_server.machine.effects import (
 )
 from allhands_server.machine.events import (
     AuthenticationFailed,
+    CommitDurable,
+    CommitsRefused,
     ConnectionAcknowledged,
     Drain,
     Event,
@@ -40,22 +44,7 @@ from allhands_server.machine.events import (
 )
 from allhands_server.machine.formatting import escape, quote
 from allhands_server.machine.jobs import Job, Jobs
-from allhands_server.machine.limits import LONGEST_STACK, check_name
-from allhands_server.machine.member_messages import (
-    Abort,
-    CancelCall,
-    CloseGroup,
-    Heartbeat,
-    IndirectAck,
-    LastReport,
-    Leave,
-    LinkBroken,
-    LinkSilent,
-    MemberMessage,
-    OpenGroup,
-    PeerInspected,
-    ReportPart,
-)
+from allhands_server.machine.member_messages import MemberMessage
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.refused_callers import RefusedCallers
 from allhands_server.machine.requests import (
@@ -71,32 +60,17 @@ from allhands_server.machine.requests import (
     ReportExit,
     Request,
 )
+from allhands_server.machine.session_messages import take_message
 from allhands_server.machine.store.keys import KeyRequest
 from allhands_server.machine.store.queues import QueueRequest
-from allhands_server.machine.timers import Timer, TimerQueue
+from allhands_server.machine.timers import TimerQueue
+from allhands_server.machine.waiting import WaitingRequests
 from allhands_server.machine.world import admission, report_collection
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.world import World
 
 _CONCLUSIONS = (Answer, Refuse)
 _GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and takes in nobody")
-
-
-class _Waiters(Protocol):
-    """Requests waiting in one part of a job, by ticket."""
-
-    def expire(self, ticket: int, now: float) -> Effect:
-        """Refuse a waiting request past the due time, naming the missing."""
-
-    def cancel(self, ticket: int) -> None:
-        """Drop a waiting request as if never made. Idempotent."""
-
-
-@dataclass(frozen=True, slots=True)
-class _WaitingRequest:
-    job: Job
-    waiters: _Waiters
-    timer: Timer | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +83,15 @@ class _Session:
 class Machine:
     """All state and rules of the coordinator; a shell feeds events and carries out effects."""
 
-    def __init__(self, pid_namespace: str = "") -> None:
-        """Make an empty machine; the shell can inspect processes in `pid_namespace`."""
+    def __init__(self, pid_namespace: str = "", has_log: bool = False) -> None:
+        """Make an empty machine; the shell can inspect processes in `pid_namespace`.
+
+        With a log, `handle` returns a `Changed` where the durable state has changed.
+        """
         self._timers = TimerQueue()
-        self._jobs = Jobs(self._timers, pid_namespace)
-        self._waiting: dict[int, _WaitingRequest] = {}
+        self._recorder = CommitRecorder() if has_log else None
+        self._jobs = Jobs(self._timers, self._recorder or NoRecorder(), pid_namespace)
+        self._waiting = WaitingRequests(self._timers)
         self._sessions: dict[int, _Session] = {}
         self._touched: dict[Job, None] = {}
         self._refused_callers = RefusedCallers()
@@ -134,7 +112,43 @@ class Machine:
             effects += overdue
         if self._draining is not None and not any(job.is_live for job in self._jobs):
             effects.append(Drained())
+        if self._recorder is not None and (changes := self._recorder.take_commit()):
+            effects.insert(0, Changed(changes))
         return effects
+
+    # ------------------------------------------------------------ the log
+
+    def restore(self, changes: Iterable[Change]) -> None:
+        """Make the changes of a log, before any event; at their end `finish_restore`."""
+        for change in changes:
+            self._jobs.apply(change)
+
+    def finish_restore(self) -> None:
+        """Drop the jobs that are not worth keeping, after the last change of a log."""
+        for job in list(self._jobs):
+            self._jobs.drop_unused(job)
+
+    def list_changes(self) -> Iterator[Change]:
+        """Return changes by which an empty machine gets the durable state of now.
+
+        What becomes of this machine meanwhile does not alter them.
+        """
+        return self._jobs.list_changes()
+
+    def _undo_commits(self) -> list[Effect]:
+        """Take back the changes that the log has not taken in."""
+        assert self._recorder is not None
+        self._recorder.undo_all()
+        effects = [effect for job in self._jobs for effect in job.answer_present()]
+        self._touched.update(dict.fromkeys(self._jobs))
+        return effects
+
+    def _note_commit(self) -> list[Effect]:
+        assert self._recorder is not None
+        self._recorder.on_durable()
+        return []
+
+    # ------------------------------------------------------------ events
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, RequestReceived):  # first: of these there are most by far
@@ -144,7 +158,9 @@ class Machine:
                 return [Refuse(event.ticket, refused.refusal)]
         match event:
             case RequestCancelled(ticket):
-                return self._cancel(ticket)
+                if (job := self._waiting.cancel(ticket)) is not None:
+                    self._touched[job] = None
+                return []
             case SessionOpened():
                 return self._open_session(event, now)
             case SessionMessage(session, message):
@@ -159,6 +175,10 @@ class Machine:
                 return self._on_acknowledged(name, member_id, now)
             case Drain(reason):
                 return self._drain(reason)
+            case CommitDurable():
+                return self._note_commit()
+            case CommitsRefused():
+                return self._undo_commits()
             case Tick():
                 return []
 
@@ -166,14 +186,15 @@ class Machine:
         """Forget concluded tickets, ended sessions and unused jobs."""
         for effect in effects:
             if isinstance(effect, _CONCLUSIONS):
-                if self._waiting:
-                    self._stop_waiting(effect.ticket)
+                if self._waiting and (job := self._waiting.forget(effect.ticket)) is not None:
+                    self._touched[job] = None
             elif isinstance(effect, EndSession):
                 if (ended := self._sessions.pop(effect.session, None)) is not None:
                     self._touched[ended.job] = None
             elif isinstance(effect, JobEnded):
                 self._touched[self._jobs.get(effect.job)] = None
-        if self._touched:
+        # A job to which a refused change may come back is kept until the log has it.
+        if self._touched and (self._recorder is None or self._recorder.is_settled):
             for job in self._touched:
                 self._jobs.drop_unused(job)
             self._touched.clear()
@@ -208,7 +229,7 @@ class Machine:
             raise _refuse_without_world(job)
         effects = job.verdicts.submit(ticket, request, now, due)
         if not any(isinstance(one, Answer) and one.ticket == ticket for one in effects):
-            self._wait(ticket, job, job.verdicts, None)  # verdicts have timers of their own
+            self._waiting.add(ticket, job, job.verdicts, None)  # verdicts have timers of their own
         return effects
 
     def _abort_job(
@@ -262,7 +283,7 @@ class Machine:
             raise _refuse_without_world(job)
         effects = job.group_changes.submit(ticket, request, now)
         if not effects:
-            self._wait(ticket, job, job.group_changes, due)
+            self._waiting.add(ticket, job, job.group_changes, due)
         return effects
 
     def _collect_reports(
@@ -275,7 +296,7 @@ class Machine:
         effects = reports.submit(ticket, request)
         if not isinstance(effects[0], Answer):
             latest = now + report_collection.COLLECT_SECONDS
-            self._wait(ticket, job, reports, latest if due is None else min(due, latest))
+            self._waiting.add(ticket, job, reports, latest if due is None else min(due, latest))
         return effects
 
     def _arrive_at_barrier(
@@ -285,7 +306,7 @@ class Machine:
         self._touched[job] = None
         effects = job.barriers.submit(ticket, request)
         if not effects:
-            self._wait(ticket, job, job.barriers, due)
+            self._waiting.add(ticket, job, job.barriers, due)
         return effects
 
     def _use_queue(
@@ -295,7 +316,7 @@ class Machine:
         self._touched[job] = None
         effects = job.queues.submit(ticket, request)
         if not effects:
-            self._wait(ticket, job, job.queues, due)
+            self._waiting.add(ticket, job, job.queues, due)
         return effects
 
     def _use_keys(
@@ -306,26 +327,8 @@ class Machine:
             self._touched[job] = None
         effects = job.keys.submit(ticket, request)
         if not effects:
-            self._wait(ticket, job, job.keys, due)
+            self._waiting.add(ticket, job, job.keys, due)
         return effects
-
-    def _wait(self, ticket: int, job: Job, place: _Waiters, due: float | None) -> None:
-        timer = None
-        if due is not None:
-            timer = self._timers.schedule(due, lambda now: [place.expire(ticket, now)])
-        self._waiting[ticket] = _WaitingRequest(job, place, timer)
-
-    def _cancel(self, ticket: int) -> list[Effect]:
-        if (waiting := self._waiting.get(ticket)) is not None:
-            waiting.waiters.cancel(ticket)
-            self._stop_waiting(ticket)
-        return []
-
-    def _stop_waiting(self, ticket: int) -> None:
-        if (waiting := self._waiting.pop(ticket, None)) is not None:
-            if waiting.timer is not None:
-                waiting.timer.cancel()
-            self._touched[waiting.job] = None
 
     # ------------------------------------------------------------ sessions
 
@@ -352,7 +355,7 @@ class Machine:
         if (session := self._sessions.get(number)) is None:
             return []  # it ended while this was on its way
         try:
-            effects = _take_message(session.job, session.world, session.member, message, now)
+            effects = take_message(session.job, session.world, session.member, message, now)
             return [*effects, *self._review_verdicts(session.job, now)]
         except Refused as refused:
             return [
@@ -422,62 +425,6 @@ def _refuse_shutting_down(reason: str) -> Refusal:
         f"the coordinator is shutting down ({reason}) and takes in nobody: "
         "join again when it has been started anew, or name another one",
     )
-
-
-def _take_message(
-    job: Job, world: World, member: Member, message: MemberMessage, now: float
-) -> list[Effect]:
-    probe = message.probe if isinstance(message, Heartbeat) else 0
-    return [
-        *world.on_heard(member, now, probe=probe),
-        *_apply_message(job, world, member, message, now),
-    ]
-
-
-def _apply_message(
-    job: Job, world: World, member: Member, message: MemberMessage, now: float
-) -> list[Effect]:
-    """Return the effects of a member's message."""
-    match message:
-        case Heartbeat(_, progress, stack):
-            member.update_progress(progress, now)
-            if stack:
-                member.stack = escape(stack)[-LONGEST_STACK:]
-            world.call_times.add_heartbeat(member, message, now)
-            return []
-        case LastReport(report):
-            world.postmortem.keep_report(member, report)
-            return []
-        case ReportPart():
-            return world.reports.add_part(member, message)
-        case OpenGroup(group, ranks):
-            check_name("the name of the group", group)
-            world.groups.open(group, ranks, member.rank)
-            return [] if job.verdicts is None else job.verdicts.on_group_opened(group)
-        case CloseGroup(group):
-            world.close_group(member, group)
-            if job.verdicts is not None:
-                job.verdicts.on_group_closed(group)
-            return []
-        case LinkBroken(rank, reason, shares_memory):
-            return world.on_link_broken(rank, member, reason, shares_memory, now)
-        case LinkSilent(rank, seconds, is_over):
-            if is_over:
-                return world.silent_links.on_recovery(member, rank, now)
-            return world.silent_links.on_silence(member, rank, seconds, now)
-        case Leave():
-            return world.leave(member, message, now)
-        case PeerInspected(member_id, found, stack):
-            return world.process_evidence.on_inspected(member_id, found, now, stack)
-        case IndirectAck(rank):
-            suspect = world.present.get(rank)
-            return [] if suspect is None else world.failure_detector.on_indirect_ack(suspect, now)
-        case Abort(group, reason):
-            return world.abort(group, str(member), reason, now, but=member)
-        case CancelCall(group, sequence, reason):
-            if job.verdicts is None:
-                return []
-            return job.verdicts.cancel_call(member, group, sequence, reason, now)
 
 
 _HANDLERS: dict[type, Callable[[Machine, int, Any, float | None, float], list[Effect]]] = {

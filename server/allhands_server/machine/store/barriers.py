@@ -1,8 +1,10 @@
 """Named barriers of a job."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from allhands_server.machine.changes import BarrierOpened, Change, ChangeRecorder, Undo
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_name
@@ -21,8 +23,9 @@ class _WaitingBarrier:
 class Barriers:
     """The barriers of one job; a name is free again after the barrier has opened."""
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, recorder: ChangeRecorder) -> None:
         self._job = job
+        self._recorder = recorder
         self._waiting: dict[str, _WaitingBarrier] = {}
         self._tickets: dict[int, tuple[str, str]] = {}  # ticket -> name, participant
         self._generations: dict[str, int] = {}
@@ -87,13 +90,39 @@ class Barriers:
         self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
+    # ------------------------------------------------------------ durable state
+
+    def apply(self, change: BarrierOpened) -> None:
+        """Set the generation of a barrier."""
+        self._generations[change.name] = change.generation
+
+    def make_undo(self, change: Change) -> Undo | None:
+        """Return the reverse of a change about to be applied."""
+        assert isinstance(change, BarrierOpened)
+        name, held = change.name, self._generations.get(change.name)
+
+        def undo() -> None:
+            if held is None:
+                del self._generations[name]
+            else:
+                self._generations[name] = held
+
+        return undo
+
     def clear(self) -> None:
-        """Restart generations for a new incarnation; waiting participants stay."""
+        """Restart generations; waiting participants stay."""
         self._generations.clear()
+
+    def list_changes(self) -> Iterator[Change]:
+        """Return changes that make the generations of now, whatever becomes of them later."""
+        job, generations = self._job, self._generations.copy()
+        return (BarrierOpened(job, name, number) for name, number in generations.items())
 
     def _open(self, name: str) -> list[Effect]:
         generation = self._generations.get(name, 0) + 1
-        self._generations[name] = generation
+        change = BarrierOpened(self._job, name, generation)
+        self._recorder.record(change, self)
+        self.apply(change)
         tickets = self._waiting.pop(name).arrived.values()
         for ticket in tickets:
             del self._tickets[ticket]

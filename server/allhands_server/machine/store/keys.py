@@ -1,11 +1,12 @@
 """Key-value store of a job: requests about keys, and waits for keys."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from allhands_proto.kv_results import CompareSetResult
+from allhands_server.machine.changes import Change, ChangeRecorder, KeyDeleted, KeyPut, Undo
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.formatting import join_names, quote
@@ -117,8 +118,9 @@ class _Waiting:
 class Keys:
     """The keys of one job. `revision` counts every change, even across `clear`."""
 
-    def __init__(self, job: str, revision: int = 0) -> None:
+    def __init__(self, job: str, recorder: ChangeRecorder, revision: int = 0) -> None:
         self._job = job
+        self._recorder = recorder
         self._entries: dict[str, Entry] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._waiters: dict[str, dict[int, None]] = {}  # key -> tickets, in order of asking
@@ -160,10 +162,61 @@ class Keys:
         self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
-    def clear(self) -> None:
-        """Drop all keys for a new incarnation; waiting requests stay."""
+    # ------------------------------------------------------------ durable state
+
+    def apply(self, change: KeyPut | KeyDeleted) -> None:
+        """Make a change; a waiting request is not answered by it."""
+        if isinstance(change, KeyPut):
+            self._entries[change.key] = Entry(change.value, change.revision)
+            if change.revision > self.revision:
+                self.revision = change.revision
+        else:
+            self.revision = change.revision
+            self._drop(change.key)
+
+    def make_undo(self, change: Change) -> Undo | None:
+        """Return the reverse of a change about to be applied; revisions are not given again."""
+        assert isinstance(change, KeyPut | KeyDeleted)
+        key, held = change.key, self._entries.get(change.key)
+
+        def undo() -> None:
+            if held is None:
+                self._drop(key)
+            else:
+                self._entries[key] = held
+
+        return undo
+
+    def clear(self, revision: int) -> None:
+        """Drop all keys; waiting requests stay."""
         for key in list(self._entries):
-            self._delete(key)
+            self._drop(key)
+        self.revision = revision
+
+    def list_changes(self) -> Iterator[Change]:
+        """Return changes that make the keys of now, whatever becomes of them later."""
+        job, entries = self._job, self._entries.copy()
+        return (KeyPut(job, key, one.value, one.revision) for key, one in entries.items())
+
+    def answer_present(self) -> list[Effect]:
+        """Answer waiting requests whose keys are all there, after changes were taken back."""
+        effects: list[Effect] = []
+        for ticket, waiting in list(self._waiting.items()):
+            waiting.missing.clear()
+            waiting.missing.update(key for key in waiting.keys if key not in self._entries)
+            if not waiting.missing:
+                self.cancel(ticket)
+                effects.append(self._answer_found(ticket, waiting.request))
+        return effects
+
+    def _commit(self, change: KeyPut | KeyDeleted) -> None:
+        self._recorder.record(change, self)
+        self.apply(change)
+
+    def _drop(self, key: str) -> None:
+        del self._entries[key]
+        for ticket in self._waiters.get(key, ()):
+            self._waiting[ticket].missing.add(key)
 
     # ------------------------------------------------------------ changes
 
@@ -179,10 +232,9 @@ class Keys:
             check_key(key)
             check_value(key, len(value))
         pairs = dict(request.pairs)
-        if pairs:
-            self.revision += 1
+        revision = self.revision + 1
         for key, value in pairs.items():
-            self._entries[key] = Entry(value, self.revision)
+            self._commit(KeyPut(self._job, key, value, revision))
         return self._answer_change(ticket, self.revision, pairs)
 
     def _handle_add(self, ticket: int, request: Add) -> list[Effect]:
@@ -221,15 +273,12 @@ class Keys:
         return [Answer(ticket, self._delete(request.key))]
 
     def _store(self, key: str, value: bytes) -> None:
-        self.revision += 1
-        self._entries[key] = Entry(value, self.revision)
+        self._commit(KeyPut(self._job, key, value, self.revision + 1))
 
     def _delete(self, key: str) -> bool:
-        if self._entries.pop(key, None) is None:
+        if key not in self._entries:
             return False
-        self.revision += 1
-        for ticket in self._waiters.get(key, ()):
-            self._waiting[ticket].missing.add(key)
+        self._commit(KeyDeleted(self._job, key, self.revision + 1))
         return True
 
     def _answer_change(self, ticket: int, reply: object, keys: Iterable[str]) -> list[Effect]:

@@ -1,8 +1,10 @@
 """Queues of a job, with requests: every pushed value is popped once."""
 
 from collections import deque
+from collections.abc import Iterator
 from typing import TypeAlias
 
+from allhands_server.machine.changes import Change, ChangeRecorder, QueuePushed, QueueTaken, Undo
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.formatting import quote
@@ -39,8 +41,9 @@ QueueRequest: TypeAlias = QueuePush | QueuePop | QueueLength
 class Queues:
     """First-in first-out queues; pops of an empty queue are served in order of arrival."""
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, recorder: ChangeRecorder) -> None:
         self._job = job
+        self._recorder = recorder
         self._values: dict[str, deque[bytes]] = {}  # none of them empty
         self._waiters: dict[str, dict[int, None]] = {}  # tickets, in order of asking
         self._waiting: dict[int, str] = {}
@@ -82,9 +85,56 @@ class Queues:
         self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
+    # ------------------------------------------------------------ durable state
+
+    def apply(self, change: QueuePushed | QueueTaken) -> None:
+        """Make a change; a waiting pop is not answered by it."""
+        if isinstance(change, QueuePushed):
+            self._values.setdefault(change.key, deque()).append(change.value)
+        else:
+            self._remove(change.key, 0)
+
+    def make_undo(self, change: Change) -> Undo | None:
+        """Return the reverse of a change about to be applied."""
+        if isinstance(change, QueuePushed):
+            pushed = change.key
+            return lambda: self._remove(pushed, -1)
+        assert isinstance(change, QueueTaken)
+        key, value = change.key, self._values[change.key][0]
+        return lambda: self._values.setdefault(key, deque()).appendleft(value)
+
     def clear(self) -> None:
-        """Drop all values for a new incarnation; waiting pops stay."""
+        """Drop all values; waiting pops stay."""
         self._values.clear()
+
+    def list_changes(self) -> Iterator[Change]:
+        """Return changes that make the queues of now, whatever becomes of them later."""
+        job, queues = self._job, [(key, tuple(values)) for key, values in self._values.items()]
+        return (QueuePushed(job, key, value) for key, values in queues for value in values)
+
+    def answer_present(self) -> list[Effect]:
+        """Answer waiting pops whose values are there, after changes were taken back."""
+        effects: list[Effect] = []
+        for ticket, key in list(self._waiting.items()):
+            if key in self._values:
+                self.cancel(ticket)
+                effects.append(Answer(ticket, self._take(key)))
+        return effects
+
+    def _commit(self, change: QueuePushed | QueueTaken) -> None:
+        self._recorder.record(change, self)
+        self.apply(change)
+
+    def _take(self, key: str) -> bytes:
+        value = self._values[key][0]
+        self._commit(QueueTaken(self._job, key))
+        return value
+
+    def _remove(self, key: str, place: int) -> None:
+        values = self._values[key]
+        del values[place]
+        if not values:
+            del self._values[key]
 
     # ------------------------------------------------------------ inside
 
@@ -97,16 +147,12 @@ class Queues:
             first = next(iter(waiters))
             self.cancel(first)
             return [Answer(ticket, 0), Answer(first, value)]
-        values = self._values.setdefault(key, deque())
-        values.append(value)
-        return [Answer(ticket, len(values))]
+        self._commit(QueuePushed(self._job, key, value))
+        return [Answer(ticket, len(self._values[key]))]
 
     def _handle_pop(self, ticket: int, key: str, wait: bool) -> list[Effect]:
-        if (values := self._values.get(key)) is not None:
-            value = values.popleft()
-            if not values:
-                del self._values[key]
-            return [Answer(ticket, value)]
+        if key in self._values:
+            return [Answer(ticket, self._take(key))]
         if not wait:
             raise Refused(Status.NOT_FOUND, f"queue {quote(key)} of {self._name} is empty")
         self._waiting[ticket] = key

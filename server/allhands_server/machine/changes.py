@@ -1,0 +1,169 @@
+"""Changes of the durable state: the facts that the log keeps.
+
+A change says what is so from now on, not what was asked: applying it needs no decision, so the log
+of an old version means the same to a new one. State is changed by applying changes and in no other
+way, live and when the log is read.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from allhands_server.machine.fast_dataclass import fast_dataclass
+
+
+@fast_dataclass
+class KeyPut:
+    job: str
+    key: str
+    value: bytes
+    revision: int
+
+
+@fast_dataclass
+class KeyDeleted:
+    job: str
+    key: str
+    revision: int
+
+
+@fast_dataclass
+class QueuePushed:
+    """A value was added at the end of a queue."""
+
+    job: str
+    key: str
+    value: bytes
+
+
+@fast_dataclass
+class QueueTaken:
+    """The first value of a queue was removed."""
+
+    job: str
+    key: str
+
+
+@fast_dataclass
+class BarrierOpened:
+    job: str
+    name: str
+    generation: int
+
+
+@fast_dataclass
+class WorldOpened:
+    """All ranks of the job's world have come: keys and queues are this world's from now on."""
+
+    job: str
+
+
+@fast_dataclass
+class JobCleared:
+    """Keys, queues and the generations of barriers were dropped."""
+
+    job: str
+    revision: int
+    has_world: bool
+    """Whether they were dropped for another world."""
+
+
+@fast_dataclass
+class JobForgotten:
+    """A job was dropped with all it had."""
+
+    job: str
+
+
+@fast_dataclass
+class RevisionReached:
+    """Revisions up to this one have been given in jobs that are forgotten."""
+
+    revision: int
+
+
+Change: TypeAlias = (
+    KeyPut
+    | KeyDeleted
+    | QueuePushed
+    | QueueTaken
+    | BarrierOpened
+    | WorldOpened
+    | JobCleared
+    | JobForgotten
+    | RevisionReached
+)
+
+Undo: TypeAlias = Callable[[], None]
+
+
+class DurableState(Protocol):
+    """Part of the state that changes by changes alone."""
+
+    def make_undo(self, change: Change) -> Undo | None:
+        """Return the reverse of a change about to be applied; None: it holds in any case."""
+
+
+class ChangeRecorder(Protocol):
+    """Receiver of changes before they are applied."""
+
+    def record(self, change: Change, state: DurableState) -> None:
+        """Note a change that `state` is about to apply."""
+
+
+class NoRecorder:
+    """Recorder of a coordinator without a log."""
+
+    def record(self, change: Change, state: DurableState) -> None:
+        """Do nothing."""
+
+
+class CommitRecorder:
+    """Recorder of the changes that a log has not made durable yet, commit by commit."""
+
+    def __init__(self) -> None:
+        self._kept: list[Change] = []
+        """Changes that hold though a log refused them: part of the next commit."""
+        self._changes: list[Change] = []
+        self._undos: list[Undo | None] = []
+        """One for each change of the open commit."""
+        self._sent: deque[tuple[tuple[Change, ...], list[Undo | None]]] = deque()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all changes are durable."""
+        return not (self._sent or self._changes)
+
+    def record(self, change: Change, state: DurableState) -> None:
+        """Note a change that `state` is about to apply."""
+        self._changes.append(change)
+        self._undos.append(state.make_undo(change))
+
+    def take_commit(self) -> tuple[Change, ...]:
+        """Close the open commit; return its changes, none if there are none."""
+        if not self._changes:
+            return ()
+        commit = (*self._kept, *self._changes)
+        self._sent.append((commit, [*[None] * len(self._kept), *self._undos]))
+        self._kept, self._changes, self._undos = [], [], []
+        return commit
+
+    def on_durable(self) -> None:
+        """Note that the oldest commit is durable."""
+        self._sent.popleft()
+
+    def undo_all(self) -> None:
+        """Take back all changes that are not durable; those that hold go into the next commit."""
+        kept: list[Change] = []
+        undos: list[Undo] = []
+        for commit, made in (*self._sent, (self._changes, self._undos)):
+            for change, undo in zip(commit, made, strict=True):
+                if undo is None:
+                    kept.append(change)
+                else:
+                    undos.append(undo)
+        for undo in reversed(undos):
+            undo()
+        self._sent.clear()
+        self._kept = [*kept, *self._kept]
+        self._changes, self._undos = [], []

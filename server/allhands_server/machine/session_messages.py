@@ -1,0 +1,80 @@
+"""Messages of members over their sessions: what each does to job and world."""
+
+from allhands_server.machine.effects import Effect
+from allhands_server.machine.formatting import escape
+from allhands_server.machine.jobs import Job
+from allhands_server.machine.limits import LONGEST_STACK, check_name
+from allhands_server.machine.member_messages import (
+    Abort,
+    CancelCall,
+    CloseGroup,
+    Heartbeat,
+    IndirectAck,
+    LastReport,
+    Leave,
+    LinkBroken,
+    LinkSilent,
+    MemberMessage,
+    OpenGroup,
+    PeerInspected,
+    ReportPart,
+)
+from allhands_server.machine.world.member import Member
+from allhands_server.machine.world.world import World
+
+
+def take_message(
+    job: Job, world: World, member: Member, message: MemberMessage, now: float
+) -> list[Effect]:
+    """Return the effects of a message, which is a sign of life as well."""
+    probe = message.probe if isinstance(message, Heartbeat) else 0
+    return [
+        *world.on_heard(member, now, probe=probe),
+        *_apply_message(job, world, member, message, now),
+    ]
+
+
+def _apply_message(
+    job: Job, world: World, member: Member, message: MemberMessage, now: float
+) -> list[Effect]:
+    """Return the effects of a member's message."""
+    match message:
+        case Heartbeat(_, progress, stack):
+            member.update_progress(progress, now)
+            if stack:
+                member.stack = escape(stack)[-LONGEST_STACK:]
+            world.call_times.add_heartbeat(member, message, now)
+            return []
+        case LastReport(report):
+            world.postmortem.keep_report(member, report)
+            return []
+        case ReportPart():
+            return world.reports.add_part(member, message)
+        case OpenGroup(group, ranks):
+            check_name("the name of the group", group)
+            world.groups.open(group, ranks, member.rank)
+            return [] if job.verdicts is None else job.verdicts.on_group_opened(group)
+        case CloseGroup(group):
+            world.close_group(member, group)
+            if job.verdicts is not None:
+                job.verdicts.on_group_closed(group)
+            return []
+        case LinkBroken(rank, reason, shares_memory):
+            return world.on_link_broken(rank, member, reason, shares_memory, now)
+        case LinkSilent(rank, seconds, is_over):
+            if is_over:
+                return world.silent_links.on_recovery(member, rank, now)
+            return world.silent_links.on_silence(member, rank, seconds, now)
+        case Leave():
+            return world.leave(member, message, now)
+        case PeerInspected(member_id, found, stack):
+            return world.process_evidence.on_inspected(member_id, found, now, stack)
+        case IndirectAck(rank):
+            suspect = world.present.get(rank)
+            return [] if suspect is None else world.failure_detector.on_indirect_ack(suspect, now)
+        case Abort(group, reason):
+            return world.abort(group, str(member), reason, now, but=member)
+        case CancelCall(group, sequence, reason):
+            if job.verdicts is None:
+                return []
+            return job.verdicts.cancel_call(member, group, sequence, reason, now)
