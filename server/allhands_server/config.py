@@ -49,6 +49,8 @@ class ServerConfig:
     """Leave address and token for this user's own commands on this host."""
     kind: str = "daemon"
     """`daemon` or `embedded`, as the notice says."""
+    data_dir: Path | str | None = None
+    """Folder of the log that keeps keys, queues and barriers over a restart; None: memory alone."""
     drain_timeout: float = 30.0
     """Seconds that running worlds get to end after the first signal."""
     first_request_timeout: float = 5.0

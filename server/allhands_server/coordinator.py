@@ -6,14 +6,21 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol
 
 from allhands_proto import process, stack_channel
 from allhands_server import tcp_acks
+from allhands_server.held_answers import HeldAnswers
+from allhands_server.log.engine import LogEngine
+from allhands_server.log.errors import LogError, LogFull
+from allhands_server.log.journal import Journal
+from allhands_server.log.recovery import read_log
 from allhands_server.machine import Machine
+from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import (
     Answer,
+    Changed,
     CheckConnection,
     Drained,
     Effect,
@@ -27,6 +34,8 @@ from allhands_server.machine.effects import (
 )
 from allhands_server.machine.events import (
     AuthenticationFailed,
+    CommitDurable,
+    CommitsRefused,
     ConnectionAcknowledged,
     Drain,
     Event,
@@ -120,10 +129,15 @@ class SessionStream:
 class Coordinator:
     """A machine with its clients; all methods belong to the running loop."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, has_log: bool = False) -> None:
+        """Make a coordinator whose state ends with it; for one with a log see `open`."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock
-        self._machine = Machine(process.get_pid_namespace())
+        self._machine = Machine(process.get_pid_namespace(), has_log)
+        self._journal: Journal | None = None
+        self._held = HeldAnswers()
+        self.failure: asyncio.Future[LogError] = self._loop.create_future()
+        """Done when the log is gone, and the coordinator closed for it."""
         self._tickets = itertools.count(1)
         self._sessions = itertools.count(1)
         self._pending: dict[int, ReplyHandler] = {}
@@ -135,6 +149,21 @@ class Coordinator:
         self._inspecting: set[asyncio.Task[None]] = set()
         self._drained = asyncio.Event()
         self._is_closed = False
+
+    @classmethod
+    async def open(cls, engine: LogEngine) -> "Coordinator":
+        """Return a coordinator with the state in a log, which it goes on writing.
+
+        The engine is the coordinator's from now on.
+
+        Raises:
+            LogError: the log cannot be read, or is not as it was acknowledged.
+        """
+        coordinator = cls(has_log=True)
+        head = await read_log(engine, coordinator._machine.restore)
+        coordinator._machine.finish_restore()
+        coordinator._journal = Journal(engine, head, coordinator)
+        return coordinator
 
     async def ask(self, request: Request[R], time_remaining: float | None) -> R:
         """Return the answer; the refusal of a wait comes a hair before the time is over.
@@ -175,9 +204,7 @@ class Coordinator:
                 part = time_remaining * _MARGIN_PART
                 due -= part if part < _MARGIN else _MARGIN
         self._pending[ticket] = asker
-        for effect in self._machine.handle(RequestReceived(ticket, request, due), now):
-            self._act(effect)
-        self._set_timer()
+        self._carry_out(self._machine.handle(RequestReceived(ticket, request, due), now))
 
     def cancel(self, ticket: int) -> None:
         """Cancel a request; the reply handler is not called. Idempotent."""
@@ -237,23 +264,76 @@ class Coordinator:
         for stream in self._streams.values():
             stream.put(EndSession(stream.number, _OVER))
 
+    async def close_log(self) -> None:
+        """Write what the log has taken in, and close it; after `close`. Idempotent."""
+        if self._journal is not None:
+            await self._journal.close()
+
+    # ------------------------------------------------------------ the log
+
+    def on_durable(self, commits: int) -> None:
+        """See `JournalOwner`."""
+        for _ in range(commits):
+            self._handle(CommitDurable())
+        for answer in self._held.release(commits):
+            self._act(answer)
+
+    def on_refused(self, error: LogFull) -> None:
+        """See `JournalOwner`."""
+        logger.error("nothing can be written: %s", error)
+        refusal = Refusal(Status.FAILED_PRECONDITION, f"the coordinator's log is full: {error}")
+        for answer in self._held.drop():
+            refused = answer if isinstance(answer, Refuse) else Refuse(answer.ticket, refusal)
+            self._act(refused)
+        self._handle(CommitsRefused())
+
+    def on_lost(self, error: LogError) -> None:
+        """See `JournalOwner`."""
+        logger.critical("the coordinator ends, as its log is gone: %s", error)
+        refusal = Refusal(Status.UNAVAILABLE, f"the coordinator's log is gone: {error}")
+        for answer in self._held.drop():
+            self._act(Refuse(answer.ticket, refusal))
+        self.close()
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    def copy_state(self) -> Iterator[Change]:
+        """See `JournalOwner`."""
+        return self._machine.list_changes()
+
     # ------------------------------------------------------------ acting for the machine
 
     def _handle(self, event: Event) -> None:
         if self._is_closed:
             return
-        for effect in self._machine.handle(event, self._clock()):
-            self._act(effect)
+        self._carry_out(self._machine.handle(event, self._clock()))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        """Carry out the effects of one event; answers wait for the commits before them."""
+        if self._journal is None:
+            for effect in effects:
+                self._act(effect)
+        else:
+            for effect in effects:
+                if isinstance(effect, Changed):
+                    self._held.note_commit()
+                    self._journal.append(effect.changes)
+                elif self._held.is_settled or not isinstance(effect, Answer | Refuse):
+                    self._act(effect)
+                else:
+                    self._held.hold(effect)
         self._set_timer()
 
     def _act(self, effect: Effect) -> None:
         match effect:
             case Answer(ticket, reply):
-                self._pending.pop(ticket).on_answer(ticket, reply)
+                if (asker := self._pending.pop(ticket, None)) is not None:
+                    asker.on_answer(ticket, reply)
             case Refuse(ticket, refusal):
                 if refusal.status not in _EVERYDAY:
                     logger.info("refused a request: %s", escape_line(refusal.text))
-                self._pending.pop(ticket).on_refusal(ticket, refusal)
+                if (asker := self._pending.pop(ticket, None)) is not None:
+                    asker.on_refusal(ticket, refusal)
             case Push(session, notification):
                 self._streams[session].put(notification)
             case EndSession(session):
@@ -266,6 +346,8 @@ class Coordinator:
                 logger.info("%s", escape_line(text), extra={"of_failure": of_failure})
             case JobEnded(job):
                 logger.info("job %s: ended", job)
+            case Changed():
+                raise AssertionError("a coordinator without a log has commits")
             case Drained():
                 self._drained.set()
 

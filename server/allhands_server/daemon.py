@@ -9,6 +9,7 @@ import uvloop
 
 from allhands_server import embedded
 from allhands_server.config import ServerConfig
+from allhands_server.log.errors import LogError
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,9 @@ def main(config: ServerConfig) -> int:
     except ValueError as error:
         logger.error("%s", error)
         return 2
+    except LogError as error:
+        logger.error("%s", error)
+        return 1
     except OSError as error:
         logger.error("%s", error if error.filename is not None else error.strerror or error)
         return 1
@@ -42,12 +46,27 @@ async def _serve(config: ServerConfig) -> int:
     for number in _SIGNALS:
         loop.add_signal_handler(number, signals.put_nowait, number)
     running = await embedded.start(config)
+    serving = asyncio.create_task(_serve_until_signal(running, config, signals))
+    failing = asyncio.create_task(running.wait_failure())
     try:
-        first = await signals.get()
-        logger.info("%s: draining, for up to %g s", first.name, config.drain_timeout)
-        return 0 if await _drain(running, config, first, signals) else 1
+        await asyncio.wait((serving, failing), return_when=asyncio.FIRST_COMPLETED)
+        return 0 if serving.done() and await serving else 1
     finally:
+        for task in (serving, failing):
+            task.cancel()
+        await asyncio.gather(serving, failing, return_exceptions=True)
         await running.stop()
+
+
+async def _serve_until_signal(
+    running: embedded.RunningCoordinator,
+    config: ServerConfig,
+    signals: "asyncio.Queue[signal.Signals]",
+) -> bool:
+    """Serve until a signal, then drain; return whether all worlds ended."""
+    first = await signals.get()
+    logger.info("%s: draining, for up to %g s", first.name, config.drain_timeout)
+    return await _drain(running, config, first, signals)
 
 
 async def _drain(

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -26,6 +27,7 @@ from allhands_server.addresses import get_local_host
 from allhands_server.config import ServerConfig, format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.listener import KvListener
+from allhands_server.log.sqlite import SqliteEngine
 from allhands_server.rpc.auth import (
     TokenInterceptor,
     make_tls_context,
@@ -113,6 +115,10 @@ class RunningCoordinator:
         await self._health.enter_graceful_shutdown()
         return await self._coordinator.drain(reason, timeout)
 
+    async def wait_failure(self) -> Exception:
+        """Return the error of the log once it is gone; the coordinator is closed then."""
+        return await asyncio.shield(self._coordinator.failure)
+
     async def stop(self, grace: float = 0.0) -> bool:
         """Give running worlds up to `grace` seconds to end, then end in any case.
 
@@ -134,6 +140,7 @@ class RunningCoordinator:
             self._lines.close()
             await self._server.stop(_LAST_WORDS)
             self._lines.abort()
+            await self._coordinator.close_log()
 
 
 async def start(config: ServerConfig, coordinator: Coordinator | None = None) -> RunningCoordinator:
@@ -142,12 +149,13 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     Raises:
         ValueError: the config is wrong, or open to strangers without `insecure`.
         OSError: the port is taken, the host is not of this machine, a file cannot be read.
+        LogError: the log in `config.data_dir` cannot be opened, or is damaged.
     """
     config.validate()
     for warning in config.list_warnings():
         logger.warning("%s", warning)
     token = config.token or secrets.token_urlsafe(32)
-    coordinator = coordinator or Coordinator()
+    coordinator = coordinator or await _make_coordinator(config)
     connections = Connections(partial(_warn_evicted, LimitedLog(logger, "dropped connections")))
     interceptors = [
         TokenInterceptor(token, coordinator.on_authentication_failed),
@@ -156,12 +164,12 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", limit_connections())]
     forks.use_grpc()
     server = grpc.aio.server(interceptors=interceptors, options=options)
-    port = _bind_port(server, config)
     kv_listener = KvListener(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
     health_service = health.aio.HealthServicer()
-    address = (get_local_host(config.host), port)
     notice_ = None
     try:
+        port = _bind_port(server, config)
+        address = (get_local_host(config.host), port)
         await kv_listener.listen(config.host, _make_kv_tls(config))
         service = CoordinatorService(  # type: ignore[abstract]  # see its end
             coordinator,
@@ -182,6 +190,8 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         connections.close()
         kv_listener.close()
         await server.stop(None)
+        coordinator.close()
+        await coordinator.close_log()
         raise
     logger.info("listening on %s", format_authority(config.host, port))
     running = RunningCoordinator(
@@ -189,6 +199,17 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     )
     forks.hold(running)
     return running
+
+
+async def _make_coordinator(config: ServerConfig) -> Coordinator:
+    if config.data_dir is None:
+        return Coordinator()
+    engine = await SqliteEngine.open(Path(config.data_dir))
+    try:
+        return await Coordinator.open(engine)
+    except BaseException:
+        await engine.close()
+        raise
 
 
 def _post_notice(

@@ -28,6 +28,14 @@ def serve_command(
         bool,
         typer.Option("--insecure", help="Listen beyond loopback without token or TLS."),
     ] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="Keep keys, queues and barriers in this folder, over restarts and crashes.",
+        ),
+    ] = None,
     drain_timeout: Annotated[
         float,
         typer.Option(
@@ -54,6 +62,7 @@ def serve_command(
             tls_cert=tls_cert,
             tls_key=tls_key,
             insecure=insecure,
+            data_dir=data_dir,
             drain_timeout=drain_timeout,
             setting_names=FLAGS,
         )

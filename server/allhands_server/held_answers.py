@@ -1,0 +1,42 @@
+"""Answers that wait for the log: each leaves when the commits before it are durable."""
+
+from collections import deque
+
+from allhands_server.machine.effects import Answer, Refuse
+
+
+class HeldAnswers:
+    """Answers in their order, with the commits that they wait for."""
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[int, Answer | Refuse]] = deque()
+        self._made = self._durable = 0
+        """Numbers of commits."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all commits are durable, so that answers may leave at once."""
+        return self._made == self._durable
+
+    def note_commit(self) -> None:
+        """Note a commit that is not durable yet."""
+        self._made += 1
+
+    def hold(self, answer: Answer | Refuse) -> None:
+        """Hold an answer until the commits made so far are durable."""
+        self._held.append((self._made, answer))
+
+    def release(self, commits: int) -> list[Answer | Refuse]:
+        """Note that so many commits more are durable; return the answers that waited for them."""
+        self._durable += commits
+        released = []
+        while self._held and self._held[0][0] <= self._durable:
+            released.append(self._held.popleft()[1])
+        return released
+
+    def drop(self) -> list[Answer | Refuse]:
+        """Give up all commits that are not durable; return the answers held for them."""
+        dropped = [answer for _, answer in self._held]
+        self._held.clear()
+        self._made = self._durable
+        return dropped

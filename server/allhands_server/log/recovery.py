@@ -1,0 +1,83 @@
+"""Reading of a log: the changes in its snapshot and its frames, and the place of its end.
+
+A snapshot is a row of chunks, each a frame: their indices are their places, and the first one
+follows the log's frame that the snapshot ends with. The last chunk is empty, so that a row cut
+short is noticed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from allhands_server.log.change_codec import decode_changes, encode_changes
+from allhands_server.log.engine import LogEngine, Snapshot
+from allhands_server.log.errors import LogDamaged
+from allhands_server.log.frame import Frame, check_chain, decode_frame, encode_frame, make_frame
+from allhands_server.machine.changes import Change
+
+_CHANGES_A_CHUNK = 1_000
+_READ_AT_ONCE = 64
+"""Frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogHead:
+    """The end of a log."""
+
+    index: int = 0
+    """The last slot."""
+    crc: int = 0
+    """Of the frame in it."""
+    term: int = 0
+    """Of the last leader."""
+
+
+async def read_log(engine: LogEngine, restore: Callable[[Iterable[Change]], None]) -> LogHead:
+    """Pass all changes of a log to `restore`, in order, piece by piece; return the log's end.
+
+    Raises:
+        LogDamaged: the log is not as it was acknowledged; some changes may have been passed.
+        LogTooNew: a later version of allhands has written it.
+    """
+    head = LogHead()
+    if (snapshot := await engine.load_snapshot()) is not None:
+        head = _restore_snapshot(snapshot, restore)
+    first, last = await engine.get_bounds()
+    if first > head.index + 1:
+        raise LogDamaged(head.index + 1, f"the log begins with slot {first:,}")
+    if last < head.index:
+        raise LogDamaged(last, f"the log ends there, and its snapshot with slot {head.index:,}")
+    while slots := await engine.read(head.index + 1, _READ_AT_ONCE):
+        for slot in slots:
+            if slot.index != head.index + 1:
+                raise LogDamaged(head.index + 1, "the slot is missing")
+            frame = decode_frame(slot.data, slot.index)
+            check_chain(frame, head.crc)
+            if frame.term < head.term:
+                raise LogDamaged(slot.index, f"term {frame.term} follows term {head.term}")
+            restore(decode_changes(frame.payload, slot.index))
+            head = LogHead(frame.index, frame.crc, frame.term)
+    return head
+
+
+def encode_snapshot(head: LogHead, changes: Iterator[Change]) -> Iterator[bytes]:
+    """Iterate over the chunks of a snapshot of the state at `head`."""
+    place, crc, is_last = 0, head.crc, False
+    while not is_last:
+        payload = encode_changes(islice(changes, _CHANGES_A_CHUNK))
+        place, is_last = place + 1, not payload
+        frame = make_frame(head.term, place, crc, payload)
+        crc = frame.crc
+        yield encode_frame(frame)
+
+
+def _restore_snapshot(snapshot: Snapshot, restore: Callable[[Iterable[Change]], None]) -> LogHead:
+    frames: list[Frame] = []
+    for place, chunk in enumerate(snapshot.chunks, 1):
+        frames.append(decode_frame(chunk, place))
+        if place > 1:
+            check_chain(frames[-1], frames[-2].crc)
+        restore(decode_changes(frames[-1].payload, snapshot.index))
+    if not frames or frames[-1].payload:
+        raise LogDamaged(snapshot.index, "its snapshot is cut short")
+    return LogHead(snapshot.index, frames[0].chain, frames[0].term)

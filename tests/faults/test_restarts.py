@@ -1,0 +1,179 @@
+"""Daemons with a folder for their log: killed, started again, refused."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from allhands.coordinator.client import Control
+from allhands.errors import CoordinatorUnavailable, NotFound
+from allhands.stores import CoordinatorStore
+from allhands.testing.daemon import DaemonProcess, run_daemon
+from allhands.testing.raw_member import RawMember
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_server.log.sqlite import FILE_NAME
+
+Start = Callable[[], contextlib.AbstractContextManager[DaemonProcess]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Start a daemon, again and again on the same folder."""
+    numbers = iter(range(100))
+
+    @contextlib.contextmanager
+    def start_one() -> Iterator[DaemonProcess]:
+        runtime = tmp_path / f"runtime{next(numbers)}"
+        runtime.mkdir()
+        with run_daemon(runtime, "--data-dir", str(tmp_path / "data")) as daemon:
+            yield daemon
+
+    return start_one
+
+
+def kill(daemon: DaemonProcess) -> None:
+    daemon.process.send_signal(signal.SIGKILL)
+    daemon.process.wait()
+
+
+@contextlib.contextmanager
+def connected(daemon: DaemonProcess) -> Iterator[tuple[Control, CoordinatorStore]]:
+    with Control(daemon.endpoint, job="j", timeout=30) as control:
+        yield control, CoordinatorStore(control, 30)
+
+
+def write_until_killed(
+    daemon: DaemonProcess, life: int, writers: int
+) -> tuple[dict[str, bytes], list[int]]:
+    """Write with several threads until the daemon is killed.
+
+    Return the pairs that were acknowledged, and how often each thread's count was.
+    """
+    pairs: dict[str, bytes] = {}
+    counts = [0] * writers
+    are_busy = [threading.Event() for _ in range(writers)]
+
+    def write(place: int) -> None:
+        with (
+            connected(daemon) as (_, store),
+            contextlib.suppress(CoordinatorUnavailable),
+        ):
+            for number in range(10**6):
+                key, value = f"{life}-{place}-{number}", os.urandom(8)
+                store.set(key, value)
+                pairs[key] = value
+                store.add(f"count-{place}", 1)
+                counts[place] += 1
+                if number == 40:
+                    are_busy[place].set()
+
+    threads = [threading.Thread(target=write, args=(place,)) for place in range(writers)]
+    for thread in threads:
+        thread.start()
+    for busy in are_busy:
+        assert busy.wait(60)
+    kill(daemon)
+    for thread in threads:
+        thread.join()
+    return pairs, counts
+
+
+def test_a_killed_daemon_has_every_acknowledged_write_once(start: Start) -> None:
+    writers, counts = 3, [0] * 3
+    everything: dict[str, bytes] = {}
+    for life in range(3):
+        with start() as daemon:
+            with connected(daemon) as (_, store):
+                for key, value in everything.items():
+                    assert store.get(key) == value
+                for place in range(writers):
+                    found = store.add(f"count-{place}", 0)
+                    # One more may be there: the one whose answer the kill took away.
+                    assert counts[place] <= found <= counts[place] + 1
+                    counts[place] = found
+            pairs, added = write_until_killed(daemon, life, writers)
+            everything |= pairs
+            counts = [count + more for count, more in zip(counts, added, strict=True)]
+    with start() as daemon, connected(daemon) as (_, store):
+        assert all(store.get(key) == value for key, value in everything.items())
+
+
+def test_a_restart_keeps_values_queues_and_what_was_deleted(start: Start) -> None:
+    with start() as daemon:
+        with connected(daemon) as (control, store):
+            store.set("a", b"1")
+            store.append("a", b"2")
+            store.set("gone", b"x")
+            assert store.delete_key("gone")
+            for value in (b"x", b"y", b"z"):
+                store.queue_push("q", value)
+            assert store.queue_pop("q") == b"x"
+            revision = control.put("last", b"v")
+            assert control.barrier("start", "p", ["p"]) == 1
+        kill(daemon)
+    with start() as daemon, connected(daemon) as (control, store):
+        assert store.get("a") == b"12"
+        assert not store.check(["gone"])
+        assert store.queue_len("q") == 2
+        assert store.queue_pop("q") == b"y"
+        assert control.put("next", b"v") == revision + 1
+        assert control.barrier("start", "p", ["p"]) == 2
+
+
+def test_the_next_world_of_a_job_does_not_meet_the_keys_of_the_last(start: Start) -> None:
+    join = wire.Join(job="j", rank=0, world_size=1, host="h", pid=1, port=1)
+    with start() as daemon, connected(daemon) as (control, _):
+        control.put("before", b"of the first world")
+        member = RawMember(daemon.endpoint, join)
+        member.receive("world_formed")
+        control.put("during", b"of the first world")
+        kill(daemon)
+        member.close()
+    with start() as daemon, connected(daemon) as (control, _):
+        assert control.get("before") == b"of the first world"
+        member = RawMember(daemon.endpoint, join)
+        member.receive("world_formed")
+        for key in ("before", "during"):
+            with pytest.raises(NotFound):
+                control.get(key)
+        member.close()
+
+
+def test_a_second_daemon_on_the_same_folder_says_so(start: Start) -> None:
+    with start() as daemon:
+        with pytest.raises(RuntimeError, match=f"{FILE_NAME} is in use by another process"):
+            start().__enter__()
+        with connected(daemon) as (_, store):
+            store.set("a", b"still served")
+
+
+def test_a_damaged_log_is_not_served(start: Start, tmp_path: Path) -> None:
+    with start() as daemon, connected(daemon) as (_, store):
+        store.set("a", b"1")
+    (tmp_path / "data" / FILE_NAME).write_bytes(b"other bytes" * 1000)
+    with pytest.raises(RuntimeError, match=r"damaged.*not a database"):
+        start().__enter__()
+
+
+def fill(store: CoordinatorStore) -> None:
+    for number in range(100):
+        store.set(f"large{number}", bytes(50_000))
+
+
+def test_a_daemon_whose_log_fails_ends_and_names_it(start: Start, tmp_path: Path) -> None:
+    with start() as daemon:
+        with connected(daemon) as (_, store):
+            store.set("a", b"1")
+            # Its files may grow no further: the write fails in the middle.
+            subprocess.run(["prlimit", "--fsize=100000", f"--pid={daemon.process.pid}"], check=True)
+            with pytest.raises(CoordinatorUnavailable):
+                fill(store)
+        assert daemon.process.wait(30) == 1
+        assert "its log is gone" in "".join(daemon.log_lines)
+    with start() as daemon, connected(daemon) as (_, store):
+        assert store.get("a") == b"1"
