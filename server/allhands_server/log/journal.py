@@ -1,16 +1,19 @@
 """Group commit: commits go to the log one frame at a time, all that came meanwhile in the next."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
 from allhands_server.log.change_codec import encode_changes
 from allhands_server.log.engine import LogEngine, Taken
-from allhands_server.log.errors import LogDamaged, LogError, LogFull
+from allhands_server.log.errors import LogDamaged, LogError, LogFull, LogUnwritable
 from allhands_server.log.frame import encode_frame, make_frame
 from allhands_server.log.recovery import LogHead, encode_snapshot
 from allhands_server.machine.changes import Change
+
+logger = logging.getLogger(__name__)
 
 _FRAME_NBYTES = 512 << 10
 """A frame takes in commits up to this size; one commit alone may be larger."""
@@ -69,6 +72,15 @@ class Journal:
         await self._engine.close()
 
     async def _write(self) -> None:
+        try:
+            await self._write_frames()
+        except LogError as error:
+            self._owner.on_lost(error)
+        except Exception as error:  # else every later write would wait for ever
+            logger.exception("the coordinator's log cannot be written")
+            self._owner.on_lost(LogUnwritable(f"{type(error).__name__}: {error}"))
+
+    async def _write_frames(self) -> None:
         while True:
             if not self._commits:
                 if self._is_closing:
@@ -82,9 +94,6 @@ class Journal:
             except LogFull as error:
                 self._commits.clear()
                 self._owner.on_refused(error)
-            except LogError as error:
-                self._owner.on_lost(error)
-                return
             else:
                 self._owner.on_durable(len(frame_commits))
                 self._save_snapshot_if_due()

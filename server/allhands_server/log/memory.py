@@ -60,7 +60,7 @@ class MemoryEngine:
 
     async def trim(self, below: int) -> None:
         """See `LogEngine.trim`."""
-        check_trim(below, self._snapshot)
+        check_trim(below, 0 if self._snapshot is None else self._snapshot.index)
         for index in range(self._first, min(below, self._end.index + 1)):
             del self._slots[index]
         self._first = max(self._first, min(below, self._end.index + 1))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from allhands_server.log.engine import Slot, Snapshot
+from allhands_server.log.engine import Slot
 
 
 class LogEnd:
@@ -57,13 +57,12 @@ def check_snapshot(index: int, first: int, last: int) -> None:
         raise ValueError(f"a snapshot up to slot {index:,}, and the log ends with slot {last:,}")
 
 
-def check_trim(below: int, snapshot: Snapshot | None) -> None:
-    """Refuse to drop slots that no snapshot contains.
+def check_trim(below: int, contained: int) -> None:
+    """Refuse to drop slots that the snapshot, whose last slot is `contained`, does not contain.
 
     Raises:
-        ValueError: the text names the last slot of the snapshot.
+        ValueError: the text names that slot.
     """
-    contained = 0 if snapshot is None else snapshot.index
     if below > contained + 1:
         raise ValueError(
             f"slots below {below:,} cannot be dropped: the snapshot ends with slot {contained:,}"

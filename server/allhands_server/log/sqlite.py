@@ -191,7 +191,7 @@ class SqliteEngine:
         first, last = database.execute("SELECT min(number), max(number) FROM slots").fetchone()
         if first is not None:
             return first, last
-        kept = database.execute("SELECT max(number) FROM snapshots").fetchone()[0] or 0
+        kept = self._find_snapshot() or 0
         return kept + 1, kept
 
     def _begin_snapshot(self, index: int) -> None:
@@ -213,15 +213,20 @@ class SqliteEngine:
             connection.execute("DELETE FROM chunks WHERE snapshot != ?", (index,))
 
     def _load_snapshot(self) -> Snapshot | None:
-        database = self._get_database()
-        found = database.execute("SELECT max(number) FROM snapshots").fetchone()[0]
-        if found is None:
+        if (found := self._find_snapshot()) is None:
             return None
         query = "SELECT data FROM chunks WHERE snapshot = ? ORDER BY place"
-        return Snapshot(found, tuple(row[0] for row in database.execute(query, (found,))))
+        rows = self._get_database().execute(query, (found,))
+        return Snapshot(found, tuple(data for (data,) in rows))
+
+    def _find_snapshot(self) -> int | None:
+        """Return the last slot of the snapshot; None: there is none."""
+        query = "SELECT max(number) FROM snapshots"
+        found: int | None = self._get_database().execute(query).fetchone()[0]
+        return found
 
     def _trim(self, below: int) -> None:
-        check_trim(below, self._load_snapshot())
+        check_trim(below, self._find_snapshot() or 0)
         with self._transaction() as connection:
             connection.execute("DELETE FROM slots WHERE number < ?", (below,))
 

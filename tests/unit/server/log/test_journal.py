@@ -139,6 +139,15 @@ async def test_an_append_of_unknown_outcome_is_the_last(fault: str) -> None:
     assert "input/output error" in str(owner.lost[0])
 
 
+async def test_a_commit_that_cannot_be_written_leaves_nobody_waiting() -> None:
+    engine, owner = FaultyEngine(), Owner()
+    journal = Journal(engine, LogHead(), owner)
+    journal.append((KeyPut("j", "no UTF-8: \ud800", b"", 1),))
+    await owner.until(lost=1)
+    await journal.close()
+    assert "UnicodeEncodeError" in str(owner.lost[0])
+
+
 async def test_a_slot_of_another_writer_ends_the_journal() -> None:
     engine, owner = FaultyEngine(), Owner()
     journal = Journal(engine, LogHead(), owner)
