@@ -7,15 +7,11 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from allhands_proto import process, stack_channel
 from allhands_server import tcp_acks
 from allhands_server.held_answers import HeldAnswers
-from allhands_server.log.engine import LogEngine
-from allhands_server.log.errors import LogError, LogFull
-from allhands_server.log.journal import Journal
-from allhands_server.log.recovery import read_log
 from allhands_server.machine import Machine
 from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import (
@@ -52,6 +48,11 @@ from allhands_server.machine.formatting import escape_line
 from allhands_server.machine.member_messages import Join, MemberMessage
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier, R, Request
+
+if TYPE_CHECKING:
+    from allhands_server.log.engine import LogEngine
+    from allhands_server.log.errors import LogError, LogFull
+    from allhands_server.log.journal import Journal
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ class Coordinator:
         self._is_closed = False
 
     @classmethod
-    async def open(cls, engine: LogEngine) -> "Coordinator":
+    async def open(cls, engine: "LogEngine") -> "Coordinator":
         """Return a coordinator with the state in a log, which it goes on writing.
 
         The engine is the coordinator's from now on.
@@ -159,6 +160,10 @@ class Coordinator:
         Raises:
             LogError: the log cannot be read, or is not as it was acknowledged.
         """
+        # Not at the top: ranks host coordinators without a log.
+        from allhands_server.log.journal import Journal
+        from allhands_server.log.recovery import read_log
+
         coordinator = cls(has_log=True)
         head = await read_log(engine, coordinator._machine.restore)
         coordinator._machine.finish_restore()
@@ -278,7 +283,7 @@ class Coordinator:
         for answer in self._held.release(commits):
             self._act(answer)
 
-    def on_refused(self, error: LogFull) -> None:
+    def on_refused(self, error: "LogFull") -> None:
         """See `JournalOwner`."""
         logger.error("nothing can be written: %s", error)
         refusal = Refusal(Status.FAILED_PRECONDITION, f"the coordinator's log is full: {error}")
@@ -287,7 +292,7 @@ class Coordinator:
             self._act(refused)
         self._handle(CommitsRefused())
 
-    def on_lost(self, error: LogError) -> None:
+    def on_lost(self, error: "LogError") -> None:
         """See `JournalOwner`."""
         logger.critical("the coordinator ends, as its log is gone: %s", error)
         refusal = Refusal(Status.UNAVAILABLE, f"the coordinator's log is gone: {error}")

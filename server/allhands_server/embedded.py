@@ -27,7 +27,6 @@ from allhands_server.addresses import get_local_host
 from allhands_server.config import ServerConfig, format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.listener import KvListener
-from allhands_server.log.sqlite import SqliteEngine
 from allhands_server.rpc.auth import (
     TokenInterceptor,
     make_tls_context,
@@ -204,6 +203,8 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
 async def _make_coordinator(config: ServerConfig) -> Coordinator:
     if config.data_dir is None:
         return Coordinator()
+    from allhands_server.log.sqlite import SqliteEngine  # which few coordinators need
+
     engine = await SqliteEngine.open(Path(config.data_dir))
     try:
         return await Coordinator.open(engine)
