@@ -131,7 +131,7 @@ class Coordinator:
     """A machine with its clients; all methods belong to the running loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, has_log: bool = False) -> None:
-        """Make a coordinator whose state ends with it; for one with a log see `open`."""
+        """Make a coordinator without a log; `open` makes one with a log."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._machine = Machine(process.get_pid_namespace(), has_log)
@@ -153,7 +153,7 @@ class Coordinator:
 
     @classmethod
     async def open(cls, engine: "LogEngine") -> "Coordinator":
-        """Return a coordinator with the state in a log, which it goes on writing.
+        """Return a coordinator with the state in a log, and go on writing the log.
 
         The engine is the coordinator's from now on.
 
@@ -270,7 +270,7 @@ class Coordinator:
             stream.put(EndSession(stream.number, _OVER))
 
     async def close_log(self) -> None:
-        """Write what the log has taken in, and close it; after `close`. Idempotent."""
+        """Write the pending commits, and close the log; after `close`. Idempotent."""
         if self._journal is not None:
             await self._journal.close()
 

@@ -27,7 +27,7 @@ class HeldAnswers:
         self._held.append((self._made, answer))
 
     def release(self, commits: int) -> list[Answer | Refuse]:
-        """Note that so many commits more are durable; return the answers that waited for them."""
+        """Note the next `commits` commits as durable; return the answers held for these."""
         self._durable += commits
         released = []
         while self._held and self._held[0][0] <= self._durable:
@@ -35,7 +35,7 @@ class HeldAnswers:
         return released
 
     def drop(self) -> list[Answer | Refuse]:
-        """Give up all commits that are not durable; return the answers held for them."""
+        """Give up the commits that are not durable; return the answers held for these."""
         dropped = [answer for _, answer in self._held]
         self._held.clear()
         self._made = self._durable

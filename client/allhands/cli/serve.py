@@ -1,9 +1,18 @@
 """`allhands serve`: the daemon."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
+
+_DrainTimeout: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--drain-timeout",
+        metavar="SECONDS",
+        help="How long running jobs get to end after SIGTERM or Ctrl-C.",
+    ),
+]
 
 
 def serve_command(
@@ -36,14 +45,7 @@ def serve_command(
             help="Keep keys, queues and barriers in this folder, over restarts and crashes.",
         ),
     ] = None,
-    drain_timeout: Annotated[
-        float,
-        typer.Option(
-            "--drain-timeout",
-            metavar="SECONDS",
-            help="How long running jobs get to end after SIGTERM or Ctrl-C.",
-        ),
-    ] = 30.0,
+    drain_timeout: _DrainTimeout = 30.0,
 ) -> None:
     """Run a coordinator until SIGTERM or Ctrl-C; a second one ends it at once.
 

@@ -6,11 +6,11 @@ class LogError(Exception):
 
 
 class LogFull(LogError):
-    """The engine has no room; nothing was appended, and what is there can be read."""
+    """The engine has no room; nothing was appended, and reads go on."""
 
 
 class LogUnwritable(LogError):
-    """A write or its synchronisation has failed: whether it is there is not known.
+    """A write or its synchronisation has failed, with unknown outcome.
 
     The engine takes no more appends: what the disk holds is known only to a new opener.
     """

@@ -1,4 +1,4 @@
-"""Group commit: commits go to the log one frame at a time, all that came meanwhile in the next."""
+"""Group commit: the commits made during the append of one frame share the next frame."""
 
 import asyncio
 import logging
@@ -25,16 +25,16 @@ _LEAST_LOG_NBYTES = 16 << 20
 
 
 class JournalOwner(Protocol):
-    """The coordinator, as its journal tells it of commits."""
+    """Receiver of the fate of commits: the coordinator."""
 
     def on_durable(self, commits: int) -> None:
-        """So many commits more are durable."""
+        """Note the next `commits` commits as durable."""
 
     def on_refused(self, error: LogFull) -> None:
-        """The commits that are not durable were not taken in, and will not be."""
+        """Note the refusal of all commits that are not durable."""
 
     def on_lost(self, error: LogError) -> None:
-        """The log is gone: whether the latest commits are in it is not known."""
+        """Note the loss of the log; the fate of the latest commits is unknown."""
 
     def copy_state(self) -> Iterator[Change]:
         """Return changes that make the state after all commits."""
@@ -58,12 +58,12 @@ class Journal:
         self._writing = asyncio.create_task(self._write(), name="coordinator's log")
 
     def append(self, changes: tuple[Change, ...]) -> None:
-        """Take in a commit; its owner hears when it is durable."""
+        """Take in a commit; the owner is notified when the commit is durable."""
         self._commits.append(changes)
         self._has_work.set()
 
     async def close(self) -> None:
-        """Write what was taken in, then close the engine. Idempotent."""
+        """Write the pending commits, then close the engine. Idempotent."""
         self._is_closing = True
         self._has_work.set()
         await asyncio.wait([self._writing])

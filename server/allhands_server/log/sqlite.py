@@ -232,7 +232,7 @@ class SqliteEngine:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit what is done inside, durably, or roll all of it back."""
+        """Make a durable transaction of the block; roll back on errors."""
         database = self._get_database()
         database.execute("BEGIN IMMEDIATE")
         try:

@@ -70,7 +70,7 @@ class JobCleared:
 
 @fast_dataclass
 class JobForgotten:
-    """A job was dropped with all it had."""
+    """A job was dropped with keys, queues and barriers."""
 
     job: str
 
@@ -101,7 +101,7 @@ class DurableState(Protocol):
     """Part of the state that changes by changes alone."""
 
     def make_undo(self, change: Change) -> Undo | None:
-        """Return the reverse of a change about to be applied; None: it holds in any case."""
+        """Return the reverse of a change about to be applied; None: there is none."""
 
 
 class ChangeRecorder(Protocol):

@@ -164,7 +164,7 @@ class Job:
         return None
 
     def list_changes(self) -> Iterator[Change]:
-        """Return changes that make the durable state of now, whatever becomes of it later."""
+        """Return changes that make the durable state of now; later changes do not matter."""
         return itertools.chain(
             (JobCleared(self.name, self.keys.revision, self._has_had_world),),
             self.keys.list_changes(),
@@ -174,7 +174,7 @@ class Job:
         )
 
     def answer_present(self) -> list[Effect]:
-        """Answer what waits for what is there, after changes were taken back."""
+        """Answer waiting requests for present keys and values, after changes were taken back."""
         return [*self.keys.answer_present(), *self.queues.answer_present()]
 
     def _commit(self, change: Change) -> None:
@@ -337,10 +337,10 @@ class Jobs:
                 job.apply(change)
 
     def make_undo(self, change: Change) -> Undo | None:
-        """Return None: what is forgotten stays so."""
+        """Return None: a forgotten job stays forgotten."""
         return None
 
     def list_changes(self) -> Iterator[Change]:
-        """Return changes that make the durable state of now, whatever becomes of it later."""
+        """Return changes that make the durable state of now; later changes do not matter."""
         jobs = [job.list_changes() for job in self._jobs.values()]
         return itertools.chain((RevisionReached(self._revision),), *jobs)

@@ -114,7 +114,7 @@ class Barriers:
         self._generations.clear()
 
     def list_changes(self) -> Iterator[Change]:
-        """Return changes that make the generations of now, whatever becomes of them later."""
+        """Return changes that make the generations of now; later changes do not matter."""
         job, generations = self._job, self._generations.copy()
         return (BarrierOpened(job, name, number) for name, number in generations.items())
 

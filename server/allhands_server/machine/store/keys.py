@@ -194,7 +194,7 @@ class Keys:
         self.revision = revision
 
     def list_changes(self) -> Iterator[Change]:
-        """Return changes that make the keys of now, whatever becomes of them later."""
+        """Return changes that make the keys of now; later changes do not matter."""
         job, entries = self._job, self._entries.copy()
         return (KeyPut(job, key, one.value, one.revision) for key, one in entries.items())
 

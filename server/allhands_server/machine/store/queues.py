@@ -108,7 +108,7 @@ class Queues:
         self._values.clear()
 
     def list_changes(self) -> Iterator[Change]:
-        """Return changes that make the queues of now, whatever becomes of them later."""
+        """Return changes that make the queues of now; later changes do not matter."""
         job, queues = self._job, [(key, tuple(values)) for key, values in self._values.items()]
         return (QueuePushed(job, key, value) for key, values in queues for value in values)
 
