@@ -155,14 +155,16 @@ class CommitRecorder:
     def undo_all(self) -> None:
         """Take back all changes that are not durable; those that hold go into the next commit."""
         kept: list[Change] = []
-        undos: list[Undo] = []
+        undos: list[tuple[Change, Undo]] = []
         for commit, made in (*self._sent, (self._changes, self._undos)):
             for change, undo in zip(commit, made, strict=True):
-                if undo is None:
-                    kept.append(change)
-                else:
-                    undos.append(undo)
-        for undo in reversed(undos):
+                if undo is not None:
+                    undos.append((change, undo))
+                    continue
+                kept.append(change)
+                if isinstance(change, JobCleared):  # the earlier changes of its job are gone
+                    undos = [one for one in undos if getattr(one[0], "job", "") != change.job]
+        for _, undo in reversed(undos):
             undo()
         self._sent.clear()
         self._kept = [*kept, *self._kept]

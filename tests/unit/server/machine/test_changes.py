@@ -9,7 +9,7 @@ from allhands_server.machine import Machine
 from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import Answer, Changed, Effect, Refuse
 from allhands_server.machine.events import CommitDurable, CommitsRefused, RequestReceived
-from allhands_server.machine.requests import Barrier, Request
+from allhands_server.machine.requests import Barrier, DeleteJob, Request
 from allhands_server.machine.store import keys, queues
 
 _JOBS = ("a", "b")
@@ -163,6 +163,25 @@ def test_who_waits_for_what_goes_again_waits_on() -> None:
     assert waiting not in live.answers
     live.ask(keys.Set("a", "x", b"1"))
     assert waiting in live.answers
+
+
+def test_what_was_cleared_does_not_come_back_where_the_log_refuses() -> None:
+    live = Logged()
+    for request in (keys.Set("a", "old", b"1"), Barrier("a", "x", "p", ("p",))):
+        live.ask(request)
+    live.settle(len(live.log))
+    live.ask(keys.Set("a", "new", b"2"))
+    live.ask(keys.Delete("a", "old"))
+    live.ask(queues.QueuePush("a", "q", b"3"))
+    live.ask(Barrier("a", "x", "p", ("p",)))
+    live.ask(keys.Set("b", "x", b"4"))
+    live.ask(DeleteJob("a", "somebody", True))
+    live.refuse()
+    assert live.answers[live.ask(keys.List("a"))] == ()
+    assert live.answers[live.ask(queues.QueueLength("a", "q"))] == 0
+    assert live.answers[live.ask(keys.List("b"))] == ()
+    live.ask(keys.Set("a", "later", b"5"))
+    assert Logged(live.log).read() == live.read()
 
 
 def test_reads_are_no_commits() -> None:
