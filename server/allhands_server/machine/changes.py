@@ -7,7 +7,7 @@ way, live and when the log is read.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from allhands_server.machine.fast_dataclass import fast_dataclass
 
@@ -94,28 +94,34 @@ Change: TypeAlias = (
     | RevisionReached
 )
 
+C = TypeVar("C", bound=Change)
+C_contra = TypeVar("C_contra", bound=Change, contravariant=True)
 Undo: TypeAlias = Callable[[], None]
 
 
-class DurableState(Protocol):
+class DurableState(Protocol[C_contra]):
     """Part of the state that changes by changes alone."""
 
-    def make_undo(self, change: Change) -> Undo | None:
+    def apply(self, change: C_contra) -> None:
+        """Make a change."""
+
+    def make_undo(self, change: C_contra) -> Undo | None:
         """Return the reverse of a change about to be applied; None: there is none."""
 
 
 class ChangeRecorder(Protocol):
-    """Receiver of changes before they are applied."""
+    """Maker of changes, which may keep them for a log."""
 
-    def record(self, change: Change, state: DurableState) -> None:
-        """Note a change that `state` is about to apply."""
+    def commit(self, change: C, state: DurableState[C]) -> None:
+        """Have `state` apply a change."""
 
 
 class NoRecorder:
     """Recorder of a coordinator without a log."""
 
-    def record(self, change: Change, state: DurableState) -> None:
-        """Do nothing."""
+    def commit(self, change: C, state: DurableState[C]) -> None:
+        """Have `state` apply a change."""
+        state.apply(change)
 
 
 class CommitRecorder:
@@ -134,10 +140,11 @@ class CommitRecorder:
         """Whether all changes are durable."""
         return not (self._sent or self._changes)
 
-    def record(self, change: Change, state: DurableState) -> None:
-        """Note a change that `state` is about to apply."""
+    def commit(self, change: C, state: DurableState[C]) -> None:
+        """Keep a change, and have `state` apply the change."""
         self._changes.append(change)
         self._undos.append(state.make_undo(change))
+        state.apply(change)
 
     def take_commit(self) -> tuple[Change, ...]:
         """Close the open commit; return its changes, none if there are none."""

@@ -177,18 +177,14 @@ class Job:
         """Answer waiting requests for present keys and values, after changes were taken back."""
         return [*self.keys.answer_present(), *self.queues.answer_present()]
 
-    def _commit(self, change: Change) -> None:
-        self._recorder.record(change, self)
-        self.apply(change)
-
     def _note_world(self, world: World) -> None:
         """Record that a world is complete, once."""
         if not world.is_forming and not self._was_complete:
-            self._commit(WorldOpened(self.name))
+            self._recorder.commit(WorldOpened(self.name), self)
 
     def _drop_store(self, has_world: bool) -> None:
         revision = self.keys.revision + len(self.keys)
-        self._commit(JobCleared(self.name, revision, has_world))
+        self._recorder.commit(JobCleared(self.name, revision, has_world), self)
 
     # ------------------------------------------------------------ views
 
@@ -313,9 +309,10 @@ class Jobs:
     def _forget(self, name: str) -> None:
         if (job := self._jobs.get(name)) is not None:
             change = JobForgotten(name)
-            if not job.is_blank:  # else whoever reads the log forgets it as well
-                self._recorder.record(change, self)
-            self.apply(change)
+            if job.is_blank:  # whoever reads the log forgets it as well
+                self.apply(change)
+            else:
+                self._recorder.commit(change, self)
 
     def _make(self, name: str) -> Job:
         job = Job(name, self._timers, self._recorder, self._pid_namespace, self._revision)

@@ -96,9 +96,8 @@ class Barriers:
         """Set the generation of a barrier."""
         self._generations[change.name] = change.generation
 
-    def make_undo(self, change: Change) -> Undo | None:
+    def make_undo(self, change: BarrierOpened) -> Undo:
         """Return the reverse of a change about to be applied."""
-        assert isinstance(change, BarrierOpened)
         name, held = change.name, self._generations.get(change.name)
 
         def undo() -> None:
@@ -120,9 +119,7 @@ class Barriers:
 
     def _open(self, name: str) -> list[Effect]:
         generation = self._generations.get(name, 0) + 1
-        change = BarrierOpened(self._job, name, generation)
-        self._recorder.record(change, self)
-        self.apply(change)
+        self._recorder.commit(BarrierOpened(self._job, name, generation), self)
         tickets = self._waiting.pop(name).arrived.values()
         for ticket in tickets:
             del self._tickets[ticket]

@@ -174,9 +174,8 @@ class Keys:
             self.revision = change.revision
             self._drop(change.key)
 
-    def make_undo(self, change: Change) -> Undo | None:
+    def make_undo(self, change: KeyPut | KeyDeleted) -> Undo:
         """Return the reverse of a change about to be applied; revisions are not given again."""
-        assert isinstance(change, KeyPut | KeyDeleted)
         key, held = change.key, self._entries.get(change.key)
 
         def undo() -> None:
@@ -209,10 +208,6 @@ class Keys:
                 effects.append(self._answer_found(ticket, waiting.request))
         return effects
 
-    def _commit(self, change: KeyPut | KeyDeleted) -> None:
-        self._recorder.record(change, self)
-        self.apply(change)
-
     def _drop(self, key: str) -> None:
         del self._entries[key]
         for ticket in self._waiters.get(key, ()):
@@ -234,7 +229,7 @@ class Keys:
         pairs = dict(request.pairs)
         revision = self.revision + 1
         for key, value in pairs.items():
-            self._commit(KeyPut(self._job, key, value, revision))
+            self._recorder.commit(KeyPut(self._job, key, value, revision), self)
         return self._answer_change(ticket, self.revision, pairs)
 
     def _handle_add(self, ticket: int, request: Add) -> list[Effect]:
@@ -273,12 +268,12 @@ class Keys:
         return [Answer(ticket, self._delete(request.key))]
 
     def _store(self, key: str, value: bytes) -> None:
-        self._commit(KeyPut(self._job, key, value, self.revision + 1))
+        self._recorder.commit(KeyPut(self._job, key, value, self.revision + 1), self)
 
     def _delete(self, key: str) -> bool:
         if key not in self._entries:
             return False
-        self._commit(KeyDeleted(self._job, key, self.revision + 1))
+        self._recorder.commit(KeyDeleted(self._job, key, self.revision + 1), self)
         return True
 
     def _answer_change(self, ticket: int, reply: object, keys: Iterable[str]) -> list[Effect]:

@@ -94,12 +94,11 @@ class Queues:
         else:
             self._remove(change.key, 0)
 
-    def make_undo(self, change: Change) -> Undo | None:
+    def make_undo(self, change: QueuePushed | QueueTaken) -> Undo:
         """Return the reverse of a change about to be applied."""
         if isinstance(change, QueuePushed):
             pushed = change.key
             return lambda: self._remove(pushed, -1)
-        assert isinstance(change, QueueTaken)
         key, value = change.key, self._values[change.key][0]
         return lambda: self._values.setdefault(key, deque()).appendleft(value)
 
@@ -121,13 +120,9 @@ class Queues:
                 effects.append(Answer(ticket, self._take(key)))
         return effects
 
-    def _commit(self, change: QueuePushed | QueueTaken) -> None:
-        self._recorder.record(change, self)
-        self.apply(change)
-
     def _take(self, key: str) -> bytes:
         value = self._values[key][0]
-        self._commit(QueueTaken(self._job, key))
+        self._recorder.commit(QueueTaken(self._job, key), self)
         return value
 
     def _remove(self, key: str, place: int) -> None:
@@ -147,7 +142,7 @@ class Queues:
             first = next(iter(waiters))
             self.cancel(first)
             return [Answer(ticket, 0), Answer(first, value)]
-        self._commit(QueuePushed(self._job, key, value))
+        self._recorder.commit(QueuePushed(self._job, key, value), self)
         return [Answer(ticket, len(self._values[key]))]
 
     def _handle_pop(self, ticket: int, key: str, wait: bool) -> list[Effect]:
