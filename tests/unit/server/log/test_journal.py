@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from allhands_server.log import journal as journals
+from allhands_server.log.engine import Snapshot
 from allhands_server.log.errors import LogDamaged, LogError, LogFull
 from allhands_server.log.frame import decode_frame, encode_frame, make_frame
 from allhands_server.log.journal import Journal
@@ -180,41 +181,41 @@ async def test_a_log_that_lost_frames_in_the_middle_is_refused() -> None:
         await reopen(engine)
 
 
+async def write_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[FaultyEngine, list[Change], Snapshot]:
+    """Write one frame, and a snapshot of 2,500 changes behind it."""
+    engine, owner = FaultyEngine(), Owner()
+    owner.state = [put(number)[0] for number in range(1, 2501)]
+    with monkeypatch.context() as soon:
+        soon.setattr(journals, "_LEAST_LOG_NBYTES", 1)
+        journal = Journal(engine, LogHead(), owner)
+        journal.append(put(2500))
+        await owner.until(durable=1)
+        await journal.close()
+    snapshot = await engine.load_snapshot()
+    assert snapshot is not None
+    return engine, owner.state, snapshot
+
+
 async def test_a_log_goes_on_behind_its_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journals, "_LEAST_LOG_NBYTES", 1)
-    engine, owner = FaultyEngine(), Owner()
-    owner.state = [put(number)[0] for number in range(1, 2501)]
-    journal = Journal(engine, LogHead(), owner)
-    journal.append(put(2500))
-    await owner.until(durable=1)
-    await journal.close()
-    snapshot = await engine.load_snapshot()
-    assert snapshot is not None
+    engine, state, snapshot = await write_snapshot(monkeypatch)
     assert (snapshot.index, len(snapshot.chunks)) == (1, 4)  # of 1,000 each, and the end
     assert list(await engine.list_slots()) == []
-    state, head = await reopen(engine)
-    assert state == owner.state
+    found, head = await reopen(engine)
+    assert found == state
     assert (head.index, head.term) == (1, 1)
-    monkeypatch.undo()
     await write(engine, [2501])
-    assert (await reopen(engine))[0] == [*owner.state, *put(2501)]
+    assert (await reopen(engine))[0] == [*state, *put(2501)]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
 async def test_a_snapshot_that_is_cut_short_is_refused(
     monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    monkeypatch.setattr(journals, "_LEAST_LOG_NBYTES", 1)
-    engine, owner = FaultyEngine(), Owner()
-    owner.state = [put(number)[0] for number in range(1, 2501)]
-    journal = Journal(engine, LogHead(), owner)
-    journal.append(put(2500))
-    await owner.until(durable=1)
-    await journal.close()
-    snapshot = await engine.load_snapshot()
-    assert snapshot is not None
+    engine, _, snapshot = await write_snapshot(monkeypatch)
     await engine.save_snapshot(1, snapshot.chunks[:kept])
     with pytest.raises(LogDamaged, match=r"slot 1 .* cut short"):
         await reopen(engine)
