@@ -211,6 +211,24 @@ async def test_a_log_goes_on_behind_its_snapshot(
     assert (await reopen(engine))[0] == [*state, *put(2501)]
 
 
+async def test_the_first_frame_behind_a_snapshot_follows_the_frame_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journals, "_LEAST_LOG_NBYTES", 1)
+    engine, owner = FaultyEngine(), Owner()
+    owner.state = [*put(1, 1 << 10)]
+    journal = Journal(engine, LogHead(), owner)
+    journal.append(put(1, 1 << 10))
+    await owner.until(durable=1)
+    assert journal._snapshot is not None
+    await journal._snapshot
+    journal.append(put(2))
+    await owner.until(durable=2)
+    await journal.close()
+    assert [slot.index for slot in await engine.list_slots()] == [2]
+    assert (await reopen(engine))[0] == [*put(1, 1 << 10), *put(2)]
+
+
 @pytest.mark.parametrize("kept", [0, 1, 3])
 async def test_a_snapshot_that_is_cut_short_is_refused(
     monkeypatch: pytest.MonkeyPatch, kept: int
