@@ -33,7 +33,13 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 
 .PHONY: test
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks -m "not nightly" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks --ignore tests/etcd -m "not nightly" $(ARGS)
+
+.PHONY: test-etcd
+test-etcd: $(VENV)/.has-dev ## Try daemons that share a log in etcd, on three nodes of it (root on Debian installs etcd-server)
+	@command -v etcd >/dev/null || { apt-get update --quiet=2 && apt-get install --yes --quiet=2 etcd-server; }
+	PYTHONPATH=tests $(BIN)/python -m support.etcd_nodes \
+		$(BIN)/python -m pytest tests/etcd tests/unit/server/log/test_engines.py $(ARGS)
 
 .PHONY: test-torch
 test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among them (ARGS= go to pytest)

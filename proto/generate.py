@@ -12,11 +12,15 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent
-PACKAGE = Path("allhands_proto", "v1")
+PACKAGES = (Path("allhands_proto", "v1"), Path("allhands_proto", "etcd"))
 
 
 def generate(target: Path) -> None:
-    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / PACKAGE).glob("*.proto"))
+    sources = sorted(
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).glob("*.proto")
+    )
     status = protoc.main(
         [
             "protoc",
@@ -36,9 +40,18 @@ def drift() -> list[str]:
     """Name the files whose checked-in text differs from the text generated now."""
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
-        fresh = {path.name: path.read_text() for path in Path(scratch, PACKAGE).iterdir()}
-    kept = {path.name: path.read_text() for path in (ROOT / PACKAGE).glob("*_pb2*")}
+        fresh = _read_generated(Path(scratch))
+    kept = _read_generated(ROOT)
     return sorted(name for name in fresh | kept if fresh.get(name) != kept.get(name))
+
+
+def _read_generated(root: Path) -> dict[str, str]:
+    """Read the generated files under a folder, by their names."""
+    return {
+        str(package / path.name): path.read_text()
+        for package in PACKAGES
+        for path in (root / package).glob("*_pb2*")
+    }
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Unused addresses and ports of this host, for tests."""
 
+import contextlib
+import random
 import socket
 
 import pytest
@@ -24,3 +26,15 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Return ports of loopback that are free, and that the kernel gives to no connection."""
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"no {count} free ports between 20000 and 32000")

@@ -2,20 +2,50 @@
 
 import asyncio
 import contextlib
+import os
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from allhands_server.log.engine import Appended, LogEngine, Slot, Snapshot, Taken
+from allhands_server.log.etcd import EtcdEngine
+from allhands_server.log.etcd_address import EtcdAddress
 from allhands_server.log.memory import MemoryEngine
 from allhands_server.log.sqlite import SqliteEngine
+from support.etcd_nodes import ENDPOINTS_VARIABLE
+from support.fake_etcd import FakeEtcd
 
 OpenEngine = Callable[[], Awaitable[LogEngine]]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def open_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenEngine]:
+_NODES = os.environ.get(ENDPOINTS_VARIABLE, "")
+"""Of a real cluster, which `make test-etcd` starts."""
+_ENGINES = ["memory", "sqlite", "fake etcd", *(["etcd"] if _NODES else [])]
+
+
+@pytest.fixture
+async def etcd_address(request: pytest.FixtureRequest) -> AsyncIterator[EtcdAddress]:
+    """Yield an address without any keys, in the cluster that the test's engine needs."""
+    path = f"test-{secrets.token_hex(8)}"
+    kind = request.node.callspec.params["open_engine"]
+    if "etcd" not in kind:
+        yield EtcdAddress(())
+        return
+    if kind == "etcd":
+        yield EtcdAddress(tuple(_NODES.split(",")), path)
+        return
+    fake = FakeEtcd()
+    await fake.start()
+    yield fake.get_address(path)
+    await fake.stop()
+
+
+@pytest.fixture(params=_ENGINES)
+async def open_engine(
+    request: pytest.FixtureRequest, tmp_path: Path, etcd_address: EtcdAddress
+) -> AsyncIterator[OpenEngine]:
     """Open the engine of the test; again: the same log, after the one before was closed."""
     opened: list[LogEngine] = []
 
@@ -24,6 +54,8 @@ async def open_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
             await one.close()
         if request.param == "memory":
             opened.append(opened[0] if opened else MemoryEngine())
+        elif "etcd" in request.param:
+            opened.append(await EtcdEngine.open(etcd_address))
         else:
             opened.append(await SqliteEngine.open(tmp_path / "data"))
         return opened[-1]
