@@ -32,6 +32,9 @@ _ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "queue_push": "push to queue",
         "queue_pop": "pop from queue",
         "queue_length": "measure queue",
+        "put": "put key",
+        "range": "get key",
+        "delete_range": "delete key",
     }
 )
 """How errors call what a verb does, where its name alone would read badly; the keys follow."""

@@ -51,6 +51,28 @@ MEMBER_STATE_LOST: MemberState.ValueType  # 2
 MEMBER_STATE_LEFT: MemberState.ValueType  # 3
 Global___MemberState: _TypeAlias = MemberState  # noqa: Y015
 
+class _RangeOrder:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RangeOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RangeOrder.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RANGE_ORDER_KEY: _RangeOrder.ValueType  # 0
+    RANGE_ORDER_VERSION: _RangeOrder.ValueType  # 1
+    RANGE_ORDER_CREATE: _RangeOrder.ValueType  # 2
+    RANGE_ORDER_MOD: _RangeOrder.ValueType  # 3
+    RANGE_ORDER_VALUE: _RangeOrder.ValueType  # 4
+
+class RangeOrder(_RangeOrder, metaclass=_RangeOrderEnumTypeWrapper):
+    """Order of the keys of a range."""
+
+RANGE_ORDER_KEY: RangeOrder.ValueType  # 0
+RANGE_ORDER_VERSION: RangeOrder.ValueType  # 1
+RANGE_ORDER_CREATE: RangeOrder.ValueType  # 2
+RANGE_ORDER_MOD: RangeOrder.ValueType  # 3
+RANGE_ORDER_VALUE: RangeOrder.ValueType  # 4
+Global___RangeOrder: _TypeAlias = RangeOrder  # noqa: Y015
+
 @_typing.final
 class SessionRequest(_message.Message):
     """---------------------------------------------------------------- membership"""
@@ -2271,6 +2293,272 @@ class CountReply(_message.Message):
 Global___CountReply: _TypeAlias = CountReply  # noqa: Y015
 
 @_typing.final
+class KeyRecord(_message.Message):
+    """---------------------------------------------------------------- key-value with revisions
+
+    A key with its last change.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    CREATE_REVISION_FIELD_NUMBER: _builtins.int
+    MOD_REVISION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    value: _builtins.bytes
+    create_revision: _builtins.int
+    mod_revision: _builtins.int
+    version: _builtins.int
+    """changes since it was created, from 1"""
+    lease: _builtins.int
+    """with the end of which the key is deleted; 0: none"""
+    member: _builtins.str
+    """member_id of whose presence the key depends on; empty: none"""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+        create_revision: _builtins.int = ...,
+        mod_revision: _builtins.int = ...,
+        version: _builtins.int = ...,
+        lease: _builtins.int = ...,
+        member: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "key", b"key", "lease", b"lease", "member", b"member", "mod_revision", b"mod_revision", "value", b"value", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyRecord: _TypeAlias = KeyRecord  # noqa: Y015
+
+@_typing.final
+class PutRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    KEEPS_VALUE_FIELD_NUMBER: _builtins.int
+    KEEPS_BINDINGS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    key: _builtins.str
+    value: _builtins.bytes
+    lease: _builtins.int
+    """of this job; 0: none, also if the key had one"""
+    member: _builtins.str
+    """member_id of a present member of the job's world; empty: none"""
+    keeps_value: _builtins.bool
+    """leave the value as it is; NOT_FOUND: there is no such key"""
+    keeps_bindings: _builtins.bool
+    """leave lease and member as they are; NOT_FOUND: no such key"""
+    previous: _builtins.bool
+    """answer with the record before"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        key: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+        lease: _builtins.int = ...,
+        member: _builtins.str = ...,
+        keeps_value: _builtins.bool = ...,
+        keeps_bindings: _builtins.bool = ...,
+        previous: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "keeps_bindings", b"keeps_bindings", "keeps_value", b"keeps_value", "key", b"key", "lease", b"lease", "member", b"member", "previous", b"previous", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutRequest: _TypeAlias = PutRequest  # noqa: Y015
+
+@_typing.final
+class PutReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    @_builtins.property
+    def previous(self) -> Global___KeyRecord:
+        """absent: there was no such key, or it was not asked for"""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        previous: Global___KeyRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["previous", b"previous"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous", b"previous", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutReply: _TypeAlias = PutReply  # noqa: Y015
+
+@_typing.final
+class RangeRequest(_message.Message):
+    """Keys of [key, range_end), in the order of their bytes in UTF-8. An empty `range_end` means the
+    key alone; one of a single zero character, all keys from `key` on; with `prefix`, all keys that
+    begin with `key`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RANGE_END_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    KEYS_ONLY_FIELD_NUMBER: _builtins.int
+    COUNT_ONLY_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    DESCENDING_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    key: _builtins.str
+    range_end: _builtins.str
+    prefix: _builtins.bool
+    limit: _builtins.int
+    """records at most; 0: as many as a reply has room for"""
+    revision: _builtins.int
+    """as the keys were then; 0: now"""
+    keys_only: _builtins.bool
+    """records without values"""
+    count_only: _builtins.bool
+    """no records"""
+    order: Global___RangeOrder.ValueType
+    descending: _builtins.bool
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        key: _builtins.str = ...,
+        range_end: _builtins.str = ...,
+        prefix: _builtins.bool = ...,
+        limit: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        keys_only: _builtins.bool = ...,
+        count_only: _builtins.bool = ...,
+        order: Global___RangeOrder.ValueType = ...,
+        descending: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_only", b"count_only", "descending", b"descending", "job", b"job", "key", b"key", "keys_only", b"keys_only", "limit", b"limit", "order", b"order", "prefix", b"prefix", "range_end", b"range_end", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RangeRequest: _TypeAlias = RangeRequest  # noqa: Y015
+
+@_typing.final
+class RangeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """of the job's keys, now"""
+    count: _builtins.int
+    """of all keys of the range"""
+    has_more: _builtins.bool
+    """more keys than there are records here"""
+    oldest: _builtins.int
+    """not 0: nothing is known any more before this revision"""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyRecord]: ...
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        records: _abc.Iterable[Global___KeyRecord] | None = ...,
+        count: _builtins.int = ...,
+        has_more: _builtins.bool = ...,
+        oldest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "has_more", b"has_more", "oldest", b"oldest", "records", b"records", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RangeReply: _TypeAlias = RangeReply  # noqa: Y015
+
+@_typing.final
+class DeleteRangeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RANGE_END_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    key: _builtins.str
+    range_end: _builtins.str
+    """as in RangeRequest"""
+    prefix: _builtins.bool
+    previous: _builtins.bool
+    """answer with the records before"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        key: _builtins.str = ...,
+        range_end: _builtins.str = ...,
+        prefix: _builtins.bool = ...,
+        previous: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "key", b"key", "prefix", b"prefix", "previous", b"previous", "range_end", b"range_end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteRangeRequest: _TypeAlias = DeleteRangeRequest  # noqa: Y015
+
+@_typing.final
+class DeleteRangeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    deleted: _builtins.int
+    """keys"""
+    @_builtins.property
+    def previous(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyRecord]: ...
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        deleted: _builtins.int = ...,
+        previous: _abc.Iterable[Global___KeyRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "previous", b"previous", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteRangeReply: _TypeAlias = DeleteRangeReply  # noqa: Y015
+
+@_typing.final
 class QueuePushRequest(_message.Message):
     """---------------------------------------------------------------- queues"""
 
@@ -2592,6 +2880,9 @@ class Call(_message.Message):
     QUEUE_PUSH_FIELD_NUMBER: _builtins.int
     QUEUE_POP_FIELD_NUMBER: _builtins.int
     QUEUE_LENGTH_FIELD_NUMBER: _builtins.int
+    PUT_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
+    DELETE_RANGE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """the caller's; no other call of the line that waits has it"""
     timeout: _builtins.float
@@ -2626,6 +2917,12 @@ class Call(_message.Message):
     def queue_pop(self) -> Global___QueuePopRequest: ...
     @_builtins.property
     def queue_length(self) -> Global___QueueLengthRequest: ...
+    @_builtins.property
+    def put(self) -> Global___PutRequest: ...
+    @_builtins.property
+    def range(self) -> Global___RangeRequest: ...
+    @_builtins.property
+    def delete_range(self) -> Global___DeleteRangeRequest: ...
     def __init__(
         self,
         *,
@@ -2646,12 +2943,15 @@ class Call(_message.Message):
         queue_push: Global___QueuePushRequest | None = ...,
         queue_pop: Global___QueuePopRequest | None = ...,
         queue_length: Global___QueueLengthRequest | None = ...,
+        put: Global___PutRequest | None = ...,
+        range: Global___RangeRequest | None = ...,
+        delete_range: Global___DeleteRangeRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "timeout", b"timeout", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "timeout", b"timeout", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length"]  # noqa: Y015
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range"]  # noqa: Y015
     _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -2714,6 +3014,9 @@ class Reply(_message.Message):
     QUEUE_PUSH_FIELD_NUMBER: _builtins.int
     QUEUE_POP_FIELD_NUMBER: _builtins.int
     QUEUE_LENGTH_FIELD_NUMBER: _builtins.int
+    PUT_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
+    DELETE_RANGE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     @_builtins.property
     def refused(self) -> Global___Refused: ...
@@ -2745,6 +3048,12 @@ class Reply(_message.Message):
     def queue_pop(self) -> Global___QueuePopReply: ...
     @_builtins.property
     def queue_length(self) -> Global___QueueLengthReply: ...
+    @_builtins.property
+    def put(self) -> Global___PutReply: ...
+    @_builtins.property
+    def range(self) -> Global___RangeReply: ...
+    @_builtins.property
+    def delete_range(self) -> Global___DeleteRangeReply: ...
     def __init__(
         self,
         *,
@@ -2764,12 +3073,15 @@ class Reply(_message.Message):
         queue_push: Global___QueuePushReply | None = ...,
         queue_pop: Global___QueuePopReply | None = ...,
         queue_length: Global___QueueLengthReply | None = ...,
+        put: Global___PutReply | None = ...,
+        range: Global___RangeReply | None = ...,
+        delete_range: Global___DeleteRangeReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length"]  # noqa: Y015
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range"]  # noqa: Y015
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 

@@ -164,6 +164,21 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsReply.FromString,
                 _registered_method=True)
+        self.Put = channel.unary_unary(
+                '/allhands.v1.Coordinator/Put',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.PutRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.PutReply.FromString,
+                _registered_method=True)
+        self.Range = channel.unary_unary(
+                '/allhands.v1.Coordinator/Range',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.RangeRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.RangeReply.FromString,
+                _registered_method=True)
+        self.DeleteRange = channel.unary_unary(
+                '/allhands.v1.Coordinator/DeleteRange',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -344,6 +359,26 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Put(self, request, context):
+        """Key-value with revisions: every change of a job's keys has a revision, and all changes of one
+        call or transaction the same. See the messages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Range(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteRange(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -476,6 +511,21 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.CollectReports,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsReply.SerializeToString,
+            ),
+            'Put': grpc.unary_unary_rpc_method_handler(
+                    servicer.Put,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.PutRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.PutReply.SerializeToString,
+            ),
+            'Range': grpc.unary_unary_rpc_method_handler(
+                    servicer.Range,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.RangeRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.RangeReply.SerializeToString,
+            ),
+            'DeleteRange': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRange,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1180,6 +1230,87 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/CollectReports',
             allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Put(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/Put',
+            allhands__proto_dot_v1_dot_coordinator__pb2.PutRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.PutReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Range(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/Range',
+            allhands__proto_dot_v1_dot_coordinator__pb2.RangeRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.RangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/DeleteRange',
+            allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeReply.FromString,
             options,
             channel_credentials,
             insecure,

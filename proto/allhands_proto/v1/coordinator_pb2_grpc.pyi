@@ -95,6 +95,12 @@ class CoordinatorStub:
     """Collect the flight reports of all present members, within 2 s. First the job, then one reply
     for each member.
     """
+    Put: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.PutRequest, _coordinator_pb2.PutReply]
+    """Key-value with revisions: every change of a job's keys has a revision, and all changes of one
+    call or transaction the same. See the messages.
+    """
+    Range: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RangeRequest, _coordinator_pb2.RangeReply]
+    DeleteRange: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteRangeRequest, _coordinator_pb2.DeleteRangeReply]
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -150,6 +156,12 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Collect the flight reports of all present members, within 2 s. First the job, then one reply
     for each member.
     """
+    Put: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.PutRequest, _coordinator_pb2.PutReply]  # type: ignore[assignment]
+    """Key-value with revisions: every change of a job's keys has a revision, and all changes of one
+    call or transaction the same. See the messages.
+    """
+    Range: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RangeRequest, _coordinator_pb2.RangeReply]  # type: ignore[assignment]
+    DeleteRange: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteRangeRequest, _coordinator_pb2.DeleteRangeReply]  # type: ignore[assignment]
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -358,5 +370,29 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Collect the flight reports of all present members, within 2 s. First the job, then one reply
         for each member.
         """
+
+    @_abc_1.abstractmethod
+    def Put(
+        self,
+        request: _coordinator_pb2.PutRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.PutReply, _abc.Awaitable[_coordinator_pb2.PutReply]]:
+        """Key-value with revisions: every change of a job's keys has a revision, and all changes of one
+        call or transaction the same. See the messages.
+        """
+
+    @_abc_1.abstractmethod
+    def Range(
+        self,
+        request: _coordinator_pb2.RangeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.RangeReply, _abc.Awaitable[_coordinator_pb2.RangeReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteRange(
+        self,
+        request: _coordinator_pb2.DeleteRangeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.DeleteRangeReply, _abc.Awaitable[_coordinator_pb2.DeleteRangeReply]]: ...
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -53,6 +53,8 @@ class Change(_message.Message):
     JOB_CLEARED_FIELD_NUMBER: _builtins.int
     JOB_FORGOTTEN_FIELD_NUMBER: _builtins.int
     REVISION_REACHED_FIELD_NUMBER: _builtins.int
+    RANGE_DELETED_FIELD_NUMBER: _builtins.int
+    HISTORY_COMPACTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key_put(self) -> Global___KeyPut: ...
     @_builtins.property
@@ -71,6 +73,10 @@ class Change(_message.Message):
     def job_forgotten(self) -> Global___JobForgotten: ...
     @_builtins.property
     def revision_reached(self) -> Global___RevisionReached: ...
+    @_builtins.property
+    def range_deleted(self) -> Global___RangeDeleted: ...
+    @_builtins.property
+    def history_compacted(self) -> Global___HistoryCompacted: ...
     def __init__(
         self,
         *,
@@ -83,12 +89,14 @@ class Change(_message.Message):
         job_cleared: Global___JobCleared | None = ...,
         job_forgotten: Global___JobForgotten | None = ...,
         revision_reached: Global___RevisionReached | None = ...,
+        range_deleted: Global___RangeDeleted | None = ...,
+        history_compacted: Global___HistoryCompacted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached"]  # noqa: Y015
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached", "range_deleted", "history_compacted"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
 
@@ -102,10 +110,18 @@ class KeyPut(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     key: _builtins.str
     value: _builtins.bytes
     revision: _builtins.int
+    created: _builtins.int
+    version: _builtins.int
+    lease: _builtins.int
+    member: _builtins.str
     def __init__(
         self,
         *,
@@ -113,10 +129,14 @@ class KeyPut(_message.Message):
         key: _builtins.str = ...,
         value: _builtins.bytes = ...,
         revision: _builtins.int = ...,
+        created: _builtins.int = ...,
+        version: _builtins.int = ...,
+        lease: _builtins.int = ...,
+        member: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "key", b"key", "revision", b"revision", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "job", b"job", "key", b"key", "lease", b"lease", "member", b"member", "revision", b"revision", "value", b"value", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -300,3 +320,53 @@ class RevisionReached(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RevisionReached: _TypeAlias = RevisionReached  # noqa: Y015
+
+@_typing.final
+class RangeDeleted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RANGE_END_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    key: _builtins.str
+    range_end: _builtins.str
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        key: _builtins.str = ...,
+        range_end: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "key", b"key", "range_end", b"range_end", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RangeDeleted: _TypeAlias = RangeDeleted  # noqa: Y015
+
+@_typing.final
+class HistoryCompacted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HistoryCompacted: _TypeAlias = HistoryCompacted  # noqa: Y015

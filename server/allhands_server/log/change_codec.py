@@ -14,12 +14,14 @@ from allhands_server.log.errors import LogDamaged, LogTooNew
 from allhands_server.machine.changes import (
     BarrierOpened,
     Change,
+    HistoryCompacted,
     JobCleared,
     JobForgotten,
     KeyDeleted,
     KeyPut,
     QueuePushed,
     QueueTaken,
+    RangeDeleted,
     RevisionReached,
     WorldOpened,
 )
@@ -34,6 +36,8 @@ _KINDS: dict[str, tuple[type[Change], type]] = {
     "job_cleared": (JobCleared, wire.JobCleared),
     "job_forgotten": (JobForgotten, wire.JobForgotten),
     "revision_reached": (RevisionReached, wire.RevisionReached),
+    "range_deleted": (RangeDeleted, wire.RangeDeleted),
+    "history_compacted": (HistoryCompacted, wire.HistoryCompacted),
 }
 """By the field of `wire.Change`; the fields of a kind have the same names on both sides."""
 _FIELDS = {kind: tuple(one.name for one in fields(kind)) for kind, _ in _KINDS.values()}

@@ -18,12 +18,38 @@ class KeyPut:
     key: str
     value: bytes
     revision: int
+    created: int
+    """Revision at which the key was created."""
+    version: int
+    """Number of changes since then, from 1."""
+    lease: int = 0
+    """Lease with the end of which the key is deleted; 0: none."""
+    member: str = ""
+    """Member with the loss or departure of which the key is deleted; empty: none."""
 
 
 @fast_dataclass
 class KeyDeleted:
     job: str
     key: str
+    revision: int
+
+
+@fast_dataclass
+class RangeDeleted:
+    """All keys from `key` on that are less than `range_end` were deleted; empty: without end."""
+
+    job: str
+    key: str
+    range_end: str
+    revision: int
+
+
+@fast_dataclass
+class HistoryCompacted:
+    """The events of the keys up to a revision were forgotten."""
+
+    job: str
     revision: int
 
 
@@ -85,6 +111,8 @@ class RevisionReached:
 Change: TypeAlias = (
     KeyPut
     | KeyDeleted
+    | RangeDeleted
+    | HistoryCompacted
     | QueuePushed
     | QueueTaken
     | BarrierOpened

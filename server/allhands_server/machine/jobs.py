@@ -9,12 +9,14 @@ from allhands_server.machine.changes import (
     BarrierOpened,
     Change,
     ChangeRecorder,
+    HistoryCompacted,
     JobCleared,
     JobForgotten,
     KeyDeleted,
     KeyPut,
     QueuePushed,
     QueueTaken,
+    RangeDeleted,
     RevisionReached,
     Undo,
     WorldOpened,
@@ -25,6 +27,7 @@ from allhands_server.machine.formatting import join_names
 from allhands_server.machine.member_messages import Join
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.store.barriers import Barriers
+from allhands_server.machine.store.key_table import KeyTable
 from allhands_server.machine.store.keys import Keys
 from allhands_server.machine.store.queues import Queues
 from allhands_server.machine.timers import TimerQueue
@@ -61,7 +64,8 @@ class Job:
         self._recorder = recorder
         self._pid_namespace = pid_namespace
         self.name = name
-        self.keys = Keys(name, recorder, revision)
+        self.table = KeyTable(name, revision)
+        self.keys = Keys(name, recorder, self.table)
         self.queues = Queues(name, recorder)
         self.barriers = Barriers(name, recorder)
         self._has_had_world = False
@@ -90,12 +94,12 @@ class Job:
     def holds_first_keys(self) -> bool:
         """Whether the job has keys for a world still to come."""
         has_past = self.world is not None or self._has_had_world
-        return not has_past and (len(self.keys) > 0 or len(self.queues) > 0)
+        return not has_past and (len(self.table.records) > 0 or len(self.queues) > 0)
 
     @property
     def is_blank(self) -> bool:
         """Whether the job is empty and has never had more than deleted keys."""
-        used = len(self.keys) or len(self.queues) or self.barriers.has_opened
+        used = len(self.table.records) or len(self.queues) or self.barriers.has_opened
         return not (self.has_ended or used)
 
     @property
@@ -143,8 +147,8 @@ class Job:
     def apply(self, change: Change) -> None:
         """Make a change of this job."""
         match change:
-            case KeyPut() | KeyDeleted():
-                self.keys.apply(change)
+            case KeyPut() | KeyDeleted() | RangeDeleted() | HistoryCompacted():
+                self.table.apply(change)
             case QueuePushed() | QueueTaken():
                 self.queues.apply(change)
             case BarrierOpened():
@@ -152,7 +156,7 @@ class Job:
             case WorldOpened():
                 self._has_had_world = self._was_complete = True
             case JobCleared(_, revision, has_world):
-                self.keys.clear(revision)
+                self.table.clear(revision)
                 self.queues.clear()
                 self.barriers.clear()
                 self._has_had_world, self._was_complete = has_world, False
@@ -166,8 +170,8 @@ class Job:
     def list_changes(self) -> Iterator[Change]:
         """Return changes that make the durable state of now; later changes do not matter."""
         return itertools.chain(
-            (JobCleared(self.name, self.keys.revision, self._has_had_world),),
-            self.keys.list_changes(),
+            (JobCleared(self.name, self.table.revision, self._has_had_world),),
+            self.table.list_changes(),
             self.queues.list_changes(),
             self.barriers.list_changes(),
             (WorldOpened(self.name),) if self._was_complete else (),
@@ -183,7 +187,7 @@ class Job:
             self._recorder.commit(WorldOpened(self.name), self)
 
     def _drop_store(self, has_world: bool) -> None:
-        revision = self.keys.revision + len(self.keys)
+        revision = self.table.revision + len(self.table.records)
         self._recorder.commit(JobCleared(self.name, revision, has_world), self)
 
     # ------------------------------------------------------------ views
@@ -199,7 +203,7 @@ class Job:
                 members=(),
                 groups=(),
                 heartbeat_window=limits.WINDOW_DEFAULT,
-                keys=len(self.keys),
+                keys=len(self.table.records),
                 incarnation="",
             )
         return JobView(
@@ -210,7 +214,7 @@ class Job:
             members=world.call_times.describe_members(now),
             groups=world.groups.describe(),
             heartbeat_window=world.heartbeat_window,
-            keys=len(self.keys),
+            keys=len(self.table.records),
             incarnation=world.incarnation,
             failures=world.postmortem.list_failures(now),
             ended=None if (ended := world.postmortem.ended_at) is None else max(0.0, now - ended),
@@ -274,7 +278,7 @@ class Jobs:
             return
         if job.is_blank:
             self._forget(job.name)
-        elif job.has_ended or not (len(job.keys) or len(job.queues)):
+        elif job.has_ended or not (len(job.table.records) or len(job.queues)):
             self._mark_idle(job)
 
     def _mark_idle(self, job: Job) -> None:
@@ -326,7 +330,7 @@ class Jobs:
         match change:
             case JobForgotten(name):
                 if (job := self._jobs.pop(name, None)) is not None:
-                    self._revision = max(self._revision, job.keys.revision)
+                    self._revision = max(self._revision, job.table.revision)
             case RevisionReached(revision):
                 self._revision = max(self._revision, revision)
             case _:

@@ -10,6 +10,12 @@ LONGEST_KEY = 4 * 1024
 LARGEST_VALUE = 4 * 1024 * 1024
 LARGEST_REPLY = 7 * 1024 * 1024
 """Below the largest gRPC message, with room for what is around the values."""
+RANGE_RECORDS = 10_000
+"""Records of a reply, at most; whoever wants more asks again."""
+SORTED_KEYS = 100_000
+"""Keys of a range that are sorted by something else than the key."""
+DELETED_KEYS = 100_000
+"""Keys that one request deletes."""
 WINDOW_DEFAULT = 5.0
 WINDOW_LEAST = 0.2
 WINDOW_MOST = 3600.0

@@ -106,11 +106,3 @@ class GroupChange:
     group: str = ""
     members: tuple[MemberView, ...] = ()
     committed: int = 0
-
-
-@fast_dataclass
-class Entry:
-    """Value of a key, with the job's revision at the last change."""
-
-    value: bytes
-    revision: int

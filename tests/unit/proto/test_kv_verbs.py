@@ -6,8 +6,8 @@ from allhands.coordinator.kv.calls import KvCallError, decode_reply, describe_ca
 from allhands_proto.kv_verbs import KV_VERBS, KvVerb, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.kv.calls import KV_CALLS
+from allhands_server.machine.changes import KeyPut
 from allhands_server.machine.store.keys import CompareSet, Count, MultiSet, Wait
-from allhands_server.machine.values import Entry
 
 VERBS = KV_VERBS.values()
 
@@ -49,6 +49,10 @@ def test_a_verb_is_found_by_its_request_and_reply(verb: KvVerb) -> None:
         ("queue_push", wire.QueuePushRequest(key="q"), "push to queue 'q'"),
         ("queue_pop", wire.QueuePopRequest(key="q"), "pop from queue 'q'"),
         ("queue_length", wire.QueueLengthRequest(key="q"), "measure queue 'q'"),
+        ("put", wire.PutRequest(key="a"), "put key 'a'"),
+        ("range", wire.RangeRequest(key="a"), "get key 'a'"),
+        ("range", wire.RangeRequest(key="a", prefix=True), "get key 'a'*"),
+        ("delete_range", wire.DeleteRangeRequest(key="a", range_end="b"), "delete key 'a' to 'b'"),
     ],
 )
 def test_errors_say_what_was_wanted(name: str, request_: object, text: str) -> None:
@@ -96,7 +100,7 @@ def test_a_message_is_the_request_with_its_fields(
     ("name", "answer", "reply", "nbytes"),
     [
         ("set", 5, wire.SetReply(revision=5), 16),
-        ("get", Entry(b"abc", 5), wire.GetReply(value=b"abc", revision=5), 19),
+        ("get", KeyPut("j", "a", b"abc", 5, 4, 2), wire.GetReply(value=b"abc", revision=5), 19),
         ("wait", None, wire.WaitReply(), 16),
         ("multi_get", (b"a", b"bc"), wire.MultiGetReply(values=[b"a", b"bc"]), 35),
         ("delete", True, wire.DeleteReply(deleted=True), 16),

@@ -9,6 +9,9 @@ from allhands.coordinator.kv.values import format_keys
 from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
 
+TO_THE_END = "\0"
+"""In the place of a range's end: all keys from the first on."""
+
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -37,6 +40,8 @@ def describe_call(verb: KvVerb[Q, P], request: Q) -> str:
     """Name the action of the verb and its keys, for an error's text."""
     message: Any = request
     named = request.DESCRIPTOR.fields_by_name
+    if "range_end" in named:
+        return f"{verb.action} {_describe_range(message)}"
     if "key" in named:
         return f"{verb.action} {message.key!r}"
     if "keys" in named:
@@ -46,6 +51,14 @@ def describe_call(verb: KvVerb[Q, P], request: Q) -> str:
     if "prefix" in named:
         return f"{verb.action} {message.prefix!r}*"
     return verb.action
+
+
+def _describe_range(message: Any) -> str:
+    if message.prefix:
+        return f"{message.key!r}*"
+    if message.range_end == TO_THE_END:
+        return f"{message.key!r} and all behind"
+    return f"{message.key!r} to {message.range_end!r}" if message.range_end else repr(message.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,23 @@
 """Key-value store of a job: requests about keys, and waits for keys."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from allhands_proto.kv_results import CompareSetResult
-from allhands_server.machine.changes import Change, ChangeRecorder, KeyDeleted, KeyPut, Undo
+from allhands_server.machine.changes import ChangeRecorder, KeyDeleted, KeyPut
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.formatting import join_names, quote
-from allhands_server.machine.limits import check_key, check_reply, check_value
+from allhands_server.machine.limits import LARGEST_REPLY, check_key, check_reply, check_value
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import Request
-from allhands_server.machine.values import Entry
+from allhands_server.machine.store.draft import Draft
+from allhands_server.machine.store.key_range import KeyRange, find_end
+from allhands_server.machine.store.key_table import KeyTable
+from allhands_server.machine.store.range_query import query_range
+from allhands_server.machine.store.records import DeleteRange, Put, Range, RecordRequest
 
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}", re.ASCII)
 _LEAST, _MOST = -(2**63), 2**63 - 1
@@ -29,7 +33,9 @@ class Set(Request[int]):
 
 
 @fast_dataclass
-class Get(Request[Entry]):
+class Get(Request[KeyPut]):
+    """Answered with the record."""
+
     job: str
     key: str
     wait: bool = False
@@ -104,7 +110,18 @@ class Count(Request[int]):
 
 
 KeyRequest: TypeAlias = (
-    Set | Get | Wait | Add | CompareSet | Append | MultiSet | MultiGet | Delete | List | Count
+    Set
+    | Get
+    | Wait
+    | Add
+    | CompareSet
+    | Append
+    | MultiSet
+    | MultiGet
+    | Delete
+    | List
+    | Count
+    | RecordRequest
 )
 
 
@@ -113,21 +130,19 @@ class _Waiting:
     request: Get | Wait | MultiGet
     keys: frozenset[str]
     missing: set[str]
+    """Keys not put since the request; of the others some may be deleted again."""
 
 
 class Keys:
-    """The keys of one job. `revision` counts every change, even across `clear`."""
+    """Requests about the keys of one job, at once or after a wait."""
 
-    def __init__(self, job: str, recorder: ChangeRecorder, revision: int = 0) -> None:
+    def __init__(self, job: str, recorder: ChangeRecorder, table: KeyTable) -> None:
         self._job = job
         self._recorder = recorder
-        self._entries: dict[str, Entry] = {}
+        self._table = table
+        self._records = table.records
         self._waiting: dict[int, _Waiting] = {}
         self._waiters: dict[str, dict[int, None]] = {}  # key -> tickets, in order of asking
-        self.revision = revision
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     @property
     def is_waited_for(self) -> bool:
@@ -157,61 +172,20 @@ class Keys:
     def expire(self, ticket: int, now: float) -> Effect:
         """Refuse a waiting request past the due time, naming the missing keys."""
         waiting = self._waiting[ticket]
-        of = f" ({len(waiting.missing)} of {len(waiting.keys)} keys)" * (len(waiting.keys) > 1)
-        text = f"nobody has set {join_names(sorted(waiting.missing))} of job {self._job}{of}"
+        missing = sorted(self._find_missing(waiting))
+        of = f" ({len(missing)} of {len(waiting.keys)} keys)" * (len(waiting.keys) > 1)
+        text = f"nobody has set {join_names(missing)} of job {self._job}{of}"
         self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
-
-    # ------------------------------------------------------------ durable state
-
-    def apply(self, change: KeyPut | KeyDeleted) -> None:
-        """Make a change; a waiting request is not answered by it."""
-        if isinstance(change, KeyPut):
-            self._entries[change.key] = Entry(change.value, change.revision)
-            if change.revision > self.revision:
-                self.revision = change.revision
-        else:
-            self.revision = change.revision
-            self._drop(change.key)
-
-    def make_undo(self, change: KeyPut | KeyDeleted) -> Undo:
-        """Return the reverse of a change about to be applied; revisions are not given again."""
-        key, held = change.key, self._entries.get(change.key)
-
-        def undo() -> None:
-            if held is None:
-                self._drop(key)
-            else:
-                self._entries[key] = held
-
-        return undo
-
-    def clear(self, revision: int) -> None:
-        """Drop all keys; waiting requests stay."""
-        for key in list(self._entries):
-            self._drop(key)
-        self.revision = revision
-
-    def list_changes(self) -> Iterator[Change]:
-        """Return changes that make the keys of now; later changes do not matter."""
-        job, entries = self._job, self._entries.copy()
-        return (KeyPut(job, key, one.value, one.revision) for key, one in entries.items())
 
     def answer_present(self) -> list[Effect]:
         """Answer waiting requests whose keys are all there, after changes were taken back."""
         effects: list[Effect] = []
         for ticket, waiting in list(self._waiting.items()):
-            waiting.missing.clear()
-            waiting.missing.update(key for key in waiting.keys if key not in self._entries)
-            if not waiting.missing:
+            if not self._find_missing(waiting):
                 self.cancel(ticket)
                 effects.append(self._answer_found(ticket, waiting.request))
         return effects
-
-    def _drop(self, key: str) -> None:
-        del self._entries[key]
-        for ticket in self._waiters.get(key, ()):
-            self._waiting[ticket].missing.add(key)
 
     # ------------------------------------------------------------ changes
 
@@ -220,17 +194,17 @@ class Keys:
         check_key(key)
         check_value(key, len(value))
         self._store(key, value)
-        return self._answer_change(ticket, self.revision, (key,))
+        return self._answer_change(ticket, self._table.revision, (key,))
 
     def _handle_multi_set(self, ticket: int, request: MultiSet) -> list[Effect]:
         for key, value in request.pairs:
             check_key(key)
             check_value(key, len(value))
         pairs = dict(request.pairs)
-        revision = self.revision + 1
+        revision = self._table.revision + 1
         for key, value in pairs.items():
-            self._recorder.commit(KeyPut(self._job, key, value, revision), self)
-        return self._answer_change(ticket, self.revision, pairs)
+            self._recorder.commit(self._make_put(key, value, revision), self._table)
+        return self._answer_change(ticket, self._table.revision, pairs)
 
     def _handle_add(self, ticket: int, request: Add) -> list[Effect]:
         key, amount = request.key, request.amount
@@ -241,7 +215,7 @@ class Keys:
                 Status.FAILED_PRECONDITION,
                 f"adding {amount} to {quote(key)} would leave the range of 64 bits",
             )
-        self._store(key, b"%d" % total)
+        self._store(key, b"%d" % total, keeps_bindings=True)
         return self._answer_change(ticket, total, (key,))
 
     def _handle_append(self, ticket: int, request: Append) -> list[Effect]:
@@ -249,7 +223,7 @@ class Keys:
         check_key(key)
         whole = self._get_value(key, b"") + request.value
         check_value(key, len(whole))
-        self._store(key, whole)
+        self._store(key, whole, keeps_bindings=True)
         return self._answer_change(ticket, len(whole), (key,))
 
     def _handle_compare_set(self, ticket: int, request: CompareSet) -> list[Effect]:
@@ -257,55 +231,98 @@ class Keys:
         check_key(key)
         check_value(key, len(desired))
         if self._get_value(key, b"") != request.expected:
-            held = self._entries.get(key)
+            held = self._records.get(key)
             found = CompareSetResult(False, held.value if held else None)
             return [Answer(ticket, found)]
-        self._store(key, desired)
+        self._store(key, desired, keeps_bindings=True)
         return self._answer_change(ticket, CompareSetResult(True, desired), (key,))
 
     def _handle_delete(self, ticket: int, request: Delete) -> list[Effect]:
         check_key(request.key)
         return [Answer(ticket, self._delete(request.key))]
 
-    def _store(self, key: str, value: bytes) -> None:
-        self._recorder.commit(KeyPut(self._job, key, value, self.revision + 1), self)
+    def _store(self, key: str, value: bytes, keeps_bindings: bool = False) -> None:
+        table = self._table
+        revision = table.revision + 1
+        self._recorder.commit(self._make_put(key, value, revision, keeps_bindings), table)
+
+    def _make_put(
+        self, key: str, value: bytes, revision: int, keeps_bindings: bool = False
+    ) -> KeyPut:
+        held = self._records.get(key)
+        if held is None:
+            return KeyPut(self._job, key, value, revision, revision, 1)
+        created, version = held.created, held.version + 1
+        if keeps_bindings:
+            lease, member = held.lease, held.member
+            return KeyPut(self._job, key, value, revision, created, version, lease, member)
+        return KeyPut(self._job, key, value, revision, created, version)
 
     def _delete(self, key: str) -> bool:
-        if key not in self._entries:
+        if key not in self._records:
             return False
-        self._recorder.commit(KeyDeleted(self._job, key, self.revision + 1), self)
+        change = KeyDeleted(self._job, key, self._table.revision + 1)
+        self._recorder.commit(change, self._table)
         return True
+
+    def _handle_operation(self, ticket: int, request: Put | DeleteRange) -> list[Effect]:
+        draft = Draft(self._table)
+        result = draft.carry_out(request)
+        return self._commit_draft(ticket, draft, result)
+
+    def _commit_draft(self, ticket: int, draft: Draft, result: object) -> list[Effect]:
+        """Make the changes of a draft, and answer."""
+        for change in draft.changes:
+            self._recorder.commit(change, self._table)
+        put = [change.key for change in draft.changes if isinstance(change, KeyPut)]
+        return self._answer_change(ticket, result, put)
 
     def _answer_change(self, ticket: int, reply: object, keys: Iterable[str]) -> list[Effect]:
         effects: list[Effect] = [Answer(ticket, reply)]
-        if not self._waiters:
-            return effects
+        if self._waiters:
+            effects += self._answer_waiters(keys)
+        return effects
+
+    def _answer_waiters(self, keys: Iterable[str]) -> list[Effect]:
+        """Answer the waiting requests that waited for these keys last."""
+        effects: list[Effect] = []
         for key in keys:
             for waiter in list(self._waiters.get(key, ())):
                 waiting = self._waiting[waiter]
                 waiting.missing.discard(key)
+                if waiting.missing:
+                    continue
+                waiting.missing.update(self._find_missing(waiting))
                 if not waiting.missing:
                     self.cancel(waiter)
                     effects.append(self._answer_found(waiter, waiting.request))
         return effects
 
+    def _find_missing(self, waiting: _Waiting) -> list[str]:
+        return [key for key in waiting.keys if key not in self._records]
+
     # ------------------------------------------------------------ looking
 
     def _handle_list(self, ticket: int, request: List) -> list[Effect]:
-        found = tuple(sorted(key for key in self._entries if key.startswith(request.prefix)))
+        prefix = request.prefix
+        found = tuple(self._table.list_keys(KeyRange(prefix, find_end(prefix))))
         check_reply(sum(len(key.encode()) + 4 for key in found))
         return [Answer(ticket, found)]
 
     def _handle_count(self, ticket: int, _: Count) -> list[Effect]:
-        return [Answer(ticket, len(self._entries))]
+        return [Answer(ticket, len(self._records))]
 
     def _handle_get(self, ticket: int, request: Get) -> list[Effect]:
-        if (found := self._entries.get(request.key)) is not None:
+        if (found := self._records.get(request.key)) is not None:
             return [Answer(ticket, found)]
         return self._get_or_wait(ticket, request, (request.key,))
 
     def _handle_multi(self, ticket: int, request: Wait | MultiGet) -> list[Effect]:
         return self._get_or_wait(ticket, request, request.keys)
+
+    def _handle_range(self, ticket: int, request: Range) -> list[Effect]:
+        result, _ = query_range(self._table, request, {}, LARGEST_REPLY)
+        return [Answer(ticket, result)]
 
     def _get_or_wait(
         self, ticket: int, request: Get | Wait | MultiGet, wanted: tuple[str, ...]
@@ -313,7 +330,7 @@ class Keys:
         for key in wanted:
             check_key(key)
         keys = frozenset(wanted)
-        missing = {key for key in keys if key not in self._entries}
+        missing = {key for key in keys if key not in self._records}
         if not missing:
             return [self._answer_found(ticket, request)]
         if not isinstance(request, Wait) and not request.wait:
@@ -329,11 +346,11 @@ class Keys:
     def _answer_found(self, ticket: int, request: Get | Wait | MultiGet) -> Effect:
         match request:
             case Get(_, key):
-                return Answer(ticket, self._entries[key])
+                return Answer(ticket, self._records[key])
             case Wait():
                 return Answer(ticket, None)
             case MultiGet(_, keys):
-                values = tuple(self._entries[key].value for key in keys)
+                values = tuple(self._records[key].value for key in keys)
                 try:
                     check_reply(sum(len(value) + 8 for value in values))
                 except Refused as refused:
@@ -342,7 +359,7 @@ class Keys:
                 return Answer(ticket, values)
 
     def _get_value(self, key: str, default: bytes) -> bytes:
-        entry = self._entries.get(key)
+        entry = self._records.get(key)
         return default if entry is None else entry.value
 
     def _get_integer(self, key: str) -> int:
@@ -368,4 +385,7 @@ _HANDLERS: dict[type, Callable[[Keys, int, Any], list[Effect]]] = {
     Delete: Keys._handle_delete,
     List: Keys._handle_list,
     Count: Keys._handle_count,
+    Put: Keys._handle_operation,
+    DeleteRange: Keys._handle_operation,
+    Range: Keys._handle_range,
 }

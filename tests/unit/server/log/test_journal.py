@@ -16,7 +16,7 @@ from support.faulty_log import FaultyEngine
 
 
 def put(number: int, nbytes: int = 1) -> tuple[Change, ...]:
-    return (KeyPut("j", f"k{number}", bytes(nbytes), number),)
+    return (KeyPut("j", f"k{number}", bytes(nbytes), number, number, 1),)
 
 
 class Owner:
@@ -143,7 +143,7 @@ async def test_an_append_of_unknown_outcome_is_the_last(fault: str) -> None:
 async def test_a_commit_that_cannot_be_written_leaves_nobody_waiting() -> None:
     engine, owner = FaultyEngine(), Owner()
     journal = Journal(engine, LogHead(), owner)
-    journal.append((KeyPut("j", "no UTF-8: \ud800", b"", 1),))
+    journal.append((KeyPut("j", "no UTF-8: \ud800", b"", 1, 1, 1),))
     await owner.until(lost=1)
     await journal.close()
     assert "UnicodeEncodeError" in str(owner.lost[0])

@@ -10,7 +10,8 @@ from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import Answer, Changed, Effect, Refuse
 from allhands_server.machine.events import CommitDurable, CommitsRefused, RequestReceived
 from allhands_server.machine.requests import Barrier, DeleteJob, Request
-from allhands_server.machine.store import keys, queues
+from allhands_server.machine.store import keys, queues, records
+from allhands_server.machine.store.key_results import RangeResult
 
 _JOBS = ("a", "b")
 _NAMES = ("x", "y", "z")
@@ -62,12 +63,15 @@ class Logged:
         seen: list[object] = []
         for job in _JOBS:
             for request in _list_reads(job):
-                seen.append(self.answers.pop(self.ask(request)))
+                found = self.answers.pop(self.ask(request))
+                # Not the revision: those of refused commits are not given again.
+                seen.append(found.records if isinstance(found, RangeResult) else found)
         return seen
 
 
 def _list_reads(job: str) -> Iterator[Request[object]]:
     yield keys.List(job)
+    yield records.Range(job, "", prefix=True)
     for name in _NAMES:
         yield keys.Get(job, name)
         yield queues.QueueLength(job, name)
@@ -85,6 +89,8 @@ def make_write(randomly: random.Random) -> Request[object]:
             keys.MultiSet(job, tuple((one, value) for one in _NAMES)),
             keys.Delete(job, name),
             keys.Delete(job, name),
+            records.Put(job, name, value),
+            records.DeleteRange(job, name, "z"),
             queues.QueuePush(job, name, value),
             queues.QueuePop(job, name),
             Barrier(job, name, "p", ("p",)),

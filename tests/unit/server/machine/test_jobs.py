@@ -4,6 +4,7 @@ import pytest
 
 from allhands_proto.statuses import GroupStatus
 from allhands_server.machine import jobs
+from allhands_server.machine.changes import KeyPut
 from allhands_server.machine.effects import Draining, Joined, WorldFormed
 from allhands_server.machine.events import Drain
 from allhands_server.machine.member_messages import CloseGroup, Heartbeat, Leave, OpenGroup
@@ -11,7 +12,7 @@ from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.requests import Barrier, ChangeGroup, DeleteJob, DescribeJob, ListJobs
 from allhands_server.machine.store.keys import Count, Delete, Get, Set
 from allhands_server.machine.store.queues import QueueLength, QueuePop, QueuePush
-from allhands_server.machine.values import Entry, Progress
+from allhands_server.machine.values import Progress
 from allhands_server.testing import Transcript
 
 
@@ -36,7 +37,7 @@ def test_keys_stay_readable_after_the_end_until_the_next_world_begins() -> None:
     t = Transcript()
     t.ask_now(Set("j", "k", b"v"))
     run_once(t)
-    assert t.ask_now(Get("j", "k")) == Entry(b"v", 1)
+    assert t.ask_now(Get("j", "k")).value == b"v"
     t.join(0, 2)
     assert t.ask_refused(Get("j", "k")).status is Status.NOT_FOUND
     assert t.ask_now(Count("j")) == 0
@@ -65,7 +66,7 @@ def test_who_waits_over_the_end_of_a_world_is_answered_by_the_next_one() -> None
     waiting = t.ask(Get("j", "k", wait=True))
     t.form_world(1)
     t.ask_now(Set("j", "k", b"new"))
-    assert t.outcomes[waiting] == Entry(b"new", 1)
+    assert t.outcomes[waiting] == KeyPut("j", "k", b"new", 1, 1, 1)
 
 
 def test_a_new_world_has_a_new_incarnation_and_a_higher_epoch() -> None:
@@ -272,7 +273,7 @@ def test_who_waits_for_a_key_of_a_deleted_job_goes_on_waiting() -> None:
     t.ask_now(DeleteJob("j", "me"))
     t.ask_now(Set("j", "k", b"new"))
     outcome = t.outcomes[waiting]
-    assert isinstance(outcome, Entry)
+    assert isinstance(outcome, KeyPut)
     assert outcome.value == b"new"
 
 
@@ -286,7 +287,7 @@ def test_an_ended_job_that_somebody_waits_at_is_not_forgotten(
     for number in range(3):
         run_once(t, f"run{number}")
     t.ask_now(Set("first", "k", b"v"))
-    assert t.outcomes[waiting] == Entry(b"v", 1)
+    assert t.outcomes[waiting] == KeyPut("first", "k", b"v", 1, 1, 1)
 
 
 def test_draining_takes_in_nobody_and_waits_for_the_running_worlds() -> None:

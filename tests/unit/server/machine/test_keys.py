@@ -6,6 +6,7 @@ import pytest
 
 from allhands_proto.kv_results import CompareSetResult
 from allhands_server.machine import limits
+from allhands_server.machine.changes import KeyPut
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.store.keys import (
     _HANDLERS,
@@ -22,7 +23,6 @@ from allhands_server.machine.store.keys import (
     Set,
     Wait,
 )
-from allhands_server.machine.values import Entry
 from allhands_server.testing import Transcript
 
 
@@ -30,7 +30,7 @@ def test_a_key_holds_what_was_set_last() -> None:
     t = Transcript()
     assert t.ask_now(Set("j", "k", b"one")) == 1
     assert t.ask_now(Set("j", "k", b"two")) == 2
-    assert t.ask_now(Get("j", "k")) == Entry(b"two", 2)
+    assert t.ask_now(Get("j", "k")) == KeyPut("j", "k", b"two", 2, created=1, version=2)
 
 
 def test_jobs_do_not_see_each_others_keys() -> None:
@@ -50,7 +50,7 @@ def test_a_get_that_waits_is_answered_by_the_set() -> None:
     waiting = t.ask(Get("j", "k", wait=True), due=9.0)
     assert waiting not in t.outcomes
     t.ask_now(Set("j", "k", b"v"))
-    assert t.outcomes[waiting] == Entry(b"v", 1)
+    assert t.outcomes[waiting] == KeyPut("j", "k", b"v", 1, 1, 1)
     assert t.machine.next_due is None
 
 
@@ -81,7 +81,7 @@ def test_a_set_in_the_instant_of_the_deadline_still_counts() -> None:
     waiting = t.ask(Get("j", "k", wait=True), due=2.0)
     t.now = 2.0
     t.ask(Set("j", "k", b"v"))
-    assert t.outcomes[waiting] == Entry(b"v", 1)
+    assert t.outcomes[waiting] == KeyPut("j", "k", b"v", 1, 1, 1)
 
 
 def test_a_wait_that_was_withdrawn_is_not_answered() -> None:
@@ -121,7 +121,7 @@ def test_add_to_what_is_no_integer_is_refused_and_changes_nothing(held: bytes) -
     refusal = t.ask_refused(Add("j", "n", 1))
     assert refusal.status is Status.FAILED_PRECONDITION
     assert "'n' of job j" in refusal.text
-    assert t.ask_now(Get("j", "n")) == Entry(held, 1)
+    assert t.ask_now(Get("j", "n")) == KeyPut("j", "n", held, 1, 1, 1)
 
 
 def test_add_beyond_64_bits_is_refused() -> None:
@@ -145,7 +145,7 @@ def test_a_compare_set_that_swaps_wakes_who_waits() -> None:
     t.ask_now(CompareSet("j", "k", b"no", b"v"))
     assert waiting not in t.outcomes
     t.ask_now(CompareSet("j", "k", b"", b"v"))
-    assert t.outcomes[waiting] == Entry(b"v", 1)
+    assert t.outcomes[waiting] == KeyPut("j", "k", b"v", 1, 1, 1)
 
 
 def test_append_begins_with_nothing_and_tells_the_length() -> None:

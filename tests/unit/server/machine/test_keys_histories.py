@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allhands_proto.kv_results import CompareSetResult
+from allhands_server.machine.changes import KeyPut
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.store.keys import (
     Add,
@@ -19,7 +20,6 @@ from allhands_server.machine.store.keys import (
     Set,
     Wait,
 )
-from allhands_server.machine.values import Entry
 from allhands_server.testing import Transcript
 
 KEYS = st.sampled_from(["a", "ab", "b", "c"])
@@ -108,7 +108,7 @@ def may_wait(request: KeyRequest) -> bool:
 
 
 def seen(outcome: object) -> object:
-    return outcome.value if isinstance(outcome, Entry) else outcome
+    return outcome.value if isinstance(outcome, KeyPut) else outcome
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,0 +1,123 @@
+"""The keys of a job with their records: the durable state below all requests about keys."""
+
+from collections.abc import Collection, Iterator
+from typing import TypeAlias
+
+from allhands_server.machine.changes import (
+    Change,
+    HistoryCompacted,
+    KeyDeleted,
+    KeyPut,
+    RangeDeleted,
+    Undo,
+)
+from allhands_server.machine.store.history import History
+from allhands_server.machine.store.key_index import KeyIndex
+from allhands_server.machine.store.key_range import KeyRange
+
+TableChange: TypeAlias = KeyPut | KeyDeleted | RangeDeleted | HistoryCompacted
+
+
+class KeyTable:
+    """Records of the keys of one job, each the last put of its key.
+
+    `revision` counts every change, even across `clear`; changes of one request share a revision.
+    """
+
+    def __init__(self, job: str, revision: int = 0) -> None:
+        self.job = job
+        self.records: dict[str, KeyPut] = {}
+        self.revision = revision
+        self.history = History(revision)
+        self._index: KeyIndex | None = None
+
+    # ------------------------------------------------------------ durable state
+
+    def apply(self, change: TableChange) -> None:
+        """Make a change; waiting requests are not answered by it."""
+        if isinstance(change, KeyPut):
+            key, revision = change.key, change.revision
+            held = self.records.get(key)
+            if held is None and self._index is not None:
+                self._index.add(key)
+            self.records[key] = change
+            if revision > self.history.floor:  # else it is of a snapshot
+                self.revision = revision
+                self.history.append(change, held)
+        elif isinstance(change, HistoryCompacted):
+            self.history.compact(change.revision)
+        else:
+            self.revision = change.revision
+            self._delete(self._list_deleted(change), change.revision)
+
+    def make_undo(self, change: TableChange) -> Undo:
+        """Return the reverse of a change about to be applied; revisions are not given again."""
+        if isinstance(change, KeyPut):
+            put, held = change, self.records.get(change.key)
+            return lambda: self._undo_put(put, held)
+        if isinstance(change, HistoryCompacted):
+            return lambda: None
+        revision = change.revision
+        deleted = [self.records[key] for key in self._list_deleted(change)]
+        return lambda: self._undo_deletion(deleted, revision)
+
+    def clear(self, revision: int) -> None:
+        """Drop all keys, and the history."""
+        self.records.clear()
+        self._index = None
+        self.revision = revision
+        self.history = History(revision)
+
+    def list_changes(self) -> Iterator[Change]:
+        """Return changes that make the records of now; later changes do not matter.
+
+        Behind a clear with the revision of now: they make no history.
+        """
+        return iter([*self.records.values()])
+
+    def _list_deleted(self, change: KeyDeleted | RangeDeleted) -> Collection[str]:
+        if isinstance(change, KeyDeleted):
+            return (change.key,)
+        return self.list_keys(KeyRange(change.key, change.range_end or None))
+
+    def _delete(self, keys: Collection[str], revision: int) -> None:
+        if self._index is not None:
+            self._index.remove_all(keys)
+        for key in keys:
+            held = self.records.pop(key)
+            self.history.append(KeyDeleted(self.job, key, revision), held)
+
+    def _undo_put(self, put: KeyPut, held: KeyPut | None) -> None:
+        self.history.take_back(put.revision)
+        if held is not None:
+            self.records[put.key] = held
+            return
+        del self.records[put.key]
+        if self._index is not None:
+            self._index.remove(put.key)
+
+    def _undo_deletion(self, deleted: Collection[KeyPut], revision: int) -> None:
+        self.history.take_back(revision)
+        for record in deleted:
+            self.records[record.key] = record
+            if self._index is not None:
+                self._index.add(record.key)
+
+    # ------------------------------------------------------------ looking
+
+    def list_keys(self, wanted: KeyRange) -> list[str]:
+        """Return the keys in a range, sorted."""
+        if wanted.is_one_key:
+            return [wanted.first] if wanted.first in self.records else []
+        return self._open_index().list(wanted)
+
+    def count_keys(self, wanted: KeyRange) -> int:
+        """Return the number of keys in a range."""
+        if wanted.is_one_key:
+            return int(wanted.first in self.records)
+        return self._open_index().count(wanted)
+
+    def _open_index(self) -> KeyIndex:
+        if self._index is None:
+            self._index = KeyIndex(self.records)
+        return self._index
