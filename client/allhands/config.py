@@ -1,6 +1,6 @@
 """Configuration of a process in a world, from arguments and environment.
 
-Pure: the environment comes as a mapping, nothing is opened. Places to meet:
+Opens nothing but the token in ALLHANDS_TLS_DIR; the environment is a mapping. Places to meet:
     Daemon      a coordinator that runs already
     Hosted      rank 0 embeds one at a known address
     Gathering   rank 0 embeds one on loopback and leaves a note that the others on its host find
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from allhands.options import WORLD_DEFAULTS, WorldOptions, get_group_policy
 from allhands.runtime import slurm
+from allhands_proto.tls_files import apply_tls_directory
 
 DEFAULT_JOB = "default"
 RECORDER_SIZE = 2048
@@ -148,13 +149,15 @@ class WorldConfig:
     """0: whatever the others bring."""
     timeout: float
     """Seconds: for joining, and the default of every call."""
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     tls_ca: str | None = None
     tls_name: str | None = None
     """The name in the coordinator's certificate; None: the host that is dialled."""
     tls_cert: str | None = None
-    """Path of the certificate chain of a coordinator that rank 0 hosts; its key is in `tls_key`."""
+    """Path of this rank's certificate chain, and of a coordinator's that it hosts; PEM."""
     tls_key: str | None = None
+    tls_client_ca: str | None = None
+    """Path of the authorities whose certificates the coordinator of rank 0 demands; None: none."""
     insecure: bool = False
     """Whether a coordinator beyond loopback may do without TLS, hosted by rank 0 or not."""
     advertise: str = ""
@@ -236,6 +239,7 @@ def resolve_config(
     *,
     init_method: str | None = None,
     tls_name: str | None = None,
+    tls_pair: tuple[str, str] | None = None,
     parent: str = "",
     attempt: int = 0,
     rendezvous: RendezvousMethod | None = None,
@@ -244,12 +248,14 @@ def resolve_config(
     """Resolve options, then environment, into a `WorldConfig`.
 
     `rendezvous` is where to meet, if that is known already; then `init_method` counts for nothing.
+    `tls_pair` is the certificate to show there, with its key.
     `parent` names the process that started this one, so that the ranks of one launch find each
     other; `attempt` counts the worlds that this process has joined.
 
     Raises:
         ValueError: something is malformed, missing or contradictory; the text says what to give.
     """
+    environ = apply_tls_directory(environ)
     settings: WorldOptions = {**WORLD_DEFAULTS, **options}
     launcher, rank, world_size = _resolve_rank(environ, settings)
     timeout, backend = settings["timeout"], settings["backend"]
@@ -265,6 +271,7 @@ def resolve_config(
         if isinstance(rendezvous, SingleProcess):
             rank, world_size = 0, 1
     _check_rank_is_known(rendezvous, rank, world_size)
+    cert, key = tls_pair or map(environ.get, ("ALLHANDS_TLS_CERT", "ALLHANDS_TLS_KEY"))
     return WorldConfig(
         rendezvous=rendezvous,
         job=_resolve_job(environ, settings["job"], rendezvous, attempt),
@@ -274,8 +281,9 @@ def resolve_config(
         token=settings["token"] or environ.get("ALLHANDS_TOKEN") or None,
         tls_ca=settings["tls"] or environ.get("ALLHANDS_TLS_CA") or None,
         tls_name=tls_name or environ.get("ALLHANDS_TLS_NAME") or None,
-        tls_cert=environ.get("ALLHANDS_TLS_CERT") or None,
-        tls_key=environ.get("ALLHANDS_TLS_KEY") or None,
+        tls_cert=cert or None,
+        tls_key=key or None,
+        tls_client_ca=environ.get("ALLHANDS_TLS_CLIENT_CA") or None,
         advertise=read_host(environ.get("ALLHANDS_ADVERTISE", ""), "ALLHANDS_ADVERTISE"),
         interface=environ.get("ALLHANDS_INTERFACE", ""),
         ports=read_port_range(environ.get("ALLHANDS_PORT_RANGE", ""), "ALLHANDS_PORT_RANGE"),

@@ -16,15 +16,21 @@ def choose_tls_name(server: ssl.SSLContext, cert: str, host: str) -> str:
     return names[0].replace("*", "coordinator")
 
 
-def make_client_context(authorities: str) -> ssl.SSLContext:
+def make_client_context(
+    authorities: str, cert: str | None = None, key: str | None = None
+) -> ssl.SSLContext:
     """Return a context that trusts a PEM file's certificates, even end certificates.
 
+    It shows `cert`, with its key, to servers that ask for a certificate.
+
     Raises:
-        OSError: the file cannot be read, or holds no certificate.
+        OSError: a file cannot be read, or does not hold what it should.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cafile=authorities)
+    if cert is not None:
+        context.load_cert_chain(cert, key)
     return context
 
 

@@ -10,7 +10,7 @@ import os
 import stat
 import tempfile
 import threading
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from allhands_proto import process
@@ -26,7 +26,7 @@ class Notice:
 
     host: str
     port: int
-    token: str
+    token: str = field(repr=False)
     pid: int
     kind: str
     """`daemon` (allhands serve) or `embedded` (in a launcher or in rank 0)."""
@@ -36,6 +36,10 @@ class Notice:
     """Path of the authorities that vouch for it; empty: it speaks no TLS."""
     tls_name: str = ""
     """The name in its certificate, where that is not the host."""
+    tls_cert: str = ""
+    """Path of a certificate to show it; empty: it wants none."""
+    tls_key: str = ""
+    """Path of the key of `tls_cert`."""
 
     @property
     def url(self) -> str:

@@ -17,16 +17,26 @@ class SettingNames:
     token: str = "token"
     tls_cert: str = "tls_cert"
     tls_key: str = "tls_key"
+    tls_client_ca: str = "tls_client_ca"
     insecure: str = "insecure=True"
     drain_timeout: str = "drain_timeout"
 
 
 FLAGS = SettingNames(
-    f"--token-file or {TOKEN_VARIABLE}", "--tls-cert", "--tls-key", "--insecure", "--drain-timeout"
+    f"--token-file or {TOKEN_VARIABLE}",
+    "--tls-cert",
+    "--tls-key",
+    "--tls-client-ca",
+    "--insecure",
+    "--drain-timeout",
 )
 """Of `allhands serve`."""
 VARIABLES = SettingNames(
-    TOKEN_VARIABLE, "ALLHANDS_TLS_CERT", "ALLHANDS_TLS_KEY", "ALLHANDS_INSECURE=1"
+    TOKEN_VARIABLE,
+    "ALLHANDS_TLS_CERT",
+    "ALLHANDS_TLS_KEY",
+    "ALLHANDS_TLS_CLIENT_CA",
+    "ALLHANDS_INSECURE=1",
 )
 """Of a process that hosts a coordinator itself."""
 
@@ -43,6 +53,8 @@ class ServerConfig:
     tls_cert: Path | str | None = None
     """PEM file with the certificate chain; its key is in `tls_key`."""
     tls_key: Path | str | None = None
+    tls_client_ca: Path | str | None = None
+    """PEM file of the authorities whose certificates callers have to show; None: they show none."""
     insecure: bool = False
     """Listen beyond loopback though there is no token or no TLS; warned of at each start."""
     post_notice: bool = True
@@ -88,11 +100,17 @@ class ServerConfig:
                 f"TLS needs both files: the certificate ({self.setting_names.tls_cert}) "
                 f"and its key ({self.setting_names.tls_key})"
             )
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError(
+                f"certificates of callers ({self.setting_names.tls_client_ca}) need TLS: give "
+                f"{self.setting_names.tls_cert} and {self.setting_names.tls_key} as well"
+            )
         if self.token is not None:
             _check_token(self.token)
         if not self.is_loopback and not self.insecure and (missing := self._list_missing()):
             raise ValueError(
                 f"listening on {self.host}, beyond loopback, needs {' and '.join(missing)}; "
+                "`allhands token init DIR` makes both; "
                 f"{self.setting_names.insecure} overrides this"
             )
 

@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import socket
-import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,11 +26,8 @@ from allhands_server.addresses import get_local_host
 from allhands_server.config import ServerConfig, format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.listener import KvListener
-from allhands_server.rpc.auth import (
-    TokenInterceptor,
-    make_tls_context,
-    read_credentials,
-)
+from allhands_server.rpc.auth import TokenInterceptor
+from allhands_server.rpc.certificates import ServerCertificates
 from allhands_server.rpc.decoding import DecodingInterceptor
 from allhands_server.rpc.reflection import Reflection
 from allhands_server.rpc.service import CoordinatorService
@@ -154,6 +150,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     for warning in config.list_warnings():
         logger.warning("%s", warning)
     token = config.token or secrets.token_urlsafe(32)
+    tls = _read_certificates(config)
     coordinator = coordinator or await _make_coordinator(config)
     connections = Connections(partial(_warn_evicted, LimitedLog(logger, "dropped connections")))
     interceptors = [
@@ -167,9 +164,9 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     health_service = health.aio.HealthServicer()
     notice_ = None
     try:
-        port = _bind_port(server, config)
+        port = _bind_port(server, config, tls)
         address = (get_local_host(config.host), port)
-        await kv_listener.listen(config.host, _make_kv_tls(config))
+        await kv_listener.listen(config.host, None if tls is None else tls.get_context)
         service = CoordinatorService(  # type: ignore[abstract]  # see its end
             coordinator,
             config.first_request_timeout,
@@ -184,7 +181,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         await server.start()
         connections.watch(port)
         if config.post_notice:
-            notice_ = _post_notice(config, address, token)
+            notice_ = _post_notice(config, address, token, tls)
     except BaseException:
         connections.close()
         kv_listener.close()
@@ -214,7 +211,7 @@ async def _make_coordinator(config: ServerConfig) -> Coordinator:
 
 
 def _post_notice(
-    config: ServerConfig, address: tuple[str, int], token: str
+    config: ServerConfig, address: tuple[str, int], token: str, tls: ServerCertificates | None
 ) -> notice.Notice | None:
     """Post the notice; None: impossible, and not needed, as callers have the token.
 
@@ -223,10 +220,14 @@ def _post_notice(
     """
     pid = os.getpid()
     posted = notice.Notice(*address, token, pid, config.kind, notice.read_start_ticks(pid))
-    if (tls := _make_kv_tls(config)) is not None:
+    if tls is not None:
         cert = os.path.abspath(os.fspath(config.tls_cert or ""))
-        name = choose_tls_name(tls, cert, posted.host)
+        name = choose_tls_name(tls.get_context(), cert, posted.host)
         posted = replace(posted, tls_ca=cert, tls_name=name)
+        if config.tls_client_ca is not None:
+            # The commands of this user show the coordinator its own certificate.
+            key = os.path.abspath(os.fspath(config.tls_key or ""))
+            posted = replace(posted, tls_cert=cert, tls_key=key)
     try:
         notice.post(posted)
     except OSError as error:
@@ -248,23 +249,24 @@ def _warn_evicted(log: LimitedLog, host: str, most: int) -> None:
     )
 
 
-def _make_kv_tls(config: ServerConfig) -> ssl.SSLContext | None:
+def _read_certificates(config: ServerConfig) -> ServerCertificates | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
-    return make_tls_context(config.tls_cert, config.tls_key)
+    return ServerCertificates(config.tls_cert, config.tls_key, config.tls_client_ca)
 
 
-def _bind_port(server: grpc.aio.Server, config: ServerConfig) -> int:
+def _bind_port(
+    server: grpc.aio.Server, config: ServerConfig, tls: ServerCertificates | None
+) -> int:
     try:
-        if config.tls_cert is not None and config.tls_key is not None:
-            credentials = read_credentials(config.tls_cert, config.tls_key)
-            return server.add_secure_port(config.target, credentials)
+        if tls is not None:
+            return server.add_secure_port(config.target, tls.make_credentials())
         return server.add_insecure_port(config.target)
     except RuntimeError as error:
         raise _explain_bind_error(config) from error
 
 
-def _explain_bind_error(config: ServerConfig) -> OSError | ValueError:
+def _explain_bind_error(config: ServerConfig) -> OSError:
     """Return the reason why the port could not be bound, which gRPC does not tell."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -276,11 +278,6 @@ def _explain_bind_error(config: ServerConfig) -> OSError | ValueError:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             return OSError(error.errno, f"cannot listen on {config.target}: {error.strerror}")
-    else:
-        if config.tls_cert is not None:
-            return ValueError(
-                f"{config.tls_cert} and {config.tls_key} are no certificate and its key, in PEM"
-            )
     text = f"{config.target} is taken: another process listens there"
     if (other := notice.find(config.port)) is not None:
         text += f" (the {other.kind} coordinator of yours with pid {other.pid})"

@@ -67,12 +67,13 @@ def join_world(
         )
     settings["timeout"] = seconds = to_seconds(settings["timeout"])
     attempt = next(attempts)
-    place, tls_name = None, None
+    place, tls_name, tls_pair = None, None, None
     if store is not None and backend not in ("fake", "threads"):  # which meet elsewhere
         from allhands.membership.store_rendezvous import rendezvous_via_store
 
         meeting = rendezvous_via_store(store, settings["rank"], settings["world_size"], seconds)
         place, attempt, tls_name = meeting.place, 0, meeting.tls_name
+        tls_pair = meeting.tls_pair
         settings["job"] = settings["job"] or meeting.job
         settings["token"], settings["tls"] = meeting.token, meeting.tls_ca
         settings["insecure"] = settings["insecure"] or meeting.insecure
@@ -80,6 +81,7 @@ def join_world(
         os.environ,
         init_method=init_method,
         tls_name=tls_name,
+        tls_pair=tls_pair,
         parent=identify_parent_process(),
         attempt=attempt,
         rendezvous=place,

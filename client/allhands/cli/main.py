@@ -53,6 +53,7 @@ _COMMANDS = {
         "Write what all ranks recorded as one trace, for Perfetto.", "trace", "trace_command"
     ),
     "bench": _Command("Time operations, beside Gloo and MPI.", "bench", "bench_command"),
+    "token": _Command("Make certificates and tokens, and revoke tokens.", "token", "token_app"),
     "kv": _Command("Get, put, delete and list the keys of a job.", "kv", "kv_app"),
 }
 

@@ -1,9 +1,13 @@
 """`allhands serve`: the daemon."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
+
+from allhands_proto.tls_files import DIRECTORY_VARIABLE, apply_tls_directory
 
 _DrainTimeout: TypeAlias = Annotated[
     float,
@@ -33,6 +37,23 @@ def serve_command(
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")
     ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-client-ca",
+            metavar="FILE",
+            help="Authorities, PEM: callers have to show a certificate of theirs.",
+        ),
+    ] = None,
+    tls_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-dir",
+            metavar="DIR",
+            help="ca.crt, tls.crt, tls.key and token in one folder, as `allhands token init` "
+            "makes; else ALLHANDS_TLS_DIR.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Listen beyond loopback without token or TLS."),
@@ -50,19 +71,22 @@ def serve_command(
     """Run a coordinator until SIGTERM or Ctrl-C; a second one ends it at once.
 
     It writes its address and token to your runtime directory, for your own commands on this host.
-    Beyond loopback it wants a token and TLS files.
+    Beyond loopback it wants a token and TLS files; `allhands token init` makes them. New TLS files
+    in the place of old ones are read without a restart.
     """
     from allhands_server.config import FLAGS, ServerConfig, read_token
     from allhands_server.daemon import main
 
     host, port = _parse_address(listen)
     try:
+        files = _read_directory(tls_dir) if tls_cert is None else {}
         config = ServerConfig(
             host=host,
             port=port,
-            token=read_token(token_file),
-            tls_cert=tls_cert,
-            tls_key=tls_key,
+            token=read_token(token_file) or files.get("ALLHANDS_TOKEN"),
+            tls_cert=tls_cert or files.get("ALLHANDS_TLS_CERT"),
+            tls_key=tls_key or files.get("ALLHANDS_TLS_KEY"),
+            tls_client_ca=tls_client_ca or files.get("ALLHANDS_TLS_CLIENT_CA"),
             insecure=insecure,
             data_dir=data_dir,
             drain_timeout=drain_timeout,
@@ -72,6 +96,12 @@ def serve_command(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     raise typer.Exit(main(config))
+
+
+def _read_directory(tls_dir: Path | None) -> Mapping[str, str]:
+    """Return what a directory of TLS files stands for, as variables."""
+    named = os.environ.get(DIRECTORY_VARIABLE, "") if tls_dir is None else str(tls_dir)
+    return apply_tls_directory({DIRECTORY_VARIABLE: named})
 
 
 def _parse_address(listen: str) -> tuple[str, int]:

@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -103,8 +104,10 @@ def _probe_with_ca(prefix: str, sock: socket.socket, endpoint: Endpoint) -> Conn
     ours = f"ALLHANDS_TLS_CA={endpoint.tls_ca}"
     name = endpoint.tls_name or endpoint.address.host
     try:
-        with tls_context(endpoint).wrap_socket(sock, server_hostname=name):
-            return None
+        context = tls_context(endpoint)
+        context.set_alpn_protocols(["h2"])
+        with context.wrap_socket(sock, server_hostname=name) as secure:
+            return _await_greeting(prefix, secure, endpoint)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _NAME_MISMATCH:
             found = ", ".join(_read_certificate_names(endpoint)) or "no name"
@@ -126,6 +129,41 @@ def _probe_with_ca(prefix: str, sock: socket.socket, endpoint: Endpoint) -> Conn
         return ConnectProblem(f"{prefix}: the TLS handshake fails: {error.reason}", False)
     except OSError as error:
         return ConnectProblem(f"{prefix}: {error.strerror or error}", False)
+
+
+def _await_greeting(
+    prefix: str, secure: ssl.SSLSocket, endpoint: Endpoint
+) -> ConnectProblem | None:
+    """Find out whether a coordinator refuses this side's certificate.
+
+    With TLS 1.3 that comes after the client's handshake; gRPC then closes without a word.
+    """
+    try:
+        if secure.recv(1):
+            return None  # the settings of HTTP/2
+    except TimeoutError:
+        return None
+    except OSError:
+        pass  # an alert
+    cert = endpoint.tls_cert
+    if cert is None:
+        text = (
+            "it wants a certificate of this side: set ALLHANDS_TLS_DIR=DIR, or ALLHANDS_TLS_CERT "
+            "and ALLHANDS_TLS_KEY, as `allhands token init` says"
+        )
+    elif _has_expired(cert):
+        text = (
+            f"the certificate of this side ({cert}) has expired: renew it (`allhands token renew`)"
+        )
+    else:
+        text = f"it does not trust the authority of this side's certificate ({cert})"
+    return ConnectProblem(f"{prefix}: {text}", True)
+
+
+def _has_expired(path: str) -> bool:
+    from allhands_proto.issuing import is_expired  # which takes long to load
+
+    return is_expired(Path(path).read_bytes())
 
 
 def _read_certificate_names(endpoint: Endpoint) -> list[str]:

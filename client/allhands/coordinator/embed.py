@@ -18,6 +18,7 @@ async def start_coordinator(
     *,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
+    tls_client_ca: str | Path | None = None,
     insecure: bool = False,
     post_notice: bool = True,
 ) -> "RunningCoordinator":
@@ -42,6 +43,7 @@ async def start_coordinator(
             token=token,
             tls_cert=tls_cert,
             tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
             insecure=insecure,
             post_notice=post_notice,
             kind="embedded",

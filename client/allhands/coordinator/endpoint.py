@@ -7,7 +7,7 @@ Every caller of the coordinator, synchronous or asyncio, dials here. The calls a
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks, notice
 from allhands_proto.certificates import make_client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
+from allhands_proto.tls_files import apply_tls_directory
 
 _URL_FORMAT = "ah://HOST:PORT or ah://HOST:PORT/JOB"
 
@@ -79,7 +80,7 @@ class Endpoint:
     """A coordinator's address with credentials."""
 
     address: Address
-    token: str | None
+    token: str | None = field(repr=False)
     """None: nobody knows one; the coordinator will say `Unauthenticated`."""
     tls_ca: str | None = None
     """Path of the bundle of authorities that vouch for the coordinator; None: plaintext."""
@@ -87,6 +88,10 @@ class Endpoint:
     """Whether token and data may be sent in plaintext beyond loopback."""
     tls_name: str | None = None
     """The name that its certificate must have; None: the host."""
+    tls_cert: str | None = None
+    """Path of the certificate chain to show to a coordinator that asks for one; PEM."""
+    tls_key: str | None = None
+    """Path of the key of `tls_cert`."""
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
@@ -96,7 +101,7 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
         OSError: the bundle of authorities cannot be read.
     """
     assert endpoint.tls_ca is not None
-    return make_client_context(endpoint.tls_ca)
+    return make_client_context(endpoint.tls_ca, endpoint.tls_cert, endpoint.tls_key)
 
 
 def is_insecure(environ: Mapping[str, str]) -> bool:
@@ -120,6 +125,7 @@ def find_coordinator(
         ValueError: the URL is malformed, or several coordinators could be meant.
         CoordinatorUnavailable: none could be.
     """
+    environ = apply_tls_directory(environ)
     tls_ca = environ.get("ALLHANDS_TLS_CA") or None
     url = url or environ.get("ALLHANDS_URL") or None
     if url is not None:
@@ -131,6 +137,8 @@ def find_coordinator(
                 tls_ca,
                 insecure or is_insecure(environ),
                 environ.get("ALLHANDS_TLS_NAME") or None,
+                environ.get("ALLHANDS_TLS_CERT") or None,
+                environ.get("ALLHANDS_TLS_KEY") or None,
             )
         )
     found = _choose_notice(notice.list_live())
@@ -152,6 +160,8 @@ def apply_notice(endpoint: Endpoint) -> Endpoint:
 
 
 def _merge_notice(endpoint: Endpoint, found: notice.Notice) -> Endpoint:
+    if endpoint.tls_cert is None and found.tls_cert:
+        endpoint = replace(endpoint, tls_cert=found.tls_cert, tls_key=found.tls_key)
     return replace(
         endpoint,
         token=endpoint.token or found.token,
@@ -196,7 +206,7 @@ class ChannelConfig:
     target: str
     credentials: grpc.ChannelCredentials | None
     options: tuple[tuple[str, int | str], ...]
-    metadata: tuple[tuple[str, str], ...]
+    metadata: tuple[tuple[str, str], ...] = field(repr=False)
 
     def open(self) -> grpc.Channel:
         """Open a synchronous channel, which connects with its first call; the caller closes it."""
@@ -249,8 +259,9 @@ def check_privacy(endpoint: Endpoint) -> Endpoint:
     raise ValueError(
         f"the coordinator at {address.target}{unknown} is on another host, and without TLS its "
         "token and all data could be read and changed on the way: set ALLHANDS_TLS_CA=FILE (in "
-        "Python also tls=) to the authorities that vouch for it; or, where that network is yours "
-        "alone, set ALLHANDS_INSECURE=1 (in commands also --insecure, in Python insecure=True)"
+        "Python also tls=) to the authorities that vouch for it, or ALLHANDS_TLS_DIR; or, where "
+        "that network is yours alone, set ALLHANDS_INSECURE=1 (in commands also --insecure, in "
+        "Python insecure=True)"
     )
 
 
@@ -258,14 +269,21 @@ def configure_channel(endpoint: Endpoint) -> ChannelConfig:
     """Prepare a channel to the coordinator, without any I/O to it.
 
     Raises:
-        OSError: the certificate bundle cannot be read.
-        ValueError: the token is malformed; or as `check_privacy`, which may block.
+        OSError: a file of TLS cannot be read.
+        ValueError: the token is malformed; a certificate lacks its key; or as `check_privacy`,
+            which may block.
     """
     endpoint = check_privacy(endpoint)
     credentials = None
     if endpoint.tls_ca is not None:
         forks.use_grpc()
-        credentials = grpc.ssl_channel_credentials(Path(endpoint.tls_ca).read_bytes())
+        if (endpoint.tls_cert is None) != (endpoint.tls_key is None):
+            raise ValueError(
+                "a certificate (ALLHANDS_TLS_CERT) and its key (ALLHANDS_TLS_KEY) go together"
+            )
+        own = (endpoint.tls_key, endpoint.tls_cert)
+        pair = (None if path is None else Path(path).read_bytes() for path in own)
+        credentials = grpc.ssl_channel_credentials(Path(endpoint.tls_ca).read_bytes(), *pair)
     metadata: tuple[tuple[str, str], ...] = ()
     if endpoint.token is not None:
         if not (endpoint.token.isascii() and endpoint.token.isprintable()):

@@ -59,7 +59,15 @@ async def find_or_host_coordinator(config: WorldConfig) -> WorldRendezvous:
         case Daemon(url):
             address = parse_url(url)
             endpoint = apply_notice(
-                Endpoint(address, config.token, config.tls_ca, config.insecure, config.tls_name)
+                Endpoint(
+                    address,
+                    config.token,
+                    config.tls_ca,
+                    config.insecure,
+                    config.tls_name,
+                    config.tls_cert,
+                    config.tls_key,
+                )
             )
             await asyncio.to_thread(check_privacy, endpoint)
             return WorldRendezvous(endpoint)
@@ -108,7 +116,15 @@ async def _host_or_connect(config: WorldConfig, place: HostedByRank0) -> WorldRe
     address = Address(place.host if config.tls_ca else resolved, place.port)
     # On loopback rank 0 speaks TLS only if it was told to, whatever other coordinators do.
     tls_ca = None if address.is_loopback and config.tls_cert is None else config.tls_ca
-    endpoint = Endpoint(address, config.token, tls_ca, config.insecure, config.tls_name)
+    endpoint = Endpoint(
+        address,
+        config.token,
+        tls_ca,
+        config.insecure,
+        config.tls_name,
+        config.tls_cert,
+        config.tls_key,
+    )
     deadline = time.monotonic() + config.timeout
     while address.is_loopback and time.monotonic() < deadline:
         # Rank 0 leaves its token in a notice when it listens, perhaps after this rank is up.
@@ -201,13 +217,21 @@ async def _start_coordinator(
         config.token,
         tls_cert=config.tls_cert if guarded else None,
         tls_key=config.tls_key if guarded else None,
+        tls_client_ca=config.tls_client_ca if guarded else None,
         insecure=config.insecure,
     )
     logger.info("rank 0 hosts the coordinator of job %s at %s", config.job, running.url)
     if guarded and name is not None:
         authority = config.tls_ca or config.tls_cert
         return WorldRendezvous(
-            Endpoint(Address(name, running.port), running.token, authority), running
+            Endpoint(
+                Address(name, running.port),
+                running.token,
+                authority,
+                tls_cert=config.tls_cert,
+                tls_key=config.tls_key,
+            ),
+            running,
         )
     address = Address(running.host, running.port)
     return WorldRendezvous(Endpoint(address, running.token, insecure=config.insecure), running)

@@ -48,6 +48,8 @@ def make_job_endpoint(endpoint: Endpoint, job: str) -> JobEndpoint:
         endpoint.tls_ca,
         endpoint.insecure,
         endpoint.tls_name,
+        endpoint.tls_cert,
+        endpoint.tls_key,
     )
 
 

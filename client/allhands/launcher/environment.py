@@ -4,7 +4,7 @@ Pure: the environment to build on comes as a mapping.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 
@@ -45,13 +45,16 @@ class JobEndpoint:
     host: str
     port: int
     job: str
-    token: str | None
+    token: str | None = field(repr=False)
     tls_ca: str | None = None
     """Path of the authorities that vouch for the coordinator; None: it does not speak TLS."""
     insecure: bool = False
     """Whether ranks may send the token in plaintext beyond loopback."""
     tls_name: str | None = None
     """The name in the coordinator's certificate; None: the host."""
+    tls_cert: str | None = None
+    """Path of the certificate that the ranks show to the coordinator; None: none."""
+    tls_key: str | None = None
 
     @property
     def url(self) -> str:
@@ -85,6 +88,9 @@ def make_rank_environment(
         "ALLHANDS_TOKEN": endpoint.token,
         "ALLHANDS_TLS_CA": endpoint.tls_ca,
         "ALLHANDS_TLS_NAME": endpoint.tls_name,
+        "ALLHANDS_TLS_CERT": endpoint.tls_cert,
+        "ALLHANDS_TLS_KEY": endpoint.tls_key,
+        "ALLHANDS_TLS_DIR": None,  # its files are among these
     }
     if endpoint.insecure:
         rendezvous_variables["ALLHANDS_INSECURE"] = "1"

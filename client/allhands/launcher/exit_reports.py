@@ -28,6 +28,8 @@ class ExitReporter:
             job_endpoint.tls_ca,
             job_endpoint.insecure,
             job_endpoint.tls_name,
+            job_endpoint.tls_cert,
+            job_endpoint.tls_key,
         )
         self._job = job_endpoint.job
         self._pid_namespace = process.get_pid_namespace()

@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -37,14 +37,17 @@ class StoreRendezvous:
 
     place: RendezvousMethod
     job: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     tls_ca: str | None = None
     insecure: bool = False
     tls_name: str | None = None
+    tls_pair: tuple[str, str] | None = None
+    """Paths of the certificate to show to the coordinator, and of its key."""
 
     @classmethod
     def from_endpoint(cls, url: str, endpoint: Endpoint) -> "StoreRendezvous":
         """Return the meeting at a URL of a coordinator that is reached already."""
+        pair = (endpoint.tls_cert, endpoint.tls_key)
         return cls(
             Daemon(url),
             None,
@@ -52,6 +55,7 @@ class StoreRendezvous:
             endpoint.tls_ca,
             endpoint.insecure,
             endpoint.tls_name,
+            (pair[0], pair[1]) if pair[0] and pair[1] else None,
         )
 
 

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from allhands.coordinator.attempts import ConnectAttempts
@@ -16,6 +17,7 @@ from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticate
 from allhands.runtime.loop_thread import LoopThread
 from allhands.stores.coordinator import CoordinatorStore
 from allhands_proto import forks
+from allhands_proto.tls_files import apply_tls_directory
 
 if TYPE_CHECKING:
     from allhands.coordinator.embed import RunningCoordinator
@@ -70,14 +72,15 @@ class TCPStore(CoordinatorStore):
         if world_size is not None and world_size < 1:
             raise ValueError(f"world_size must be positive, or None for any, not {world_size}")
         until = time.monotonic() + limit
-        token = token or os.environ.get("ALLHANDS_TOKEN") or None
-        insecure = insecure or is_insecure(os.environ)
+        environ = apply_tls_directory(os.environ)
+        token = token or environ.get("ALLHANDS_TOKEN") or None
+        insecure = insecure or is_insecure(environ)
         self._embedded = (
-            _EmbeddedCoordinator(host_name, port, token, insecure) if is_master else None
+            _EmbeddedCoordinator(host_name, port, token, insecure, environ) if is_master else None
         )
         try:
             if self._embedded is None:
-                control = _connect(host_name, port, token, insecure, until)
+                control = _connect(host_name, port, token, insecure, until, environ)
             else:
                 control = Control(self._embedded.endpoint, job=JOB)
             super().__init__(control, limit)
@@ -155,7 +158,10 @@ class _Clone(CoordinatorStore):
 class _EmbeddedCoordinator:
     """A coordinator in this process, on a dedicated thread."""
 
-    def __init__(self, host: str, port: int, token: str | None, insecure: bool) -> None:
+    def __init__(
+        self, host: str, port: int, token: str | None, insecure: bool, environ: Mapping[str, str]
+    ) -> None:
+        cert, key = (environ.get(f"ALLHANDS_TLS_{one}") or None for one in ("CERT", "KEY"))
         self._thread = LoopThread(f"store at port {port}")
         try:
             self._running: RunningCoordinator = self._thread.run(
@@ -163,8 +169,9 @@ class _EmbeddedCoordinator:
                     resolve_host_blocking(host),
                     port,
                     token,
-                    tls_cert=os.environ.get("ALLHANDS_TLS_CERT") or None,
-                    tls_key=os.environ.get("ALLHANDS_TLS_KEY") or None,
+                    tls_cert=cert,
+                    tls_key=key,
+                    tls_client_ca=environ.get("ALLHANDS_TLS_CLIENT_CA") or None,
                     insecure=insecure,
                 )
             )
@@ -172,12 +179,13 @@ class _EmbeddedCoordinator:
             self._thread.stop()
             raise
         self.port = self._running.port
-        cert = os.environ.get("ALLHANDS_TLS_CERT") or None
         self.endpoint = Endpoint(
             Address(host if cert else self._running.host, self.port),
             self._running.token,
-            (os.environ.get("ALLHANDS_TLS_CA") or cert) if cert else None,
+            (environ.get("ALLHANDS_TLS_CA") or cert) if cert else None,
             insecure,
+            tls_cert=cert,
+            tls_key=key,
         )
         forks.hold(self)
 
@@ -194,17 +202,27 @@ class _EmbeddedCoordinator:
         self._thread.stop()
 
 
-def _connect(host: str, port: int, token: str | None, insecure: bool, deadline: float) -> Control:
+def _connect(
+    host: str,
+    port: int,
+    token: str | None,
+    insecure: bool,
+    deadline: float,
+    environ: Mapping[str, str],
+) -> Control:
     """Connect as soon as the master answers, by repeated attempts."""
-    tls_ca = os.environ.get("ALLHANDS_TLS_CA") or None
-    tls_name = os.environ.get("ALLHANDS_TLS_NAME") or None
+    tls_ca, tls_name, tls_cert, tls_key = (
+        environ.get(f"ALLHANDS_TLS_{one}") or None for one in ("CA", "NAME", "CERT", "KEY")
+    )
     attempts = ConnectAttempts(deadline)
     while True:
         endpoint = None
         try:
             address = Address(host if tls_ca else resolve_host_blocking(host), port)
             # Without a token of ours it is the one in the notice, perhaps of an earlier master.
-            endpoint = apply_notice(Endpoint(address, token, tls_ca, insecure, tls_name))
+            endpoint = apply_notice(
+                Endpoint(address, token, tls_ca, insecure, tls_name, tls_cert, tls_key)
+            )
             return _open_client(endpoint, max(deadline - time.monotonic(), _POLL_SECONDS))
         except (CoordinatorUnavailable, StoreTimeout) as error:
             attempts.record_failure(error, endpoint, is_guess=token is None)

@@ -37,6 +37,8 @@ class DaemonProcess:
             self.notice.token,
             self.notice.tls_ca or None,
             tls_name=self.notice.tls_name or None,
+            tls_cert=self.notice.tls_cert or None,
+            tls_key=self.notice.tls_key or None,
         )
 
     def run_command(

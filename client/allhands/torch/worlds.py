@@ -21,6 +21,7 @@ from allhands.torch.process_group import ProcessGroup
 from allhands.torch.rendezvous import fake
 from allhands.torch.rendezvous.init_method import find_world
 from allhands.torch.rendezvous.store_adapter import TorchStoreAdapter
+from allhands_proto.tls_files import apply_tls_directory
 
 
 def open_group(opts: Any) -> ProcessGroup:
@@ -53,7 +54,7 @@ def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bo
         url=os.environ.get("ALLHANDS_URL") or None,
         # A worker that torchrun starts again may come before its last world has ended.
         shares_job=is_default and "TORCHELASTIC_RUN_ID" not in os.environ,
-        token=os.environ.get("ALLHANDS_TOKEN") or None,
+        token=apply_tls_directory(os.environ).get("ALLHANDS_TOKEN") or None,
         insecure=is_insecure(os.environ),
     )
     meeting = rendezvous_via_store(
@@ -68,6 +69,7 @@ def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bo
         token=meeting.token,
         tls=meeting.tls_ca,
         tls_name=meeting.tls_name,
+        tls_pair=meeting.tls_pair,
         insecure=meeting.insecure,
         parent=identify_parent_process(),
         rendezvous=meeting.place,

@@ -5,6 +5,7 @@ import errno
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
@@ -48,15 +49,15 @@ class KvListener:
         )
         self._opening: set[asyncio.Task[None]] = set()
         self._listening: socket.socket | None = None
-        self._tls: ssl.SSLContext | None = None
+        self._get_tls: Callable[[], ssl.SSLContext] | None = None
         self._again: asyncio.TimerHandle | None = None
         self._is_full = False
         """Whether connections wait because too many others have shown no proof."""
         self._loop = asyncio.get_running_loop()
         self._log = LimitedLog(logger, "refused lines")
 
-    async def listen(self, host: str, tls: ssl.SSLContext | None) -> None:
-        """Take any free port of `host`.
+    async def listen(self, host: str, get_tls: Callable[[], ssl.SSLContext] | None) -> None:
+        """Take any free port of `host`; `get_tls` gives the context of each connection.
 
         Raises:
             OSError: there is none.
@@ -69,7 +70,7 @@ class KvListener:
         )
         listening.setblocking(False)
         self.port = listening.getsockname()[1]
-        self._tls = tls
+        self._get_tls = get_tls
         self._listening = listening
         self._loop.add_reader(listening, self._accept)
 
@@ -168,8 +169,8 @@ class KvListener:
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else self.hello_timeout,
+                ssl=None if self._get_tls is None else self._get_tls(),
+                ssl_handshake_timeout=None if self._get_tls is None else self.hello_timeout,
             )
         except OSError as error:  # of TLS as well; it took too long, or went away
             self.warn(connection.name, f"{type(error).__name__}: {error}")

@@ -1,14 +1,12 @@
-"""Authentication: the token of every call, and TLS from files."""
+"""Authentication: the token of every call."""
 
 import asyncio
 import contextlib
 import hmac
 import logging
-import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
@@ -120,23 +118,3 @@ class Refusals:
 def _release(due: "asyncio.Future[None]") -> None:
     if not due.done():
         due.set_result(None)
-
-
-def read_credentials(cert: Path | str, key: Path | str) -> grpc.ServerCredentials:
-    """Read the PEM files of a certificate chain and key.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-    return grpc.ssl_server_credentials([(Path(key).read_bytes(), Path(cert).read_bytes())])
-
-
-def make_tls_context(cert: Path | str, key: Path | str) -> ssl.SSLContext:
-    """Read the same for sockets without gRPC.
-
-    Raises:
-        OSError: one of the files cannot be read, or is not what it should be.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    return context
