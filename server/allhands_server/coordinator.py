@@ -287,9 +287,8 @@ class Coordinator:
         """See `JournalOwner`."""
         logger.error("nothing can be written: %s", error)
         refusal = Refusal(Status.FAILED_PRECONDITION, f"the coordinator's log is full: {error}")
-        for answer in self._held.drop():
-            refused = answer if isinstance(answer, Refuse) else Refuse(answer.ticket, refusal)
-            self._act(refused)
+        for answer in self._held.drop():  # a refusal too: it may say what is taken back now
+            self._act(Refuse(answer.ticket, refusal))
         self._handle(CommitsRefused())
 
     def on_lost(self, error: "LogError") -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from allhands_server.coordinator import Coordinator
 from allhands_server.machine.refusals import Refused, Status
-from allhands_server.machine.store.keys import Add, Count, Get, Set
+from allhands_server.machine.store.keys import Add, Count, Delete, Get, Set
 from support.faulty_log import FaultyEngine
 
 
@@ -89,3 +89,20 @@ async def test_a_log_that_fails_ends_the_coordinator_and_every_wait(
         await waiting
     with pytest.raises(Refused, match="gone down"):
         await coordinator.ask(Count("j"), None)
+
+
+async def test_a_full_log_takes_back_what_a_refusal_has_said_too(
+    coordinator: Coordinator, engine: FaultyEngine
+) -> None:
+    await coordinator.ask(Set("j", "a", b"1"), None)
+    engine.gate.clear()
+    deleting = asyncio.create_task(coordinator.ask(Delete("j", "a"), None))
+    reading = asyncio.create_task(coordinator.ask(Get("j", "a"), None))
+    engine.has_begun.clear()
+    await engine.has_begun.wait()
+    engine.is_full = True
+    engine.gate.set()
+    for refused in (deleting, reading):
+        with pytest.raises(Refused, match="log is full"):  # not that there is no such key
+            await refused
+    assert (await coordinator.ask(Get("j", "a"), None)).value == b"1"
