@@ -49,6 +49,15 @@ test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among
 test-nightly: $(VENV)/.has-torch ## Run the tests that are slow and much like others (ARGS= go to pytest)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/frameworks -m nightly $(ARGS)
 
+# The same tests as in `make test`, which makes shorter ones.
+HISTORY ?= 50000
+FAULTS ?= 40
+KILLS ?= 20
+.PHONY: test-histories
+test-histories: $(VENV)/.has-dev ## Check long histories of calls of a daemon that is killed, paused and out of disk
+	ALLHANDS_HISTORY_OPERATIONS=$(HISTORY) ALLHANDS_HISTORY_FAULTS=$(FAULTS) ALLHANDS_KILLS=$(KILLS) \
+		$(BIN)/python -m pytest -s tests/faults/test_linearizability.py tests/faults/test_kills.py $(ARGS)
+
 .PHONY: test-frameworks
 test-frameworks: $(VENV)/.has-torch ## Train ten steps with Lightning, accelerate and transformers, over Gloo and allhands
 	$(PIP) install --group frameworks

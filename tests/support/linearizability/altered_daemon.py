@@ -1,0 +1,116 @@
+"""`allhands serve` with one thing altered: snapshots more often, or a mistake to be found.
+
+python -m support.linearizability.altered_daemon ALTERATION OPTIONS...
+"""
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from allhands.cli.serve import serve_command
+from allhands_server.coordinator import Coordinator
+from allhands_server.log import journal, sqlite
+from allhands_server.log.engine import Appended, AppendResult
+from allhands_server.machine.store.keys import Add, Append, Get
+from allhands_server.machine.store.queues import QueuePush
+
+_LOG_NBYTES = 100_000
+"""Of the frames from one snapshot to the next."""
+_FRAMES_LATE = 8
+_EVERY = 10
+"""Every tenth request of a kind is answered wrongly."""
+
+
+class LateEngine(sqlite.SqliteEngine):
+    """An engine that acknowledges frames which it has not written yet."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._late: deque[tuple[int, bytes]] = deque()
+
+    async def append(self, index: int, data: bytes) -> AppendResult:
+        self._late.append((index, data))
+        while len(self._late) > _FRAMES_LATE:
+            await super().append(*self._late.popleft())
+        return Appended()
+
+
+class _NoReply:
+    """Handler of the answers to requests that nobody made."""
+
+    def on_answer(self, ticket: int, reply: Any) -> None: ...
+
+    def on_refusal(self, ticket: int, refusal: Any) -> None: ...
+
+
+class _Remembering:
+    """Handler that keeps the answer to a read for later ones."""
+
+    def __init__(self, asker: Any, answers: dict[Any, Any], request: Get) -> None:
+        self._asker = asker
+        self._answers = answers
+        self._request = request
+
+    def on_answer(self, ticket: int, reply: Any) -> None:
+        self._answers[self._request.key] = reply
+        self._asker.on_answer(ticket, reply)
+
+    def on_refusal(self, ticket: int, refusal: Any) -> None:
+        self._asker.on_refusal(ticket, refusal)
+
+
+def save_snapshots_often() -> None:
+    """Make a snapshot where otherwise the log would get much longer first; no mistake."""
+    journal._LEAST_LOG_NBYTES = _LOG_NBYTES
+
+
+def lose_acknowledged_writes() -> None:
+    """Acknowledge writes before they are durable."""
+    sqlite.SqliteEngine = LateEngine  # type: ignore[misc]
+
+
+def read_stale_values() -> None:
+    """Answer some reads with an answer that was right once."""
+    post: Any = Coordinator.post
+    answers, reads = dict[Any, Any](), iter(range(1 << 62))
+
+    def post_stale(self: Coordinator, ticket: int, request: Any, *rest: Any) -> None:
+        *due, asker = rest
+        if not isinstance(request, Get):
+            post(self, ticket, request, *rest)
+        elif next(reads) % _EVERY == 0 and request.key in answers:
+            asker.on_answer(ticket, answers[request.key])
+        else:
+            post(self, ticket, request, *due, _Remembering(asker, answers, request))
+
+    Coordinator.post = post_stale  # type: ignore[method-assign, assignment]
+
+
+def apply_twice() -> None:
+    """Make some changes twice, as for a caller that asks again."""
+    post: Any = Coordinator.post
+    changes = iter(range(1 << 62))
+
+    def post_twice(self: Coordinator, ticket: int, request: Any, *rest: Any) -> None:
+        if isinstance(request, Add | Append | QueuePush) and next(changes) % _EVERY == 0:
+            post(self, self.new_ticket(), request, None, _NoReply())
+        post(self, ticket, request, *rest)
+
+    Coordinator.post = post_twice  # type: ignore[method-assign, assignment]
+
+
+MISTAKES = (lose_acknowledged_writes, read_stale_values, apply_twice)
+
+
+def make_command(alteration: Callable[[], None]) -> tuple[str, ...]:
+    """Return the command of a daemon with an alteration; options follow."""
+    return sys.executable, "-m", __name__, alteration.__name__
+
+
+if __name__ == "__main__":
+    globals()[sys.argv.pop(1)]()
+    typer.run(serve_command)
