@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 from allhands_server.log.errors import LogDamaged, LogTooNew
 
-VERSION = 1
+VERSION = 2
+"""1: keys without the revision of their creation and their version; see `migration`."""
 LARGEST_PAYLOAD = 16 << 20
 """Bytes. A commit is at most one request's changes above the size at which it is closed."""
 
@@ -43,6 +44,8 @@ class Frame:
     payload: bytes
     crc: int
     """CRC of this frame."""
+    version: int = VERSION
+    """Of the layout and of the changes."""
 
 
 def make_frame(term: int, index: int, chain: int, payload: bytes) -> Frame:
@@ -85,7 +88,7 @@ def decode_frame(data: bytes, slot: int) -> Frame:
         raise LogDamaged(slot, "the checksum does not match the bytes")
     if index != slot:
         raise LogDamaged(slot, f"the frame of slot {index:,} stands there")
-    return Frame(term, index, chain, payload, crc)
+    return Frame(term, index, chain, payload, crc, version)
 
 
 def check_chain(frame: Frame, previous_crc: int) -> None:

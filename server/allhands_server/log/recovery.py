@@ -13,6 +13,7 @@ from allhands_server.log.change_codec import decode_changes, encode_changes
 from allhands_server.log.engine import LogEngine, Snapshot
 from allhands_server.log.errors import LogDamaged
 from allhands_server.log.frame import Frame, check_chain, decode_frame, encode_frame, make_frame
+from allhands_server.log.migration import Migration
 from allhands_server.machine.changes import Change
 
 _CHANGES_A_CHUNK = 1_000
@@ -39,9 +40,9 @@ async def read_log(engine: LogEngine, restore: Callable[[Iterable[Change]], None
         LogDamaged: the log is not as it was acknowledged; some changes may have been passed.
         LogTooNew: a later version of allhands has written it.
     """
-    head = LogHead()
+    head, migration = LogHead(), Migration()
     if (snapshot := await engine.load_snapshot()) is not None:
-        head = _restore_snapshot(snapshot, restore)
+        head = _restore_snapshot(snapshot, restore, migration)
     first, last = await engine.get_bounds()
     if first > head.index + 1:
         raise LogDamaged(head.index + 1, f"the log begins with slot {first:,}")
@@ -55,7 +56,7 @@ async def read_log(engine: LogEngine, restore: Callable[[Iterable[Change]], None
             check_chain(frame, head.crc)
             if frame.term < head.term:
                 raise LogDamaged(slot.index, f"term {frame.term} follows term {head.term}")
-            restore(decode_changes(frame.payload, slot.index))
+            restore(migration.migrate(frame.version, decode_changes(frame.payload, slot.index)))
             head = LogHead(frame.index, frame.crc, frame.term)
     return head
 
@@ -71,13 +72,16 @@ def encode_snapshot(head: LogHead, changes: Iterator[Change]) -> Iterator[bytes]
         yield encode_frame(frame)
 
 
-def _restore_snapshot(snapshot: Snapshot, restore: Callable[[Iterable[Change]], None]) -> LogHead:
+def _restore_snapshot(
+    snapshot: Snapshot, restore: Callable[[Iterable[Change]], None], migration: Migration
+) -> LogHead:
     frames: list[Frame] = []
     for place, chunk in enumerate(snapshot.chunks, 1):
         frames.append(decode_frame(chunk, place))
         if place > 1:
             check_chain(frames[-1], frames[-2].crc)
-        restore(decode_changes(frames[-1].payload, snapshot.index))
+        changes = decode_changes(frames[-1].payload, snapshot.index)
+        restore(migration.migrate(frames[-1].version, changes))
     if not frames or frames[-1].payload:
         raise LogDamaged(snapshot.index, "its snapshot is cut short")
     return LogHead(snapshot.index, frames[0].chain, frames[0].term)

@@ -12,11 +12,11 @@ def test_a_frame_comes_back_as_it_was() -> None:
     assert decode_frame(encode_frame(frame), 7) == frame
 
 
-def test_the_layout_is_that_of_version_1() -> None:
+def test_the_layout_is_that_of_version_2() -> None:
     data = encode_frame(make_frame(2, 1, 0, b"ab"))
     assert data.hex() == (
         "61686c66"
-        "0100"
+        "0200"
         "0000"
         "0200000000000000"
         "0100000000000000"
@@ -50,7 +50,7 @@ def test_a_frame_of_a_later_version_names_both_versions(monkeypatch: pytest.Monk
     with monkeypatch.context() as later:
         later.setattr(frames, "VERSION", 9)
         data = encode_frame(make_frame(1, 1, 0, b""))
-    with pytest.raises(LogTooNew, match="format 9, and this version reads up to 1"):
+    with pytest.raises(LogTooNew, match="format 9, and this version reads up to 2"):
         decode_frame(data, 1)
 
 
