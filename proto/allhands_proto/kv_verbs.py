@@ -35,6 +35,14 @@ _ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "put": "put key",
         "range": "get key",
         "delete_range": "delete key",
+        "txn": "carry out a transaction on keys",
+        "compact": "compact the history",
+        "watch": "watch key",
+        "lease_grant": "grant a lease",
+        "lease_revoke": "revoke lease",
+        "lease_keep_alive": "keep alive lease",
+        "lease_time_to_live": "ask for the time of lease",
+        "lease_list": "list leases",
     }
 )
 """How errors call what a verb does, where its name alone would read badly; the keys follow."""

@@ -166,7 +166,7 @@ class Coordinator:
 
         coordinator = cls(has_log=True)
         head = await read_log(engine, coordinator._machine.restore)
-        coordinator._machine.finish_restore()
+        coordinator._machine.finish_restore(coordinator._clock())
         coordinator._journal = Journal(engine, head, coordinator)
         return coordinator
 

@@ -73,6 +73,46 @@ RANGE_ORDER_MOD: RangeOrder.ValueType  # 3
 RANGE_ORDER_VALUE: RangeOrder.ValueType  # 4
 Global___RangeOrder: _TypeAlias = RangeOrder  # noqa: Y015
 
+class _CompareTarget:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CompareTargetEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompareTarget.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPARE_TARGET_VALUE: _CompareTarget.ValueType  # 0
+    COMPARE_TARGET_VERSION: _CompareTarget.ValueType  # 1
+    COMPARE_TARGET_CREATE: _CompareTarget.ValueType  # 2
+    COMPARE_TARGET_MOD: _CompareTarget.ValueType  # 3
+    COMPARE_TARGET_LEASE: _CompareTarget.ValueType  # 4
+
+class CompareTarget(_CompareTarget, metaclass=_CompareTargetEnumTypeWrapper): ...
+
+COMPARE_TARGET_VALUE: CompareTarget.ValueType  # 0
+COMPARE_TARGET_VERSION: CompareTarget.ValueType  # 1
+COMPARE_TARGET_CREATE: CompareTarget.ValueType  # 2
+COMPARE_TARGET_MOD: CompareTarget.ValueType  # 3
+COMPARE_TARGET_LEASE: CompareTarget.ValueType  # 4
+Global___CompareTarget: _TypeAlias = CompareTarget  # noqa: Y015
+
+class _CompareRelation:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CompareRelationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompareRelation.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPARE_RELATION_EQUAL: _CompareRelation.ValueType  # 0
+    COMPARE_RELATION_NOT_EQUAL: _CompareRelation.ValueType  # 1
+    COMPARE_RELATION_GREATER: _CompareRelation.ValueType  # 2
+    COMPARE_RELATION_LESS: _CompareRelation.ValueType  # 3
+
+class CompareRelation(_CompareRelation, metaclass=_CompareRelationEnumTypeWrapper): ...
+
+COMPARE_RELATION_EQUAL: CompareRelation.ValueType  # 0
+COMPARE_RELATION_NOT_EQUAL: CompareRelation.ValueType  # 1
+COMPARE_RELATION_GREATER: CompareRelation.ValueType  # 2
+COMPARE_RELATION_LESS: CompareRelation.ValueType  # 3
+Global___CompareRelation: _TypeAlias = CompareRelation  # noqa: Y015
+
 @_typing.final
 class SessionRequest(_message.Message):
     """---------------------------------------------------------------- membership"""
@@ -2559,6 +2599,560 @@ class DeleteRangeReply(_message.Message):
 Global___DeleteRangeReply: _TypeAlias = DeleteRangeReply  # noqa: Y015
 
 @_typing.final
+class Compare(_message.Message):
+    """A condition on a key: what the key has stands left of the relation. An absent key has version,
+    revisions and lease 0; it has no value, of which NOT_EQUAL holds and nothing else.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    RELATION_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    target: Global___CompareTarget.ValueType
+    relation: Global___CompareRelation.ValueType
+    value: _builtins.bytes
+    """of VALUE"""
+    number: _builtins.int
+    """of the others"""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        target: Global___CompareTarget.ValueType = ...,
+        relation: Global___CompareRelation.ValueType = ...,
+        value: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "number", b"number", "relation", b"relation", "target", b"target", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Compare: _TypeAlias = Compare  # noqa: Y015
+
+@_typing.final
+class Operation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUT_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
+    DELETE_RANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def put(self) -> Global___PutRequest: ...
+    @_builtins.property
+    def range(self) -> Global___RangeRequest: ...
+    @_builtins.property
+    def delete_range(self) -> Global___DeleteRangeRequest: ...
+    def __init__(
+        self,
+        *,
+        put: Global___PutRequest | None = ...,
+        range: Global___RangeRequest | None = ...,
+        delete_range: Global___DeleteRangeRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delete_range", b"delete_range", "operation", b"operation", "put", b"put", "range", b"range"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delete_range", b"delete_range", "operation", b"operation", "put", b"put", "range", b"range"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["put", "range", "delete_range"]  # noqa: Y015
+    _WhichOneofArgType_operation: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_operation) -> _WhichOneofReturnType_operation | None: ...
+
+Global___Operation: _TypeAlias = Operation  # noqa: Y015
+
+@_typing.final
+class OperationReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUT_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
+    DELETE_RANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def put(self) -> Global___PutReply: ...
+    @_builtins.property
+    def range(self) -> Global___RangeReply: ...
+    @_builtins.property
+    def delete_range(self) -> Global___DeleteRangeReply: ...
+    def __init__(
+        self,
+        *,
+        put: Global___PutReply | None = ...,
+        range: Global___RangeReply | None = ...,
+        delete_range: Global___DeleteRangeReply | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delete_range", b"delete_range", "put", b"put", "range", b"range", "reply", b"reply"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delete_range", b"delete_range", "put", b"put", "range", b"range", "reply", b"reply"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["put", "range", "delete_range"]  # noqa: Y015
+    _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
+
+Global___OperationReply: _TypeAlias = OperationReply  # noqa: Y015
+
+@_typing.final
+class TxnRequest(_message.Message):
+    """If all conditions hold, the operations of `success` are carried out, else those of `failure`: all
+    or none, at one revision, each seeing those before. No key is put twice, or put and deleted.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    COMPARES_FIELD_NUMBER: _builtins.int
+    SUCCESS_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    @_builtins.property
+    def compares(self) -> _containers.RepeatedCompositeFieldContainer[Global___Compare]: ...
+    @_builtins.property
+    def success(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]: ...
+    @_builtins.property
+    def failure(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        compares: _abc.Iterable[Global___Compare] | None = ...,
+        success: _abc.Iterable[Global___Operation] | None = ...,
+        failure: _abc.Iterable[Global___Operation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compares", b"compares", "failure", b"failure", "job", b"job", "success", b"success"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TxnRequest: _TypeAlias = TxnRequest  # noqa: Y015
+
+@_typing.final
+class TxnReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    SUCCEEDED_FIELD_NUMBER: _builtins.int
+    REPLIES_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    succeeded: _builtins.bool
+    """all conditions held"""
+    @_builtins.property
+    def replies(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationReply]: ...
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        succeeded: _builtins.bool = ...,
+        replies: _abc.Iterable[Global___OperationReply] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replies", b"replies", "revision", b"revision", "succeeded", b"succeeded"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TxnReply: _TypeAlias = TxnReply  # noqa: Y015
+
+@_typing.final
+class CompactRequest(_message.Message):
+    """Forget the history up to a revision, which is no later than now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactRequest: _TypeAlias = CompactRequest  # noqa: Y015
+
+@_typing.final
+class CompactReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """of the job's keys, now"""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactReply: _TypeAlias = CompactReply  # noqa: Y015
+
+@_typing.final
+class WatchRequest(_message.Message):
+    """The next events of a range: answered as soon as there are any. Where there are none, a call that
+    does not wait is answered at once, and one that waits a hair before its deadline. A watch is a row
+    of such calls, each from where the answer before ends: none is missed and none comes twice, also
+    over connections that break, restarts, and other coordinators of the same log.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RANGE_END_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    SKIP_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    WITHOUT_PUTS_FIELD_NUMBER: _builtins.int
+    WITHOUT_DELETIONS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    key: _builtins.str
+    range_end: _builtins.str
+    """as in RangeRequest"""
+    prefix: _builtins.bool
+    revision: _builtins.int
+    """of the first event; 0: whatever comes from now on"""
+    skip: _builtins.int
+    """events of that revision that are known"""
+    wait: _builtins.bool
+    previous: _builtins.bool
+    """with the records before"""
+    without_puts: _builtins.bool
+    without_deletions: _builtins.bool
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        key: _builtins.str = ...,
+        range_end: _builtins.str = ...,
+        prefix: _builtins.bool = ...,
+        revision: _builtins.int = ...,
+        skip: _builtins.int = ...,
+        wait: _builtins.bool = ...,
+        previous: _builtins.bool = ...,
+        without_puts: _builtins.bool = ...,
+        without_deletions: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "key", b"key", "prefix", b"prefix", "previous", b"previous", "range_end", b"range_end", "revision", b"revision", "skip", b"skip", "wait", b"wait", "without_deletions", b"without_deletions", "without_puts", b"without_puts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
+
+@_typing.final
+class WatchReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_REVISION_FIELD_NUMBER: _builtins.int
+    NEXT_SKIP_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """of the job's keys, now"""
+    next_revision: _builtins.int
+    """where to go on"""
+    next_skip: _builtins.int
+    oldest: _builtins.int
+    """not 0: events before this revision are not known any more"""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchEvent]:
+        """in order"""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        events: _abc.Iterable[Global___WatchEvent] | None = ...,
+        next_revision: _builtins.int = ...,
+        next_skip: _builtins.int = ...,
+        oldest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_revision", b"next_revision", "next_skip", b"next_skip", "oldest", b"oldest", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchReply: _TypeAlias = WatchReply  # noqa: Y015
+
+@_typing.final
+class WatchEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORD_FIELD_NUMBER: _builtins.int
+    IS_DELETION_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    is_deletion: _builtins.bool
+    @_builtins.property
+    def record(self) -> Global___KeyRecord:
+        """of a deleted key: key and mod_revision"""
+
+    @_builtins.property
+    def previous(self) -> Global___KeyRecord: ...
+    def __init__(
+        self,
+        *,
+        record: Global___KeyRecord | None = ...,
+        is_deletion: _builtins.bool = ...,
+        previous: Global___KeyRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["previous", b"previous", "record", b"record"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_deletion", b"is_deletion", "previous", b"previous", "record", b"record"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEvent: _TypeAlias = WatchEvent  # noqa: Y015
+
+@_typing.final
+class LeaseGrantRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    ttl: _builtins.float
+    """seconds"""
+    lease: _builtins.int
+    """0: the coordinator chooses one"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        ttl: _builtins.float = ...,
+        lease: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "lease", b"lease", "ttl", b"ttl"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseGrantRequest: _TypeAlias = LeaseGrantRequest  # noqa: Y015
+
+@_typing.final
+class LeaseGrantReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    lease: _builtins.int
+    ttl: _builtins.float
+    def __init__(
+        self,
+        *,
+        lease: _builtins.int = ...,
+        ttl: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "ttl", b"ttl"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseGrantReply: _TypeAlias = LeaseGrantReply  # noqa: Y015
+
+@_typing.final
+class LeaseRevokeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    lease: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        lease: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "lease", b"lease"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseRevokeRequest: _TypeAlias = LeaseRevokeRequest  # noqa: Y015
+
+@_typing.final
+class LeaseRevokeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    deleted: _builtins.int
+    """keys"""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        deleted: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseRevokeReply: _TypeAlias = LeaseRevokeReply  # noqa: Y015
+
+@_typing.final
+class LeaseKeepAliveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    lease: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        lease: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "lease", b"lease"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseKeepAliveRequest: _TypeAlias = LeaseKeepAliveRequest  # noqa: Y015
+
+@_typing.final
+class LeaseKeepAliveReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TTL_FIELD_NUMBER: _builtins.int
+    ttl: _builtins.float
+    """seconds from now on"""
+    def __init__(
+        self,
+        *,
+        ttl: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ttl", b"ttl"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseKeepAliveReply: _TypeAlias = LeaseKeepAliveReply  # noqa: Y015
+
+@_typing.final
+class LeaseTimeToLiveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    WITH_KEYS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    lease: _builtins.int
+    with_keys: _builtins.bool
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        lease: _builtins.int = ...,
+        with_keys: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "lease", b"lease", "with_keys", b"with_keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseTimeToLiveRequest: _TypeAlias = LeaseTimeToLiveRequest  # noqa: Y015
+
+@_typing.final
+class LeaseTimeToLiveReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTED_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    granted: _builtins.float
+    """seconds"""
+    remaining: _builtins.float
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """sorted"""
+
+    def __init__(
+        self,
+        *,
+        granted: _builtins.float = ...,
+        remaining: _builtins.float = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted", "keys", b"keys", "remaining", b"remaining"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseTimeToLiveReply: _TypeAlias = LeaseTimeToLiveReply  # noqa: Y015
+
+@_typing.final
+class LeaseListRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseListRequest: _TypeAlias = LeaseListRequest  # noqa: Y015
+
+@_typing.final
+class LeaseListReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        leases: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseListReply: _TypeAlias = LeaseListReply  # noqa: Y015
+
+@_typing.final
 class QueuePushRequest(_message.Message):
     """---------------------------------------------------------------- queues"""
 
@@ -2883,6 +3477,14 @@ class Call(_message.Message):
     PUT_FIELD_NUMBER: _builtins.int
     RANGE_FIELD_NUMBER: _builtins.int
     DELETE_RANGE_FIELD_NUMBER: _builtins.int
+    TXN_FIELD_NUMBER: _builtins.int
+    COMPACT_FIELD_NUMBER: _builtins.int
+    WATCH_FIELD_NUMBER: _builtins.int
+    LEASE_GRANT_FIELD_NUMBER: _builtins.int
+    LEASE_REVOKE_FIELD_NUMBER: _builtins.int
+    LEASE_KEEP_ALIVE_FIELD_NUMBER: _builtins.int
+    LEASE_TIME_TO_LIVE_FIELD_NUMBER: _builtins.int
+    LEASE_LIST_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """the caller's; no other call of the line that waits has it"""
     timeout: _builtins.float
@@ -2923,6 +3525,22 @@ class Call(_message.Message):
     def range(self) -> Global___RangeRequest: ...
     @_builtins.property
     def delete_range(self) -> Global___DeleteRangeRequest: ...
+    @_builtins.property
+    def txn(self) -> Global___TxnRequest: ...
+    @_builtins.property
+    def compact(self) -> Global___CompactRequest: ...
+    @_builtins.property
+    def watch(self) -> Global___WatchRequest: ...
+    @_builtins.property
+    def lease_grant(self) -> Global___LeaseGrantRequest: ...
+    @_builtins.property
+    def lease_revoke(self) -> Global___LeaseRevokeRequest: ...
+    @_builtins.property
+    def lease_keep_alive(self) -> Global___LeaseKeepAliveRequest: ...
+    @_builtins.property
+    def lease_time_to_live(self) -> Global___LeaseTimeToLiveRequest: ...
+    @_builtins.property
+    def lease_list(self) -> Global___LeaseListRequest: ...
     def __init__(
         self,
         *,
@@ -2946,12 +3564,20 @@ class Call(_message.Message):
         put: Global___PutRequest | None = ...,
         range: Global___RangeRequest | None = ...,
         delete_range: Global___DeleteRangeRequest | None = ...,
+        txn: Global___TxnRequest | None = ...,
+        compact: Global___CompactRequest | None = ...,
+        watch: Global___WatchRequest | None = ...,
+        lease_grant: Global___LeaseGrantRequest | None = ...,
+        lease_revoke: Global___LeaseRevokeRequest | None = ...,
+        lease_keep_alive: Global___LeaseKeepAliveRequest | None = ...,
+        lease_time_to_live: Global___LeaseTimeToLiveRequest | None = ...,
+        lease_list: Global___LeaseListRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "timeout", b"timeout", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "timeout", b"timeout", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range"]  # noqa: Y015
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list"]  # noqa: Y015
     _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -3017,6 +3643,14 @@ class Reply(_message.Message):
     PUT_FIELD_NUMBER: _builtins.int
     RANGE_FIELD_NUMBER: _builtins.int
     DELETE_RANGE_FIELD_NUMBER: _builtins.int
+    TXN_FIELD_NUMBER: _builtins.int
+    COMPACT_FIELD_NUMBER: _builtins.int
+    WATCH_FIELD_NUMBER: _builtins.int
+    LEASE_GRANT_FIELD_NUMBER: _builtins.int
+    LEASE_REVOKE_FIELD_NUMBER: _builtins.int
+    LEASE_KEEP_ALIVE_FIELD_NUMBER: _builtins.int
+    LEASE_TIME_TO_LIVE_FIELD_NUMBER: _builtins.int
+    LEASE_LIST_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     @_builtins.property
     def refused(self) -> Global___Refused: ...
@@ -3054,6 +3688,22 @@ class Reply(_message.Message):
     def range(self) -> Global___RangeReply: ...
     @_builtins.property
     def delete_range(self) -> Global___DeleteRangeReply: ...
+    @_builtins.property
+    def txn(self) -> Global___TxnReply: ...
+    @_builtins.property
+    def compact(self) -> Global___CompactReply: ...
+    @_builtins.property
+    def watch(self) -> Global___WatchReply: ...
+    @_builtins.property
+    def lease_grant(self) -> Global___LeaseGrantReply: ...
+    @_builtins.property
+    def lease_revoke(self) -> Global___LeaseRevokeReply: ...
+    @_builtins.property
+    def lease_keep_alive(self) -> Global___LeaseKeepAliveReply: ...
+    @_builtins.property
+    def lease_time_to_live(self) -> Global___LeaseTimeToLiveReply: ...
+    @_builtins.property
+    def lease_list(self) -> Global___LeaseListReply: ...
     def __init__(
         self,
         *,
@@ -3076,12 +3726,20 @@ class Reply(_message.Message):
         put: Global___PutReply | None = ...,
         range: Global___RangeReply | None = ...,
         delete_range: Global___DeleteRangeReply | None = ...,
+        txn: Global___TxnReply | None = ...,
+        compact: Global___CompactReply | None = ...,
+        watch: Global___WatchReply | None = ...,
+        lease_grant: Global___LeaseGrantReply | None = ...,
+        lease_revoke: Global___LeaseRevokeReply | None = ...,
+        lease_keep_alive: Global___LeaseKeepAliveReply | None = ...,
+        lease_time_to_live: Global___LeaseTimeToLiveReply | None = ...,
+        lease_list: Global___LeaseListReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range"]  # noqa: Y015
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list"]  # noqa: Y015
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 

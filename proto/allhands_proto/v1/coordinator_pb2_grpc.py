@@ -179,6 +179,46 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeReply.FromString,
                 _registered_method=True)
+        self.Txn = channel.unary_unary(
+                '/allhands.v1.Coordinator/Txn',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.TxnRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.TxnReply.FromString,
+                _registered_method=True)
+        self.Compact = channel.unary_unary(
+                '/allhands.v1.Coordinator/Compact',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CompactRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CompactReply.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_unary(
+                '/allhands.v1.Coordinator/Watch',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.WatchRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.WatchReply.FromString,
+                _registered_method=True)
+        self.LeaseGrant = channel.unary_unary(
+                '/allhands.v1.Coordinator/LeaseGrant',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseGrantRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseGrantReply.FromString,
+                _registered_method=True)
+        self.LeaseRevoke = channel.unary_unary(
+                '/allhands.v1.Coordinator/LeaseRevoke',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseRevokeRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseRevokeReply.FromString,
+                _registered_method=True)
+        self.LeaseKeepAlive = channel.unary_unary(
+                '/allhands.v1.Coordinator/LeaseKeepAlive',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseKeepAliveRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseKeepAliveReply.FromString,
+                _registered_method=True)
+        self.LeaseTimeToLive = channel.unary_unary(
+                '/allhands.v1.Coordinator/LeaseTimeToLive',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseTimeToLiveRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseTimeToLiveReply.FromString,
+                _registered_method=True)
+        self.LeaseList = channel.unary_unary(
+                '/allhands.v1.Coordinator/LeaseList',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -379,6 +419,55 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Txn(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Compact(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaseGrant(self, request, context):
+        """Leases: with the end of a lease its keys are deleted, at one revision.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaseRevoke(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaseKeepAlive(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaseTimeToLive(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaseList(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -526,6 +615,46 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.DeleteRange,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeReply.SerializeToString,
+            ),
+            'Txn': grpc.unary_unary_rpc_method_handler(
+                    servicer.Txn,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.TxnRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.TxnReply.SerializeToString,
+            ),
+            'Compact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compact,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CompactRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CompactReply.SerializeToString,
+            ),
+            'Watch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.WatchRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.WatchReply.SerializeToString,
+            ),
+            'LeaseGrant': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseGrant,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseGrantRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseGrantReply.SerializeToString,
+            ),
+            'LeaseRevoke': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseRevoke,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseRevokeRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseRevokeReply.SerializeToString,
+            ),
+            'LeaseKeepAlive': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseKeepAlive,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseKeepAliveRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseKeepAliveReply.SerializeToString,
+            ),
+            'LeaseTimeToLive': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseTimeToLive,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseTimeToLiveRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseTimeToLiveReply.SerializeToString,
+            ),
+            'LeaseList': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseList,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1311,6 +1440,222 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/DeleteRange',
             allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.DeleteRangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Txn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/Txn',
+            allhands__proto_dot_v1_dot_coordinator__pb2.TxnRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.TxnReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/Compact',
+            allhands__proto_dot_v1_dot_coordinator__pb2.CompactRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.CompactReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/Watch',
+            allhands__proto_dot_v1_dot_coordinator__pb2.WatchRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.WatchReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaseGrant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/LeaseGrant',
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseGrantRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseGrantReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaseRevoke(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/LeaseRevoke',
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseRevokeRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseRevokeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaseKeepAlive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/LeaseKeepAlive',
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseKeepAliveRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseKeepAliveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaseTimeToLive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/LeaseTimeToLive',
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseTimeToLiveRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseTimeToLiveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaseList(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/LeaseList',
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListReply.FromString,
             options,
             channel_credentials,
             insecure,

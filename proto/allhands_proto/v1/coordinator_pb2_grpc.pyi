@@ -101,6 +101,15 @@ class CoordinatorStub:
     """
     Range: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RangeRequest, _coordinator_pb2.RangeReply]
     DeleteRange: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteRangeRequest, _coordinator_pb2.DeleteRangeReply]
+    Txn: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.TxnRequest, _coordinator_pb2.TxnReply]
+    Compact: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.CompactRequest, _coordinator_pb2.CompactReply]
+    Watch: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.WatchRequest, _coordinator_pb2.WatchReply]
+    LeaseGrant: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseGrantRequest, _coordinator_pb2.LeaseGrantReply]
+    """Leases: with the end of a lease its keys are deleted, at one revision."""
+    LeaseRevoke: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseRevokeRequest, _coordinator_pb2.LeaseRevokeReply]
+    LeaseKeepAlive: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseKeepAliveRequest, _coordinator_pb2.LeaseKeepAliveReply]
+    LeaseTimeToLive: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseTimeToLiveRequest, _coordinator_pb2.LeaseTimeToLiveReply]
+    LeaseList: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseListRequest, _coordinator_pb2.LeaseListReply]
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -162,6 +171,15 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """
     Range: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RangeRequest, _coordinator_pb2.RangeReply]  # type: ignore[assignment]
     DeleteRange: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteRangeRequest, _coordinator_pb2.DeleteRangeReply]  # type: ignore[assignment]
+    Txn: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.TxnRequest, _coordinator_pb2.TxnReply]  # type: ignore[assignment]
+    Compact: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.CompactRequest, _coordinator_pb2.CompactReply]  # type: ignore[assignment]
+    Watch: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.WatchRequest, _coordinator_pb2.WatchReply]  # type: ignore[assignment]
+    LeaseGrant: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseGrantRequest, _coordinator_pb2.LeaseGrantReply]  # type: ignore[assignment]
+    """Leases: with the end of a lease its keys are deleted, at one revision."""
+    LeaseRevoke: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseRevokeRequest, _coordinator_pb2.LeaseRevokeReply]  # type: ignore[assignment]
+    LeaseKeepAlive: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseKeepAliveRequest, _coordinator_pb2.LeaseKeepAliveReply]  # type: ignore[assignment]
+    LeaseTimeToLive: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseTimeToLiveRequest, _coordinator_pb2.LeaseTimeToLiveReply]  # type: ignore[assignment]
+    LeaseList: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseListRequest, _coordinator_pb2.LeaseListReply]  # type: ignore[assignment]
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -394,5 +412,62 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.DeleteRangeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.DeleteRangeReply, _abc.Awaitable[_coordinator_pb2.DeleteRangeReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Txn(
+        self,
+        request: _coordinator_pb2.TxnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.TxnReply, _abc.Awaitable[_coordinator_pb2.TxnReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Compact(
+        self,
+        request: _coordinator_pb2.CompactRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.CompactReply, _abc.Awaitable[_coordinator_pb2.CompactReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Watch(
+        self,
+        request: _coordinator_pb2.WatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.WatchReply, _abc.Awaitable[_coordinator_pb2.WatchReply]]: ...
+
+    @_abc_1.abstractmethod
+    def LeaseGrant(
+        self,
+        request: _coordinator_pb2.LeaseGrantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.LeaseGrantReply, _abc.Awaitable[_coordinator_pb2.LeaseGrantReply]]:
+        """Leases: with the end of a lease its keys are deleted, at one revision."""
+
+    @_abc_1.abstractmethod
+    def LeaseRevoke(
+        self,
+        request: _coordinator_pb2.LeaseRevokeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.LeaseRevokeReply, _abc.Awaitable[_coordinator_pb2.LeaseRevokeReply]]: ...
+
+    @_abc_1.abstractmethod
+    def LeaseKeepAlive(
+        self,
+        request: _coordinator_pb2.LeaseKeepAliveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.LeaseKeepAliveReply, _abc.Awaitable[_coordinator_pb2.LeaseKeepAliveReply]]: ...
+
+    @_abc_1.abstractmethod
+    def LeaseTimeToLive(
+        self,
+        request: _coordinator_pb2.LeaseTimeToLiveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.LeaseTimeToLiveReply, _abc.Awaitable[_coordinator_pb2.LeaseTimeToLiveReply]]: ...
+
+    @_abc_1.abstractmethod
+    def LeaseList(
+        self,
+        request: _coordinator_pb2.LeaseListRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.LeaseListReply, _abc.Awaitable[_coordinator_pb2.LeaseListReply]]: ...
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

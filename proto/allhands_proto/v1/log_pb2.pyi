@@ -55,6 +55,9 @@ class Change(_message.Message):
     REVISION_REACHED_FIELD_NUMBER: _builtins.int
     RANGE_DELETED_FIELD_NUMBER: _builtins.int
     HISTORY_COMPACTED_FIELD_NUMBER: _builtins.int
+    LEASE_GRANTED_FIELD_NUMBER: _builtins.int
+    LEASE_ENDED_FIELD_NUMBER: _builtins.int
+    MEMBER_KEYS_DELETED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key_put(self) -> Global___KeyPut: ...
     @_builtins.property
@@ -77,6 +80,12 @@ class Change(_message.Message):
     def range_deleted(self) -> Global___RangeDeleted: ...
     @_builtins.property
     def history_compacted(self) -> Global___HistoryCompacted: ...
+    @_builtins.property
+    def lease_granted(self) -> Global___LeaseGranted: ...
+    @_builtins.property
+    def lease_ended(self) -> Global___LeaseEnded: ...
+    @_builtins.property
+    def member_keys_deleted(self) -> Global___MemberKeysDeleted: ...
     def __init__(
         self,
         *,
@@ -91,12 +100,15 @@ class Change(_message.Message):
         revision_reached: Global___RevisionReached | None = ...,
         range_deleted: Global___RangeDeleted | None = ...,
         history_compacted: Global___HistoryCompacted | None = ...,
+        lease_granted: Global___LeaseGranted | None = ...,
+        lease_ended: Global___LeaseEnded | None = ...,
+        member_keys_deleted: Global___MemberKeysDeleted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached", "range_deleted", "history_compacted"]  # noqa: Y015
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached", "range_deleted", "history_compacted", "lease_granted", "lease_ended", "member_keys_deleted"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
 
@@ -370,3 +382,81 @@ class HistoryCompacted(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HistoryCompacted: _TypeAlias = HistoryCompacted  # noqa: Y015
+
+@_typing.final
+class LeaseGranted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    lease: _builtins.int
+    ttl: _builtins.float
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        lease: _builtins.int = ...,
+        ttl: _builtins.float = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "lease", b"lease", "revision", b"revision", "ttl", b"ttl"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseGranted: _TypeAlias = LeaseGranted  # noqa: Y015
+
+@_typing.final
+class LeaseEnded(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    lease: _builtins.int
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        lease: _builtins.int = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "lease", b"lease", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseEnded: _TypeAlias = LeaseEnded  # noqa: Y015
+
+@_typing.final
+class MemberKeysDeleted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    member: _builtins.str
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        member: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "member", b"member", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberKeysDeleted: _TypeAlias = MemberKeysDeleted  # noqa: Y015

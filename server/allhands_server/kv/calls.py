@@ -15,20 +15,22 @@ from google.protobuf.message import Message
 from allhands_proto.kv_results import CompareSetResult
 from allhands_proto.kv_verbs import KV_VERBS, KvVerb
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_server.kv.record_codec import RECORD_FILLS, read_txn
 from allhands_server.machine.changes import KeyPut
 from allhands_server.machine.requests import Request
-from allhands_server.machine.store.key_results import DeleteRangeResult, PutResult, RangeResult
 from allhands_server.machine.store.keys import KeyRequest
+from allhands_server.machine.store.leases import LeaseRequest
 from allhands_server.machine.store.queues import QueueRequest
+from allhands_server.machine.store.watches import Watch
 
 AnyVerb: TypeAlias = KvVerb[Any, Any]
 Parse: TypeAlias = Callable[[Any], Request[Any]]
 Fill: TypeAlias = Callable[[Any, Any], int]
 
 _SMALL = 16
-_RECORD = 64
 _REQUESTS: dict[str, Any] = {
-    kind.__name__: kind for kind in get_args(KeyRequest) + get_args(QueueRequest)
+    kind.__name__: kind
+    for kind in (*get_args(KeyRequest), *get_args(QueueRequest), *get_args(LeaseRequest), Watch)
 }
 
 
@@ -102,44 +104,6 @@ def _fill_compare_set(reply: wire.CompareSetReply, found: CompareSetResult) -> i
     return _SMALL + len(found.value)
 
 
-def fill_record(record: wire.KeyRecord, put: KeyPut, keys_only: bool = False) -> int:
-    """Write a record; return about how many bytes it takes."""
-    record.key = put.key
-    if not keys_only:
-        record.value = put.value
-    record.create_revision = put.created
-    record.mod_revision = put.revision
-    record.version = put.version
-    record.lease = put.lease
-    record.member = put.member
-    return _RECORD + len(put.key) + len(record.value)
-
-
-def fill_put(reply: wire.PutReply, result: PutResult) -> int:
-    """Write the result of a put; return about how many bytes it takes."""
-    reply.revision = result.revision
-    if result.previous is None:
-        return _SMALL
-    return _SMALL + fill_record(reply.previous, result.previous)
-
-
-def fill_range(reply: wire.RangeReply, result: RangeResult) -> int:
-    """Write the result of a range; return about how many bytes it takes."""
-    reply.revision = result.revision
-    reply.count = result.count
-    reply.has_more = result.has_more
-    reply.oldest = result.oldest
-    records = reply.records
-    return _SMALL + sum(fill_record(records.add(), one, result.keys_only) for one in result.records)
-
-
-def fill_delete_range(reply: wire.DeleteRangeReply, result: DeleteRangeResult) -> int:
-    """Write the result of a deletion; return about how many bytes it takes."""
-    reply.revision = result.revision
-    reply.deleted = result.deleted
-    return _SMALL + sum(fill_record(reply.previous.add(), one) for one in result.previous)
-
-
 def _is_repeated(message: type[Message], name: str) -> bool:
     return hasattr(getattr(message(), name), "extend")
 
@@ -147,14 +111,18 @@ def _is_repeated(message: type[Message], name: str) -> bool:
 _FILLS: dict[type[Message], Fill] = {
     wire.GetReply: _fill_get,
     wire.CompareSetReply: _fill_compare_set,
-    wire.PutReply: fill_put,
-    wire.RangeReply: fill_range,
-    wire.DeleteRangeReply: fill_delete_range,
+    **RECORD_FILLS,
 }
 """Of replies with several fields."""
+_PARSES: dict[type[Message], Parse] = {wire.TxnRequest: read_txn}
+"""Of requests with messages inside."""
 
 KV_CALLS = {
-    name: KvCall(verb, _derive_parse(verb), _FILLS.get(verb.reply) or _derive_fill(verb))
+    name: KvCall(
+        verb,
+        _PARSES.get(verb.request) or _derive_parse(verb),
+        _FILLS.get(verb.reply) or _derive_fill(verb),
+    )
     for name, verb in KV_VERBS.items()
 }
 """By the name of the verb's field in a Call, and of its reply in a Reply."""

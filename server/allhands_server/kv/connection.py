@@ -19,7 +19,7 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS
-from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.refusal_status import CODES, bound_text
 
 _LARGEST_HELLO = 256
@@ -262,7 +262,11 @@ class KvConnection(asyncio.Protocol):
         if kind is None or not timeout >= 0 or id in self._waiting:
             self._ready.append((id, "refused", _NONSENSE))
             return
-        request = KV_CALLS[kind].parse(getattr(call, kind))
+        try:
+            request = KV_CALLS[kind].parse(getattr(call, kind))
+        except Refused as refused:
+            self._ready.append((id, "refused", refused.refusal))
+            return
         remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
         ticket = self._coordinator.new_ticket()
         self._requests[ticket] = id, kind

@@ -19,6 +19,9 @@ from allhands_server.machine.changes import (
     JobForgotten,
     KeyDeleted,
     KeyPut,
+    LeaseEnded,
+    LeaseGranted,
+    MemberKeysDeleted,
     QueuePushed,
     QueueTaken,
     RangeDeleted,
@@ -38,6 +41,9 @@ _KINDS: dict[str, tuple[type[Change], type]] = {
     "revision_reached": (RevisionReached, wire.RevisionReached),
     "range_deleted": (RangeDeleted, wire.RangeDeleted),
     "history_compacted": (HistoryCompacted, wire.HistoryCompacted),
+    "lease_granted": (LeaseGranted, wire.LeaseGranted),
+    "lease_ended": (LeaseEnded, wire.LeaseEnded),
+    "member_keys_deleted": (MemberKeysDeleted, wire.MemberKeysDeleted),
 }
 """By the field of `wire.Change`; the fields of a kind have the same names on both sides."""
 _FIELDS = {kind: tuple(one.name for one in fields(kind)) for kind, _ in _KINDS.values()}

@@ -54,6 +54,33 @@ class HistoryCompacted:
 
 
 @fast_dataclass
+class LeaseGranted:
+    job: str
+    lease: int
+    ttl: float
+    """Seconds."""
+    revision: int
+
+
+@fast_dataclass
+class LeaseEnded:
+    """A lease was revoked or has expired, and its keys were deleted."""
+
+    job: str
+    lease: int
+    revision: int
+
+
+@fast_dataclass
+class MemberKeysDeleted:
+    """The keys bound to a member were deleted."""
+
+    job: str
+    member: str
+    revision: int
+
+
+@fast_dataclass
 class QueuePushed:
     """A value was added at the end of a queue."""
 
@@ -113,6 +140,9 @@ Change: TypeAlias = (
     | KeyDeleted
     | RangeDeleted
     | HistoryCompacted
+    | LeaseGranted
+    | LeaseEnded
+    | MemberKeysDeleted
     | QueuePushed
     | QueueTaken
     | BarrierOpened

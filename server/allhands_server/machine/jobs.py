@@ -14,6 +14,9 @@ from allhands_server.machine.changes import (
     JobForgotten,
     KeyDeleted,
     KeyPut,
+    LeaseEnded,
+    LeaseGranted,
+    MemberKeysDeleted,
     QueuePushed,
     QueueTaken,
     RangeDeleted,
@@ -29,7 +32,9 @@ from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.store.barriers import Barriers
 from allhands_server.machine.store.key_table import KeyTable
 from allhands_server.machine.store.keys import Keys
+from allhands_server.machine.store.leases import Leases
 from allhands_server.machine.store.queues import Queues
+from allhands_server.machine.store.watches import Watches
 from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.values import JobView
 from allhands_server.machine.world.group_changes import GroupChanges
@@ -45,6 +50,16 @@ IDLE_REPORTS_KEPT = 64 << 20
 """Bytes of reports of idle jobs; those of the oldest jobs are dropped first."""
 
 
+class Signals:
+    """Parts of jobs that the machine looks at after an event."""
+
+    def __init__(self) -> None:
+        self.woken: dict[Watches, None] = {}
+        """Watches with events since they were answered."""
+        self.touched: dict[Job, None] = {}
+        """Jobs that may be unused."""
+
+
 class Job:
     """A name space for keys, queues and barriers, with a world of members.
 
@@ -57,6 +72,7 @@ class Job:
         name: str,
         timers: TimerQueue,
         recorder: ChangeRecorder,
+        signals: Signals,
         pid_namespace: str = "",
         revision: int = 0,
     ) -> None:
@@ -65,7 +81,10 @@ class Job:
         self._pid_namespace = pid_namespace
         self.name = name
         self.table = KeyTable(name, revision)
-        self.keys = Keys(name, recorder, self.table)
+        self.keys = Keys(name, recorder, self.table, self)
+        self.leases = Leases(name, recorder, timers, self.table, self._note_unused)
+        self.watches = Watches(self.table, timers, signals.woken, self._note_unused)
+        self._signals = signals
         self.queues = Queues(name, recorder)
         self.barriers = Barriers(name, recorder)
         self._has_had_world = False
@@ -94,17 +113,32 @@ class Job:
     def holds_first_keys(self) -> bool:
         """Whether the job has keys for a world still to come."""
         has_past = self.world is not None or self._has_had_world
-        return not has_past and (len(self.table.records) > 0 or len(self.queues) > 0)
+        return not has_past and self.has_keys
 
     @property
     def is_blank(self) -> bool:
         """Whether the job is empty and has never had more than deleted keys."""
-        used = len(self.table.records) or len(self.queues) or self.barriers.has_opened
-        return not (self.has_ended or used)
+        return not (self.has_ended or self.has_keys or self.barriers.has_opened)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there are keys, queues or leases."""
+        return bool(self.table.records) or len(self.queues) > 0 or len(self.leases) > 0
 
     @property
     def is_waited_for(self) -> bool:
-        return self.keys.is_waited_for or self.queues.is_waited_for or self.barriers.is_waited_for
+        parts = (self.keys, self.queues, self.barriers, self.watches)
+        return any(part.is_waited_for for part in parts)
+
+    def check_lease(self, lease: int) -> None:
+        """Refuse an unknown lease."""
+        self.leases.check_lease(lease)
+
+    def check_member(self, member_id: str) -> None:
+        """Refuse a member that is not present."""
+        if self.world is None:
+            raise Refused(Status.NOT_FOUND, f"nobody has joined job {self.name}")
+        self.world.find_member(member_id)
 
     def join(
         self, session: int, join: Join, randomness: Randomness, now: float
@@ -123,6 +157,7 @@ class Job:
         following = World(
             join, randomness, 0 if world is None else world.epoch, self._timers, self._pid_namespace
         )
+        following.on_gone = self._delete_keys_of
         member, joined = following.join(session, join, randomness.member_id, now)
         if self._was_complete:
             self._drop_store(has_world=True)
@@ -149,6 +184,10 @@ class Job:
         match change:
             case KeyPut() | KeyDeleted() | RangeDeleted() | HistoryCompacted():
                 self.table.apply(change)
+            case MemberKeysDeleted():
+                self.table.apply(change)
+            case LeaseGranted() | LeaseEnded():
+                self.leases.apply(change)
             case QueuePushed() | QueueTaken():
                 self.queues.apply(change)
             case BarrierOpened():
@@ -156,6 +195,7 @@ class Job:
             case WorldOpened():
                 self._has_had_world = self._was_complete = True
             case JobCleared(_, revision, has_world):
+                self.leases.clear()
                 self.table.clear(revision)
                 self.queues.clear()
                 self.barriers.clear()
@@ -171,15 +211,43 @@ class Job:
         """Return changes that make the durable state of now; later changes do not matter."""
         return itertools.chain(
             (JobCleared(self.name, self.table.revision, self._has_had_world),),
+            self.leases.list_changes(),
             self.table.list_changes(),
             self.queues.list_changes(),
             self.barriers.list_changes(),
             (WorldOpened(self.name),) if self._was_complete else (),
         )
 
-    def answer_present(self) -> list[Effect]:
+    def finish_restore(self, now: float) -> None:
+        """Begin the time of the leases, and delete the keys of members that are not back.
+
+        Watches may come again as well.
+        """
+        self.leases.start_all(now)
+        if not self.table.history.is_empty:
+            self.watches.hold(now)
+        for member_id in self.table.bindings.list_members():
+            if not self._has_member(member_id):
+                self._delete_keys_of(member_id)
+
+    def answer_present(self, now: float) -> list[Effect]:
         """Answer waiting requests for present keys and values, after changes were taken back."""
+        self.leases.start_all(now)
         return [*self.keys.answer_present(), *self.queues.answer_present()]
+
+    def _note_unused(self) -> None:
+        self._signals.touched[self] = None
+
+    def _has_member(self, member_id: str) -> bool:
+        if self.world is None:
+            return False
+        return any(one.member_id == member_id for one in self.world.present.values())
+
+    def _delete_keys_of(self, member_id: str) -> None:
+        """Delete the keys bound to a member that is gone."""
+        if self.table.bindings.count_keys(member_id):
+            change = MemberKeysDeleted(self.name, member_id, self.table.revision + 1)
+            self._recorder.commit(change, self.table)
 
     def _note_world(self, world: World) -> None:
         """Record that a world is complete, once."""
@@ -240,6 +308,7 @@ class Jobs:
         self._recorder = recorder
         self._pid_namespace = pid_namespace
         self._jobs: dict[str, Job] = {}
+        self.signals = Signals()
         self._idle: dict[str, _IdleJob] = {}  # in the order of their last use
         self._kept_members = self._kept_nbytes = 0  # of these
         self._revision = 0  # the highest of those that are forgotten: no revision comes twice
@@ -278,7 +347,7 @@ class Jobs:
             return
         if job.is_blank:
             self._forget(job.name)
-        elif job.has_ended or not (len(job.table.records) or len(job.queues)):
+        elif job.has_ended or not job.has_keys:
             self._mark_idle(job)
 
     def _mark_idle(self, job: Job) -> None:
@@ -319,7 +388,9 @@ class Jobs:
                 self._recorder.commit(change, self)
 
     def _make(self, name: str) -> Job:
-        job = Job(name, self._timers, self._recorder, self._pid_namespace, self._revision)
+        job = Job(
+            name, self._timers, self._recorder, self.signals, self._pid_namespace, self._revision
+        )
         self._jobs[name] = job
         return job
 
@@ -330,6 +401,7 @@ class Jobs:
         match change:
             case JobForgotten(name):
                 if (job := self._jobs.pop(name, None)) is not None:
+                    job.leases.clear()
                     self._revision = max(self._revision, job.table.revision)
             case RevisionReached(revision):
                 self._revision = max(self._revision, revision)

@@ -16,6 +16,17 @@ SORTED_KEYS = 100_000
 """Keys of a range that are sorted by something else than the key."""
 DELETED_KEYS = 100_000
 """Keys that one request deletes."""
+TXN_OPERATIONS = 128
+"""Conditions of a transaction, and operations of each of its branches."""
+WATCHES = 10_000
+"""Watches of one job that wait at once."""
+LEASES = 10_000
+"""Leases of one job."""
+BOUND_KEYS = 10_000
+"""Keys of one lease or member."""
+LEASE_TTL_LEAST = 0.1
+LEASE_TTL_MOST = 1e9
+"""Seconds."""
 WINDOW_DEFAULT = 5.0
 WINDOW_LEAST = 0.2
 WINDOW_MOST = 3600.0

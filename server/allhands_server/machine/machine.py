@@ -43,7 +43,7 @@ from allhands_server.machine.events import (
     Tick,
 )
 from allhands_server.machine.formatting import escape, quote
-from allhands_server.machine.jobs import Job, Jobs
+from allhands_server.machine.jobs import Job, Jobs, Signals
 from allhands_server.machine.member_messages import MemberMessage
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.refused_callers import RefusedCallers
@@ -62,7 +62,9 @@ from allhands_server.machine.requests import (
 )
 from allhands_server.machine.session_messages import take_message
 from allhands_server.machine.store.keys import KeyRequest
+from allhands_server.machine.store.leases import LeaseRequest
 from allhands_server.machine.store.queues import QueueRequest
+from allhands_server.machine.store.watches import Watch
 from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.waiting import WaitingRequests
 from allhands_server.machine.world import admission, report_collection
@@ -107,13 +109,25 @@ class Machine:
         """Handle one event, then everything due by `now`."""
         effects = self._dispatch(event, now)
         self._forget_ended(effects)  # first: what is answered by now is not due any more
-        if overdue := self._timers.run_due(now):
+        overdue = self._timers.run_due(now)
+        signals = self._jobs.signals
+        if signals.woken or signals.touched:
+            overdue += self._heed(signals)
+        if overdue or self._touched:
             self._forget_ended(overdue)
             effects += overdue
         if self._draining is not None and not any(job.is_live for job in self._jobs):
             effects.append(Drained())
         if self._recorder is not None and (changes := self._recorder.take_commit()):
             effects.insert(0, Changed(changes))
+        return effects
+
+    def _heed(self, signals: Signals) -> list[Effect]:
+        """Answer the watches with new events, and look at the jobs that may be unused."""
+        effects = [effect for watches in signals.woken for effect in watches.answer_new()]
+        signals.woken.clear()
+        self._touched.update(signals.touched)
+        signals.touched.clear()
         return effects
 
     # ------------------------------------------------------------ the log
@@ -123,9 +137,10 @@ class Machine:
         for change in changes:
             self._jobs.apply(change)
 
-    def finish_restore(self) -> None:
-        """Drop the jobs that are not worth keeping, after the last change of a log."""
+    def finish_restore(self, now: float) -> None:
+        """Begin the time of leases, and drop unused jobs, after the last change of a log."""
         for job in list(self._jobs):
+            job.finish_restore(now)
             self._jobs.drop_unused(job)
 
     def list_changes(self) -> Iterator[Change]:
@@ -135,11 +150,11 @@ class Machine:
         """
         return self._jobs.list_changes()
 
-    def _undo_commits(self) -> list[Effect]:
+    def _undo_commits(self, now: float) -> list[Effect]:
         """Take back the changes that the log has not taken in."""
         assert self._recorder is not None
         self._recorder.undo_all()
-        effects = [effect for job in self._jobs for effect in job.answer_present()]
+        effects = [effect for job in self._jobs for effect in job.answer_present(now)]
         self._touched.update(dict.fromkeys(self._jobs))
         return effects
 
@@ -178,7 +193,7 @@ class Machine:
             case CommitDurable():
                 return self._note_commit()
             case CommitsRefused():
-                return self._undo_commits()
+                return self._undo_commits(now)
             case Tick():
                 return []
 
@@ -330,6 +345,21 @@ class Machine:
             self._waiting.add(ticket, job, job.keys, due)
         return effects
 
+    def _use_leases(
+        self, ticket: int, request: LeaseRequest, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.open(request.job)
+        self._touched[job] = None
+        return job.leases.submit(ticket, request, now)
+
+    def _watch(self, ticket: int, request: Watch, due: float | None, now: float) -> list[Effect]:
+        job = self._jobs.open(request.job)
+        self._touched[job] = None
+        effects = job.watches.submit(ticket, request, now)
+        if not effects:
+            self._waiting.add(ticket, job, job.watches, due)
+        return effects
+
     # ------------------------------------------------------------ sessions
 
     def _open_session(self, event: SessionOpened, now: float) -> list[Effect]:
@@ -430,6 +460,8 @@ def _refuse_shutting_down(reason: str) -> Refusal:
 _HANDLERS: dict[type, Callable[[Machine, int, Any, float | None, float], list[Effect]]] = {
     **dict.fromkeys(get_args(KeyRequest), Machine._use_keys),
     **dict.fromkeys(get_args(QueueRequest), Machine._use_queue),
+    **dict.fromkeys(get_args(LeaseRequest), Machine._use_leases),
+    Watch: Machine._watch,
     Barrier: Machine._arrive_at_barrier,
     AwaitVerdict: Machine._await_verdict,
     MonitoredBarrier: Machine._await_verdict,

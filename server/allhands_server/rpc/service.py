@@ -251,7 +251,11 @@ def _make_method(call: KvCall) -> Callable[[CoordinatorService, Message, Context
     """Make the gRPC method of a key-value verb."""
 
     async def serve(self: CoordinatorService, request: Message, context: Context) -> Message:
-        answer = await self._ask(call.parse(request), context)
+        try:
+            asked = call.parse(request)
+        except Refused as refused:
+            await _abort(context, refused.refusal)
+        answer = await self._ask(asked, context)
         reply: Message = call.verb.reply()
         call.fill(reply, answer)
         return reply

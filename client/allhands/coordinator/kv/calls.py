@@ -42,6 +42,8 @@ def describe_call(verb: KvVerb[Q, P], request: Q) -> str:
     named = request.DESCRIPTOR.fields_by_name
     if "range_end" in named:
         return f"{verb.action} {_describe_range(message)}"
+    if "lease" in named and "key" not in named and message.lease:
+        return f"{verb.action} {message.lease}"
     if "key" in named:
         return f"{verb.action} {message.key!r}"
     if "keys" in named:

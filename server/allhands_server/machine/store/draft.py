@@ -3,6 +3,7 @@
 from allhands_server.machine.changes import KeyDeleted, KeyPut, RangeDeleted
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.limits import (
+    BOUND_KEYS,
     DELETED_KEYS,
     LARGEST_REPLY,
     check_key,
@@ -10,6 +11,7 @@ from allhands_server.machine.limits import (
     check_value,
 )
 from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.store.bindings import KeyOwners, Owner
 from allhands_server.machine.store.key_range import KeyRange, make_range
 from allhands_server.machine.store.key_results import (
     DeleteRangeResult,
@@ -25,8 +27,9 @@ from allhands_server.machine.store.records import DeleteRange, Operation, Put, R
 class Draft:
     """Operations on a table, of which each sees those before, and the table none."""
 
-    def __init__(self, table: KeyTable) -> None:
+    def __init__(self, table: KeyTable, owners: KeyOwners) -> None:
         self._table = table
+        self._owners = owners
         self._revision = table.revision + 1
         self._altered: dict[str, KeyPut | None] = {}
         """Records of the keys that are not as in the table; None: deleted."""
@@ -79,6 +82,7 @@ class Draft:
             if put.keeps_bindings:
                 lease, member = held.lease, held.member
         check_value(key, len(value))
+        self._check_owners(held, lease, member)
         change = KeyPut(put.job, key, value, self._revision, created, version, lease, member)
         self._put.add(key)
         self._altered[key] = change
@@ -87,6 +91,19 @@ class Draft:
         if previous is not None:
             self._count_reply(count_nbytes(previous))
         return PutResult(self._revision, previous)
+
+    def _check_owners(self, held: KeyPut | None, lease: int, member: str) -> None:
+        if lease and (held is None or held.lease != lease):
+            self._owners.check_lease(lease)
+            self._check_bound(lease, f"lease {lease}")
+        if member and (held is None or held.member != member):
+            self._owners.check_member(member)
+            self._check_bound(member, f"member {quote(member)}")
+
+    def _check_bound(self, owner: Owner, name: str) -> None:
+        if self._table.bindings.count_keys(owner) >= BOUND_KEYS:
+            text = f"{name} has {BOUND_KEYS:,} keys, the most that one has"
+            raise Refused(Status.RESOURCE_EXHAUSTED, text)
 
     def _decide_range(self, wanted: Range) -> RangeResult:
         room = LARGEST_REPLY - self._reply_nbytes

@@ -29,6 +29,10 @@ class History:
         """The events up to this revision are not known."""
 
     @property
+    def is_empty(self) -> bool:
+        return not self._events
+
+    @property
     def oldest(self) -> int:
         """The first revision from which on all events are known."""
         return self.floor + 1

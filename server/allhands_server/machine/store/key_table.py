@@ -1,6 +1,6 @@
 """The keys of a job with their records: the durable state below all requests about keys."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeAlias
 
 from allhands_server.machine.changes import (
@@ -8,14 +8,16 @@ from allhands_server.machine.changes import (
     HistoryCompacted,
     KeyDeleted,
     KeyPut,
+    MemberKeysDeleted,
     RangeDeleted,
     Undo,
 )
+from allhands_server.machine.store.bindings import Bindings, Owner
 from allhands_server.machine.store.history import History
 from allhands_server.machine.store.key_index import KeyIndex
 from allhands_server.machine.store.key_range import KeyRange
 
-TableChange: TypeAlias = KeyPut | KeyDeleted | RangeDeleted | HistoryCompacted
+TableChange: TypeAlias = KeyPut | KeyDeleted | RangeDeleted | MemberKeysDeleted | HistoryCompacted
 
 
 class KeyTable:
@@ -29,6 +31,9 @@ class KeyTable:
         self.records: dict[str, KeyPut] = {}
         self.revision = revision
         self.history = History(revision)
+        self.bindings = Bindings()
+        self.on_event: Callable[[int], None] | None = None
+        """Called with the revision of each new event."""
         self._index: KeyIndex | None = None
 
     # ------------------------------------------------------------ durable state
@@ -41,13 +46,18 @@ class KeyTable:
             if held is None and self._index is not None:
                 self._index.add(key)
             self.records[key] = change
+            if held is not None and (held.lease or held.member):
+                self.bindings.remove(held)
+            if change.lease or change.member:
+                self.bindings.add(change)
             if revision > self.history.floor:  # else it is of a snapshot
                 self.revision = revision
                 self.history.append(change, held)
+                if self.on_event is not None:
+                    self.on_event(revision)
         elif isinstance(change, HistoryCompacted):
             self.history.compact(change.revision)
         else:
-            self.revision = change.revision
             self._delete(self._list_deleted(change), change.revision)
 
     def make_undo(self, change: TableChange) -> Undo:
@@ -57,9 +67,15 @@ class KeyTable:
             return lambda: self._undo_put(put, held)
         if isinstance(change, HistoryCompacted):
             return lambda: None
-        revision = change.revision
-        deleted = [self.records[key] for key in self._list_deleted(change)]
-        return lambda: self._undo_deletion(deleted, revision)
+        return self._make_undo_deletion(self._list_deleted(change), change.revision)
+
+    def delete_bound(self, owner: Owner, revision: int) -> None:
+        """Delete the keys of a lease or a member, as part of a change of theirs."""
+        self._delete(self.bindings.list_keys(owner), revision)
+
+    def make_undo_bound(self, owner: Owner, revision: int) -> Undo:
+        """Return the reverse of `delete_bound` about to be called."""
+        return self._make_undo_deletion(self.bindings.list_keys(owner), revision)
 
     def clear(self, revision: int) -> None:
         """Drop all keys, and the history."""
@@ -67,6 +83,9 @@ class KeyTable:
         self._index = None
         self.revision = revision
         self.history = History(revision)
+        self.bindings = Bindings()
+        if self.on_event is not None:
+            self.on_event(revision)
 
     def list_changes(self) -> Iterator[Change]:
         """Return changes that make the records of now; later changes do not matter.
@@ -75,21 +94,36 @@ class KeyTable:
         """
         return iter([*self.records.values()])
 
-    def _list_deleted(self, change: KeyDeleted | RangeDeleted) -> Collection[str]:
+    def _list_deleted(
+        self, change: KeyDeleted | RangeDeleted | MemberKeysDeleted
+    ) -> Collection[str]:
         if isinstance(change, KeyDeleted):
             return (change.key,)
+        if isinstance(change, MemberKeysDeleted):
+            return self.bindings.list_keys(change.member)
         return self.list_keys(KeyRange(change.key, change.range_end or None))
 
     def _delete(self, keys: Collection[str], revision: int) -> None:
+        """Delete keys that there are, at a revision that is not given yet if there are any."""
+        self.revision = max(self.revision, revision)
         if self._index is not None:
             self._index.remove_all(keys)
         for key in keys:
             held = self.records.pop(key)
+            self.bindings.remove(held)
             self.history.append(KeyDeleted(self.job, key, revision), held)
+        if keys and self.on_event is not None:
+            self.on_event(revision)
+
+    def _make_undo_deletion(self, keys: Collection[str], revision: int) -> Undo:
+        deleted = [self.records[key] for key in keys]
+        return lambda: self._undo_deletion(deleted, revision)
 
     def _undo_put(self, put: KeyPut, held: KeyPut | None) -> None:
         self.history.take_back(put.revision)
+        self.bindings.remove(put)
         if held is not None:
+            self.bindings.add(held)
             self.records[put.key] = held
             return
         del self.records[put.key]
@@ -97,9 +131,11 @@ class KeyTable:
             self._index.remove(put.key)
 
     def _undo_deletion(self, deleted: Collection[KeyPut], revision: int) -> None:
-        self.history.take_back(revision)
+        if deleted:
+            self.history.take_back(revision)
         for record in deleted:
             self.records[record.key] = record
+            self.bindings.add(record)
             if self._index is not None:
                 self._index.add(record.key)
 

@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from allhands_proto.kv_results import CompareSetResult
-from allhands_server.machine.changes import ChangeRecorder, KeyDeleted, KeyPut
+from allhands_server.machine.changes import ChangeRecorder, HistoryCompacted, KeyDeleted, KeyPut
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import LARGEST_REPLY, check_key, check_reply, check_value
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import Request
+from allhands_server.machine.store.bindings import KeyOwners
 from allhands_server.machine.store.draft import Draft
 from allhands_server.machine.store.key_range import KeyRange, find_end
 from allhands_server.machine.store.key_table import KeyTable
 from allhands_server.machine.store.range_query import query_range
-from allhands_server.machine.store.records import DeleteRange, Put, Range, RecordRequest
+from allhands_server.machine.store.records import Compact, DeleteRange, Put, Range, RecordRequest
+from allhands_server.machine.store.transactions import Txn, decide_txn
 
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}", re.ASCII)
 _LEAST, _MOST = -(2**63), 2**63 - 1
@@ -122,6 +124,7 @@ KeyRequest: TypeAlias = (
     | List
     | Count
     | RecordRequest
+    | Txn
 )
 
 
@@ -136,8 +139,11 @@ class _Waiting:
 class Keys:
     """Requests about the keys of one job, at once or after a wait."""
 
-    def __init__(self, job: str, recorder: ChangeRecorder, table: KeyTable) -> None:
+    def __init__(
+        self, job: str, recorder: ChangeRecorder, table: KeyTable, owners: KeyOwners
+    ) -> None:
         self._job = job
+        self._owners = owners
         self._recorder = recorder
         self._table = table
         self._records = table.records
@@ -266,9 +272,23 @@ class Keys:
         return True
 
     def _handle_operation(self, ticket: int, request: Put | DeleteRange) -> list[Effect]:
-        draft = Draft(self._table)
+        draft = Draft(self._table, self._owners)
         result = draft.carry_out(request)
         return self._commit_draft(ticket, draft, result)
+
+    def _handle_txn(self, ticket: int, request: Txn) -> list[Effect]:
+        draft = Draft(self._table, self._owners)
+        result = decide_txn(draft, request)
+        return self._commit_draft(ticket, draft, result)
+
+    def _handle_compact(self, ticket: int, request: Compact) -> list[Effect]:
+        table, revision = self._table, request.revision
+        if revision > table.revision:
+            text = f"revision {revision:,} is still to come; now it is {table.revision:,}"
+            raise Refused(Status.INVALID_ARGUMENT, text)
+        if revision > table.history.floor:
+            self._recorder.commit(HistoryCompacted(self._job, revision), table)
+        return [Answer(ticket, table.revision)]
 
     def _commit_draft(self, ticket: int, draft: Draft, result: object) -> list[Effect]:
         """Make the changes of a draft, and answer."""
@@ -388,4 +408,6 @@ _HANDLERS: dict[type, Callable[[Keys, int, Any], list[Effect]]] = {
     Put: Keys._handle_operation,
     DeleteRange: Keys._handle_operation,
     Range: Keys._handle_range,
+    Txn: Keys._handle_txn,
+    Compact: Keys._handle_compact,
 }

@@ -51,5 +51,13 @@ class DeleteRange(Request[DeleteRangeResult]):
     previous: bool = False
 
 
+@fast_dataclass
+class Compact(Request[int]):
+    """Forget the history up to a revision; answered with the revision of now."""
+
+    job: str
+    revision: int
+
+
 Operation: TypeAlias = Put | Range | DeleteRange
-RecordRequest: TypeAlias = Operation
+RecordRequest: TypeAlias = Operation | Compact

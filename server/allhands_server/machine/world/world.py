@@ -98,6 +98,8 @@ class World:
         """Number of newcomers that pending group changes need."""
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
         """Called after members or newcomers came or left."""
+        self.on_gone: Callable[[str], None] = lambda member_id: None
+        """Called with the id of each member that is lost or has left."""
         self.groups = Groups()
         self.postmortem = Postmortem(self.groups)
         self.reports = ReportCollections(first.job, self.members, self.present)
@@ -437,6 +439,7 @@ class World:
         member.gone_at = now
         member.reason = reason
         del self.present[member.rank]
+        self.on_gone(member.member_id)
         self.silent_links.drop_rank(member.rank)
         if not self.present:
             self.broken_links.stop()

@@ -10,7 +10,7 @@ from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import Answer, Changed, Effect, Refuse
 from allhands_server.machine.events import CommitDurable, CommitsRefused, RequestReceived
 from allhands_server.machine.requests import Barrier, DeleteJob, Request
-from allhands_server.machine.store import keys, queues, records
+from allhands_server.machine.store import keys, leases, queues, records, transactions
 from allhands_server.machine.store.key_results import RangeResult
 
 _JOBS = ("a", "b")
@@ -29,7 +29,7 @@ class Logged:
         self._tickets = 0
         for commit in self.log:
             self.machine.restore(commit)
-        self.machine.finish_restore()
+        self.machine.finish_restore(0.0)
 
     def ask(self, request: Request[object]) -> int:
         self._tickets += 1
@@ -72,6 +72,9 @@ class Logged:
 def _list_reads(job: str) -> Iterator[Request[object]]:
     yield keys.List(job)
     yield records.Range(job, "", prefix=True)
+    yield leases.LeaseList(job)
+    for number in range(1, 4):
+        yield leases.LeaseTimeToLive(job, number, with_keys=True)
     for name in _NAMES:
         yield keys.Get(job, name)
         yield queues.QueueLength(job, name)
@@ -91,6 +94,18 @@ def make_write(randomly: random.Random) -> Request[object]:
             keys.Delete(job, name),
             records.Put(job, name, value),
             records.DeleteRange(job, name, "z"),
+            leases.LeaseGrant(job, 10.0, randomly.randrange(1, 4)),
+            leases.LeaseRevoke(job, randomly.randrange(1, 4)),
+            records.Put(job, name, value, lease=randomly.randrange(1, 4)),
+            transactions.Txn(
+                job,
+                (),
+                (
+                    records.DeleteRange(job, "x", "z"),
+                    records.Put(job, "z", value, lease=randomly.randrange(0, 3)),
+                ),
+                (),
+            ),
             queues.QueuePush(job, name, value),
             queues.QueuePop(job, name),
             Barrier(job, name, "p", ("p",)),
