@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_TEN_YEARS = timedelta(days=3650)
 _CLOCK_SLACK = timedelta(hours=1)
 """Certificates hold a while before they are made, for hosts whose clocks are late."""
 
@@ -29,14 +30,17 @@ class Authority:
     """An authority with its key."""
 
     def __init__(
-        self, key: ec.EllipticCurvePrivateKey, name: str, lifetime: timedelta | None = None
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        name: str,
+        lifetime: timedelta = _TEN_YEARS,
+        since: datetime | None = None,
     ) -> None:
-        """Make the certificate of an authority; without a lifetime of ten years."""
+        """Make the certificate of an authority, valid since now or earlier."""
         self._key = key
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        now = datetime.now(UTC)
         self._certificate = (
-            _begin(self._name, self._name, key, now, now + (lifetime or timedelta(days=3650)))
+            _begin(self._name, self._name, key, lifetime, since)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_make_usage(signs_certificates=True), critical=True)
             .sign(key, hashes.SHA256())
@@ -70,13 +74,14 @@ class Authority:
         """The authority's key, PEM."""
         return _encode_key(self._key)
 
-    def issue(self, name: str, hosts: Iterable[str], lifetime: timedelta) -> Issued:
+    def issue(
+        self, name: str, hosts: Iterable[str], lifetime: timedelta, since: datetime | None = None
+    ) -> Issued:
         """Issue a certificate for both ends of connections, with names and addresses of hosts."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        now = datetime.now(UTC)
         made = (
-            _begin(self._name, subject, key, now, now + lifetime)
+            _begin(self._name, subject, key, lifetime, since)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(map(_make_name, hosts)), critical=False)
             .add_extension(_make_usage(signs_certificates=False), critical=True)
@@ -122,17 +127,18 @@ def _begin(
     issuer: x509.Name,
     subject: x509.Name,
     key: ec.EllipticCurvePrivateKey,
-    now: datetime,
-    until: datetime,
+    lifetime: timedelta,
+    since: datetime | None,
 ) -> x509.CertificateBuilder:
+    begin = since or datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .issuer_name(issuer)
         .subject_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SLACK)
-        .not_valid_after(until)
+        .not_valid_before(begin - _CLOCK_SLACK)
+        .not_valid_after(begin + lifetime)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 

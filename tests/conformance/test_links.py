@@ -47,10 +47,13 @@ class TestUnderAPlanWithoutFaults(LinkSuite):
 
 
 class TestGrpc(LinkSuite):
+    encrypts = False
+
     @asynccontextmanager
     async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
         ports = [GrpcListener() for _ in receivers]
         for port in ports:
+            port.encrypts = self.encrypts
             await port.start("127.0.0.1")
         addresses = {rank: f"127.0.0.1:{port.port}" for rank, port in enumerate(ports)}
         made = [
@@ -63,10 +66,13 @@ class TestGrpc(LinkSuite):
 
 
 class TestSocket(LinkSuite):
+    encrypts = False
+
     @asynccontextmanager
     async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
         ports = [SocketListener() for _ in receivers]
         for port in ports:
+            port.encrypts = self.encrypts
             port.start("127.0.0.1")
         addresses = {rank: ("127.0.0.1", port.port) for rank, port in enumerate(ports)}
         made = [
@@ -76,6 +82,14 @@ class TestSocket(LinkSuite):
         yield made
         for fabric in made:
             await fabric.aclose()
+
+
+class TestEncryptedGrpc(TestGrpc):
+    encrypts = True
+
+
+class TestEncryptedSocket(TestSocket):
+    encrypts = True
 
 
 class Stranger:

@@ -132,6 +132,24 @@ def test_ranks_with_the_workers_directory_join_and_compute(
     assert done.stdout.count("sum 2.0") == 2
 
 
+@pytest.mark.parametrize("backend", ["socket", "grpc"])
+def test_links_between_ranks_are_encrypted(
+    daemon: DaemonProcess, files: Path, backend: str
+) -> None:
+    script = as_script(launched_ranks.show_sums_and_plaintext)
+    done = subprocess.run(
+        [*ALLHANDS, "run", "-n", "2", *script],
+        env=as_worker(daemon, files / "worker") | {"ALLHANDS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    sockets = 1 if backend == "socket" else 0
+    assert done.stdout.count(f"sums, plaintext 0 sockets {sockets}") == 2, done.stdout
+
+
 def test_the_key_value_port_is_used_with_a_certificate(daemon: DaemonProcess, files: Path) -> None:
     endpoint = find_coordinator(None, as_worker(daemon, files / "worker"))
     with Control(endpoint, job="j", timeout=PATIENCE) as control:

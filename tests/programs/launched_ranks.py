@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -134,6 +135,39 @@ def show_sum() -> None:
     x = np.ones(1)
     ah.all_reduce(x)
     print("sum", x[0])
+    ah.destroy_process_group()
+
+
+def show_sums_and_plaintext() -> None:
+    """Print sums of several sizes, and how many links to peers carried them in plaintext."""
+    import grpc.aio
+
+    from allhands.transport import socket_stream
+    from allhands.transport.socket_link import SocketLink
+    from allhands.transport.tls_socket import TlsSocket
+
+    plain: list[object] = []
+    links: list[object] = []
+    open_plain = grpc.aio.insecure_channel
+
+    def watch_link(connection: Any, on_broken: Any) -> Any:
+        links.append(connection)
+        if not isinstance(connection, TlsSocket):
+            plain.append(connection)
+        return SocketLink(connection, on_broken)
+
+    def watch_channel(*arguments: Any, **options: Any) -> Any:
+        plain.append(arguments)
+        return open_plain(*arguments, **options)
+
+    setattr(socket_stream, "SocketLink", watch_link)  # noqa: B010
+    setattr(grpc.aio, "insecure_channel", watch_channel)  # noqa: B010
+    ah.init_process_group()
+    for count in (1, 1000, 100_000, 5_000_000):
+        x = np.arange(count, dtype=np.float64)
+        ah.all_reduce(x)
+        assert np.array_equal(x, 2.0 * np.arange(count))
+    print("sums, plaintext", len(plain), "sockets", len(links))
     ah.destroy_process_group()
 
 

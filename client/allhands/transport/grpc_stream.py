@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
@@ -25,6 +26,7 @@ from allhands.transport.frame import (
 )
 from allhands.transport.handshake import Identity
 from allhands.transport.link import HandshakeStalled, LinkBroken, Receiver
+from allhands.transport.link_certificates import PEER_NAME, LinkCertificates
 from allhands_proto import forks
 from allhands_proto.connections import Connections, limit_connections
 from allhands_proto.limited_log import LimitedLog
@@ -55,6 +57,12 @@ _OPTIONS = [
     ("grpc.server_handshake_timeout_ms", 3000),
 ]
 
+_ENCRYPTED_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.ssl_target_name_override", PEER_NAME),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
 _LISTENING_OPTIONS = [
     *_OPTIONS,
     ("grpc.max_concurrent_streams", 8),  # a peer's connection has one
@@ -91,6 +99,10 @@ class GrpcListener:
         self._no_links.set()
         self._is_closing = False
         self.port = 0
+        self.encrypts = False
+        """Whether links are encrypted, those of this worker and those to it; set before `start`."""
+        self.certificates: LinkCertificates | None = None
+        """None: links are not encrypted, or the worker does not know its world."""
 
     async def start(self, host: str, port: int = 0) -> None:
         """Listen on a port of `host`; 0 chooses a free port.
@@ -100,7 +112,10 @@ class GrpcListener:
         """
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            self.port = self._server.add_insecure_port(where)
+            if self.encrypts:
+                self.port = self._server.add_secure_port(where, self._make_credentials())
+            else:
+                self.port = self._server.add_insecure_port(where)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {host} for peers: {error}") from error
         await self._server.start()
@@ -108,9 +123,22 @@ class GrpcListener:
 
     def admit(self, identity: Identity, receiver: Receiver) -> None:
         """Accept peers of this identity's world; their frames go to `receiver`."""
+        if self.encrypts and self.certificates is None:
+            self.certificates = LinkCertificates(identity.secret)
         self._identity = identity
         self._receiver = receiver
         self._admitting.set()
+
+    def _make_credentials(self) -> grpc.ServerCredentials:
+        """Make credentials that admit nobody before this worker knows its world."""
+        nobody = LinkCertificates(secrets.token_bytes(32)).make_grpc_configuration()
+
+        def choose() -> grpc.ServerCertificateConfiguration:
+            if self.certificates is None:
+                return nobody
+            return self.certificates.make_grpc_configuration()
+
+        return grpc.dynamic_ssl_server_credentials(nobody, choose, True)
 
     async def wait_no_links(self, timeout: float) -> None:
         """Return when no peer has a link to this worker, or after `timeout` seconds."""
@@ -276,9 +304,18 @@ class GrpcFabric:
         self._listener.admit(identity, self._receiver)
 
     async def dial(self, peer: int) -> GrpcLink:
-        channel = grpc.aio.insecure_channel(self._addresses[peer], options=_OPTIONS)
+        certificates = self._listener.certificates
+        address = self._addresses[peer]
+        if certificates is None:
+            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        elif not await _accepts_connections(address):
+            raise LinkBroken(f"cannot connect to {address}")
+        else:
+            credentials = certificates.make_grpc_credentials()
+            channel = grpc.aio.secure_channel(address, credentials, options=_ENCRYPTED_OPTIONS)
         self._channels.append(channel)
-        call: RawCall = channel.stream_stream(_METHOD)()
+        # A peer that does not know its world yet refuses, and is tried again.
+        call: RawCall = channel.stream_stream(_METHOD)(wait_for_ready=certificates is not None)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await self._handshake(call, peer)
@@ -347,6 +384,8 @@ async def _accepts_connections(address: str) -> bool:
     except OSError:  # TimeoutError is one
         return False
     writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
     return True
 
 

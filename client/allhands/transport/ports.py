@@ -50,13 +50,16 @@ class Ports:
         """0 where no raw-socket links are wanted."""
         return 0 if self._socket_listener is None else self._socket_listener.port
 
-    async def start(self, host: str) -> None:
-        """Listen on free ports of `host`.
+    async def start(self, host: str, *, encrypts: bool = False) -> None:
+        """Listen on free ports of `host`, for links that are encrypted or not.
 
         Raises:
             OSError: the host is not an address of this machine, or none of the ports is free.
         """
         raw = self._socket_listener
+        self._grpc_listener.encrypts = encrypts
+        if raw is not None:
+            raw.encrypts = encrypts
         if self._port_range is None:
             await self._grpc_listener.start(host)
             if raw is not None:

@@ -6,7 +6,6 @@ longer than a step takes.
 
 import asyncio
 import contextlib
-import socket
 import struct
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from allhands.escapes import escape_line
 from allhands.transport.handshake import HandshakeError
+from allhands.transport.tls_socket import Connection, TlsSocket
 
 STEP_SECONDS = 3.0
 """For one step, of which no part waits for anything but the network."""
@@ -27,13 +27,16 @@ _MAX_STEP_BYTES = 4096
 M = TypeVar("M", bound=Message)
 
 
-async def send_step(connection: socket.socket, step: Message) -> None:
+async def send_step(connection: Connection, step: Message) -> None:
     async with asyncio.timeout(STEP_SECONDS):
         packed = _pack(step.SerializeToString(), _STEP)
-        await asyncio.get_running_loop().sock_sendall(connection, packed)
+        if isinstance(connection, TlsSocket):
+            await connection.send_all(packed)
+        else:
+            await asyncio.get_running_loop().sock_sendall(connection, packed)
 
 
-async def receive_step(connection: socket.socket, step: M, seconds: float | None = None) -> M:
+async def receive_step(connection: Connection, step: M, seconds: float | None = None) -> M:
     """Read one step of a handshake, and not a byte more, in so many seconds.
 
     Raises:
@@ -58,17 +61,21 @@ async def receive_step(connection: socket.socket, step: M, seconds: float | None
     return step
 
 
-def send_refusal(connection: socket.socket, reason: str) -> None:
+def send_refusal(connection: Connection, reason: str) -> None:
     """Send the reason for a refusal, if the peer still listens."""
     with contextlib.suppress(OSError):
         connection.send(_pack(f"link refused: {reason}".encode(), _REFUSAL))
 
 
-async def _read_exactly(connection: socket.socket, nbytes: int) -> bytes:
+async def _read_exactly(connection: Connection, nbytes: int) -> bytes:
     loop = asyncio.get_running_loop()
     text = b""
     while len(text) < nbytes:
-        came = await loop.sock_recv(connection, nbytes - len(text))
+        missing = nbytes - len(text)
+        if isinstance(connection, TlsSocket):
+            came = await connection.receive(missing)
+        else:
+            came = await loop.sock_recv(connection, missing)
         if not came:
             raise HandshakeError("the stream ended within the handshake")
         text += came

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import socket
 from collections.abc import Callable
 
 from allhands.transport.frame import (
@@ -17,6 +16,7 @@ from allhands.transport.frame import (
 )
 from allhands.transport.link import Receiver, Sink
 from allhands.transport.tcp_info import read_last_receive_time
+from allhands.transport.tls_socket import Connection, TlsSocket, get_raw_socket
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +39,15 @@ class InboundLink:
 
     def __init__(
         self,
-        connection: socket.socket,
+        connection: Connection,
         peer: int,
         receiver: Receiver,
         read_buffer: memoryview,
         on_end: Callable[[int, str | None], None],
     ) -> None:
         self._socket = connection
+        self._raw = get_raw_socket(connection)
+        self._tls = connection if isinstance(connection, TlsSocket) else None
         self.descriptor = connection.fileno()
         """What it was read from, also once that is closed."""
         self._peer = peer
@@ -61,16 +63,16 @@ class InboundLink:
         """Whether the last frame went straight to its place, so that the next will as well."""
         self._is_over = False
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(connection, self.read_available)
+        self._loop.add_reader(self._raw, self.read_available)
 
     def get_last_receive_time(self) -> float:
         """Return when data last came, on the monotonic clock, taken in or not."""
-        return -math.inf if self._is_over else read_last_receive_time(self._socket)
+        return -math.inf if self._is_over else read_last_receive_time(self._raw)
 
     def end(self, reason: str | None) -> None:
         if not self._is_over:
             self._is_over = True
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._raw)
             self._socket.close()
             self._on_end(self._peer, reason)
 
@@ -78,7 +80,7 @@ class InboundLink:
         """Read the available bytes."""
         total = 0
         try:
-            while total < _MAX_READ_BYTES and not self._is_over:
+            while self._may_read(total) and not self._is_over:
                 came, asked = self._read()
                 if came == 0:
                     self.end(WENT_AWAY)
@@ -98,6 +100,10 @@ class InboundLink:
         except BaseException:
             self.end("what it sent could not be taken in")  # and a part of it is lost
             raise
+
+    def _may_read(self, total: int) -> bool:
+        # No event tells of what TLS has read from the socket already.
+        return total < _MAX_READ_BYTES or (self._tls is not None and self._tls.has_buffered)
 
     def _read(self) -> tuple[int, int]:
         """Read once; return how many bytes came, and how many could have."""

@@ -10,6 +10,7 @@ from allhands.transport.frame import HEADER_BYTES, Frame, FrameError, FrameKind,
 from allhands.transport.link import LinkBroken
 from allhands.transport.socket_inbound import MAX_TEXT_BYTES, WENT_AWAY, make_bye
 from allhands.transport.tcp_info import read_last_ack_time, read_round_trip
+from allhands.transport.tls_socket import Connection, TlsSocket, get_raw_socket
 
 _NEAR_MICROSECONDS = 500
 """Round trips shorter than this are of one host or one switch: 1 MiB keeps 16 Gbit/s busy."""
@@ -23,8 +24,10 @@ _MAX_PIECES = 512
 class SocketLink:
     """An outgoing TCP connection to one peer."""
 
-    def __init__(self, connection: socket.socket, on_broken: Callable[[str], None]) -> None:
+    def __init__(self, connection: Connection, on_broken: Callable[[str], None]) -> None:
         self._socket = connection
+        self._raw = get_raw_socket(connection)
+        self._tls = connection if isinstance(connection, TlsSocket) else None
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._unwritten: list[memoryview] = []
@@ -34,7 +37,7 @@ class SocketLink:
         self._end_future: asyncio.Future[None] = self._loop.create_future()
         self._reason: str | None = None
         self._is_closed = False
-        self._loop.add_reader(connection, self._on_readable)
+        self._loop.add_reader(self._raw, self._on_readable)
 
     def offer(self, frame: Frame) -> bool:
         if self._unwritten or self._is_closed or self._reason is not None:
@@ -54,7 +57,7 @@ class SocketLink:
 
     def get_last_ack_time(self) -> float:
         """Return when the peer's system last acknowledged something, on the monotonic clock."""
-        return -math.inf if self._reason is not None else read_last_ack_time(self._socket)
+        return -math.inf if self._reason is not None else read_last_ack_time(self._raw)
 
     async def close(self) -> None:
         if self._is_closed:
@@ -103,11 +106,13 @@ class SocketLink:
             self._end(WENT_AWAY)
             return False
         if not missing:
+            if self._has_unsent():
+                self._loop.add_writer(self._raw, self._on_writable)
             return False
         self._unwritten = _skip_bytes([memoryview(piece) for piece in frame if len(piece)], written)
         self._flush()
-        if self._unwritten:
-            self._loop.add_writer(self._socket, self._on_writable)
+        if self._unwritten or self._has_unsent():
+            self._loop.add_writer(self._raw, self._on_writable)
         return bool(self._unwritten)
 
     def _flush(self) -> None:
@@ -116,6 +121,8 @@ class SocketLink:
             while self._unwritten:
                 written = self._socket.sendmsg(self._unwritten[:_MAX_PIECES])
                 self._unwritten = _skip_bytes(self._unwritten, written)
+            if self._tls is not None:
+                self._tls.flush()
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
@@ -124,8 +131,13 @@ class SocketLink:
     def _on_writable(self) -> None:
         self._flush()
         if not self._unwritten and self._reason is None:
-            self._loop.remove_writer(self._socket)
+            if not self._has_unsent():
+                self._loop.remove_writer(self._raw)
             self._wake()
+
+    def _has_unsent(self) -> bool:
+        """Return whether bytes that TLS has accepted wait for the socket."""
+        return self._tls is not None and self._tls.has_unsent
 
     def _wake(self) -> None:
         if self._write_future is not None and not self._write_future.done():
@@ -156,7 +168,7 @@ class SocketLink:
         if self._is_closed and not text:
             if not self._end_future.done():
                 self._end_future.set_result(None)
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._raw)
         else:
             self._end(text or "it closed the link")
 
@@ -164,8 +176,8 @@ class SocketLink:
         if self._reason is not None:
             return
         self._reason = reason
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
+        self._loop.remove_reader(self._raw)
+        self._loop.remove_writer(self._raw)
         self._socket.close()
         self._unwritten = []
         self._wake()

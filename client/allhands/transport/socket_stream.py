@@ -20,9 +20,11 @@ from functools import partial
 from allhands.transport import handshake
 from allhands.transport.handshake import HandshakeError, Identity
 from allhands.transport.link import HandshakeStalled, LinkBroken, Receiver, Unreachable
+from allhands.transport.link_certificates import LinkCertificates
 from allhands.transport.socket_handshake import STEP_SECONDS, receive_step, send_refusal, send_step
 from allhands.transport.socket_inbound import READ_BUFFER_BYTES, WENT_AWAY, InboundLink
 from allhands.transport.socket_link import SocketLink, fit_buffer
+from allhands.transport.tls_socket import PAGE_BYTES, Connection, TlsSocket
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
 from allhands_proto.v1 import peer_pb2
@@ -73,6 +75,12 @@ class SocketListener:
         self._read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self._accept_timer: asyncio.TimerHandle | None = None
         self.port = 0
+        self.encrypts = False
+        """Whether links are encrypted, those of this worker and those to it; set before `start`."""
+        self.certificates: LinkCertificates | None = None
+        """Of the identity; None: links are not encrypted, or the worker does not know its world."""
+        self.tls_page = memoryview(b"")
+        """For the encrypted bytes of all links of the loop."""
 
     def start(self, host: str, port: int = 0) -> None:
         """Listen on a port of `host`; 0 chooses a free port.
@@ -99,6 +107,9 @@ class SocketListener:
         """Accept peers of this identity's world; their frames go to `receiver`."""
         if self._identity is None:
             self._admitted_at = self._loop.time()
+            if self.encrypts:
+                self.tls_page = memoryview(bytearray(PAGE_BYTES))
+                self.certificates = LinkCertificates(identity.secret)
         self._identity = identity
         self._receiver = receiver
         self._admitting.set()
@@ -209,12 +220,16 @@ class SocketListener:
 
     async def _admit(self, connection: socket.socket, where: str) -> None:
         """Authenticate a connection; turn it into a link, or close it."""
+        link: Connection = connection
         try:
-            peer = await self._handshake(connection)
+            _set_no_delay(connection)
+            if self.encrypts:
+                link = await self._encrypt(connection)
+            peer = await self._handshake(link)
         except (HandshakeError, OSError, TimeoutError) as error:
             reason = str(error) or f"a step of the handshake took more than {STEP_SECONDS:.0f} s"
             self._log.warning("refused a link from %s: %s", where, reason)
-            send_refusal(connection, reason)
+            send_refusal(link, reason)
             connection.close()
             return
         except asyncio.CancelledError as cancelled:
@@ -222,16 +237,25 @@ class SocketListener:
                 self._log.warning("refused a link from %s: %s", where, cancelled)
             raise
         assert self._receiver is not None
-        inbound = InboundLink(
-            connection, peer, self._receiver, self._read_buffer, self._on_link_end
-        )
+        inbound = InboundLink(link, peer, self._receiver, self._read_buffer, self._on_link_end)
         self._inbound[peer] = self._by_descriptor[inbound.descriptor] = inbound
         self._poll.register(inbound.descriptor, select.POLLIN)
         self._no_links.clear()
 
-    async def _handshake(self, connection: socket.socket) -> int:
+    async def _encrypt(self, connection: socket.socket) -> TlsSocket:
+        """Run the acceptor's half of the TLS handshake, once the worker knows its world."""
+        async with asyncio.timeout(STEP_SECONDS):
+            first = await self._loop.sock_recv(connection, PAGE_BYTES)
+        async with asyncio.timeout(ADMISSION_SECONDS):
+            await self._admitting.wait()
+        assert self.certificates is not None
+        encrypted = TlsSocket(connection, self.certificates.server_context, self.tls_page)
+        async with asyncio.timeout(STEP_SECONDS):
+            await encrypted.shake_hands(first)
+        return encrypted
+
+    async def _handshake(self, connection: Connection) -> int:
         """Run the acceptor's half of the handshake; return the peer's rank."""
-        _set_no_delay(connection)
         greeting = await receive_step(connection, peer_pb2.Hello())
         async with asyncio.timeout(ADMISSION_SECONDS):
             await self._admitting.wait()
@@ -295,9 +319,11 @@ class SocketFabric:
             raise Unreachable("it listens nowhere for raw-socket links")
         where = _format_address(address)
         connection = await _connect(address)
+        encrypted: Connection = connection
         try:
             _set_no_delay(connection)
-            await self._handshake(connection, peer)
+            encrypted = await self._encrypt(connection)
+            await self._handshake(encrypted, peer)
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError):
@@ -306,7 +332,7 @@ class SocketFabric:
                 raise LinkBroken(f"who answers at {where}: {error}") from error
             raise
         fit_buffer(connection)
-        link = SocketLink(connection, lambda reason: self._receiver.broken(peer, reason))
+        link = SocketLink(encrypted, lambda reason: self._receiver.broken(peer, reason))
         self._links[peer] = link
         return link
 
@@ -324,7 +350,16 @@ class SocketFabric:
         self._links.clear()
         await self._listener.aclose()
 
-    async def _handshake(self, connection: socket.socket, peer: int) -> None:
+    async def _encrypt(self, connection: socket.socket) -> Connection:
+        """Run the dialler's half of the TLS handshake, if links are encrypted."""
+        if (certificates := self._listener.certificates) is None:
+            return connection
+        encrypted = TlsSocket(connection, certificates.client_context, self._listener.tls_page)
+        async with asyncio.timeout(ADMISSION_SECONDS + STEP_SECONDS):
+            await encrypted.shake_hands()
+        return encrypted
+
+    async def _handshake(self, connection: Connection, peer: int) -> None:
         """Run the dialler's half of the handshake."""
         me = self._identity
         greeting = handshake.make_hello(
