@@ -165,9 +165,9 @@ class Coordinator:
         from allhands_server.log.recovery import read_log
 
         coordinator = cls(has_log=True)
-        head = await read_log(engine, coordinator._machine.restore)
+        restored = await read_log(engine, coordinator._machine.restore)
         coordinator._machine.finish_restore(coordinator._clock())
-        coordinator._journal = Journal(engine, head, coordinator)
+        coordinator._journal = Journal(engine, restored, coordinator)
         return coordinator
 
     async def ask(self, request: Request[R], time_remaining: float | None) -> R:

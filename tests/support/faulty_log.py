@@ -1,7 +1,7 @@
 """An engine of the coordinator's log that fails when it is told to."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from allhands_server.log.engine import AppendResult, Slot
 from allhands_server.log.errors import LogFull, LogUnwritable
@@ -55,3 +55,10 @@ class FaultyEngine(MemoryEngine):
 
     async def list_slots(self) -> Sequence[Slot]:
         return await self.read(1, 1 << 30)
+
+
+async def iterate_chunks(*chunks: bytes) -> AsyncIterator[bytes]:
+    """Iterate over the chunks of a snapshot, as an engine takes these."""
+    for chunk in chunks:
+        await asyncio.sleep(0)
+        yield chunk

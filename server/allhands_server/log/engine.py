@@ -5,7 +5,7 @@ slot if it is absent", so of two writers one loses and knows it. It interprets n
 snapshots.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -69,7 +69,7 @@ class LogEngine(Protocol):
     def tail(self, first: int) -> AsyncIterator[Slot]:
         """Iterate over the slots from slot `first` on, waiting for those to come."""
 
-    async def save_snapshot(self, index: int, chunks: Iterable[bytes]) -> None:
+    async def save_snapshot(self, index: int, chunks: AsyncIterable[bytes]) -> None:
         """Replace the snapshot by that of the state after slot `index`, whole or not at all."""
 
     async def load_snapshot(self) -> Snapshot | None:

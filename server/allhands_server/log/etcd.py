@@ -15,7 +15,14 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass
 
 from allhands_proto.etcd import rpc_pb2 as wire
@@ -193,12 +200,12 @@ class EtcdEngine:
                     following += 1
                     yield slot
 
-    async def save_snapshot(self, index: int, chunks: Iterable[bytes]) -> None:
+    async def save_snapshot(self, index: int, chunks: AsyncIterable[bytes]) -> None:
         """See `LogEngine.save_snapshot`."""
         check_snapshot(index, *await self.get_bounds())
         name = f"{index:020d}-{secrets.token_hex(8)}"
         pieces = 0
-        for chunk in chunks:
+        async for chunk in chunks:
             for piece in _cut_chunk(chunk):
                 await self._create(self._get_piece_key("snapshots", name, pieces), piece)
                 pieces += 1

@@ -1,16 +1,17 @@
 """Group commit: the commits made during the append of one frame share the next frame."""
 
 import asyncio
+import itertools
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from allhands_server.log.change_codec import encode_changes
 from allhands_server.log.engine import LogEngine, Taken
-from allhands_server.log.errors import LogDamaged, LogError, LogFull, LogUnwritable
+from allhands_server.log.errors import LogDamaged, LogError, LogFull, LogUnavailable, LogUnwritable
 from allhands_server.log.frame import encode_frame, make_frame
-from allhands_server.log.recovery import LogHead, encode_snapshot
+from allhands_server.log.recovery import LogHead, RestoredLog, encode_snapshot
 from allhands_server.machine.changes import Change
 
 logger = logging.getLogger(__name__)
@@ -43,17 +44,21 @@ class JournalOwner(Protocol):
 class Journal:
     """Writer of a log; all methods belong to the running loop."""
 
-    def __init__(self, engine: LogEngine, head: LogHead, owner: JournalOwner) -> None:
-        """Write to `engine` behind `head`, in a new term."""
+    def __init__(self, engine: LogEngine, restored: RestoredLog, owner: JournalOwner) -> None:
+        """Write to `engine` behind what was read of it, in a new term."""
         self._engine = engine
         self._owner = owner
+        head = restored.head
         self._head = LogHead(head.index, head.crc, head.term + 1)
         self._commits: deque[tuple[Change, ...]] = deque()
         self._has_work = asyncio.Event()
         self._is_closing = False
-        self._log_nbytes = 0
+        self._log_nbytes = restored.frames_nbytes
         """Of the frames since the last snapshot."""
-        self._snapshot_nbytes = 0
+        self._snapshot_nbytes = restored.snapshot_nbytes
+        self._wanted: list[asyncio.Future[tuple[LogHead, Iterator[Change]]]] = []
+        """Of those who want a copy of the state."""
+        self._copy: _StateCopy | None = None
         self._snapshot: asyncio.Task[None] | None = None
         self._writing = asyncio.create_task(self._write(), name="coordinator's log")
 
@@ -79,9 +84,12 @@ class Journal:
         except Exception as error:  # else every later write would wait for ever
             logger.exception("the coordinator's log cannot be written")
             self._owner.on_lost(LogUnwritable(f"{type(error).__name__}: {error}"))
+        finally:
+            self._drop_copies(LogUnavailable("the coordinator's log is closed"))
 
     async def _write_frames(self) -> None:
         while True:
+            self._make_copy()
             if not self._commits:
                 if self._is_closing:
                     return
@@ -93,16 +101,20 @@ class Journal:
                 await self._append(frame_commits)
             except LogFull as error:
                 self._commits.clear()
+                self._drop_copies(error)
                 self._owner.on_refused(error)
             else:
+                if self._copy is not None:
+                    self._copy.commits_left -= len(frame_commits)
                 self._owner.on_durable(len(frame_commits))
                 self._save_snapshot_if_due()
 
     def _take_commits(self) -> list[tuple[Change, ...]]:
-        """Take the commits of the next frame."""
+        """Take the commits of the next frame, not beyond those in a copy of the state."""
+        most = len(self._commits) if self._copy is None else self._copy.commits_left
         taken = [self._commits.popleft()]
         nbytes = _estimate_nbytes(taken[0])
-        while self._commits:
+        while len(taken) < most:
             nbytes += _estimate_nbytes(self._commits[0])
             if nbytes > _FRAME_NBYTES:
                 break
@@ -119,37 +131,108 @@ class Journal:
         self._head = LogHead(frame.index, frame.crc, frame.term)
         self._log_nbytes += len(data)
 
+    # ------------------------------------------------------------ snapshots
+
+    async def copy_state(self) -> tuple[LogHead, Iterator[Change]]:
+        """Return the state after all commits so far, once these are durable, and its place.
+
+        Raises:
+            LogFull: the log has not taken these commits in.
+            LogUnavailable: the log is closed, or gone.
+        """
+        if self._writing.done() or self._is_closing:
+            raise LogUnavailable("the coordinator's log is closed")
+        return await self._want_copy()
+
+    def _want_copy(self) -> "asyncio.Future[tuple[LogHead, Iterator[Change]]]":
+        wanted: asyncio.Future[tuple[LogHead, Iterator[Change]]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._wanted.append(wanted)
+        self._has_work.set()
+        return wanted
+
+    def _make_copy(self) -> None:
+        """Copy the state for those who want it; between two frames."""
+        if self._copy is None and any(not one.done() for one in self._wanted):
+            self._copy = _StateCopy(self._owner.copy_state(), len(self._commits), self._wanted)
+            self._wanted = []
+        if self._copy is not None and not self._copy.commits_left:
+            self._copy.give(self._head)
+            self._copy = None
+
+    def _drop_copies(self, error: LogError) -> None:
+        """Refuse the copies that are wanted or made."""
+        if self._copy is not None:
+            self._wanted += self._copy.wanted
+            self._copy = None
+        for one in self._wanted:
+            if not one.done():
+                one.set_exception(error)
+        self._wanted = []
+
     def _save_snapshot_if_due(self) -> None:
-        if self._commits or (self._snapshot is not None and not self._snapshot.done()):
-            return  # the state has to be that of the head
+        if self._snapshot is not None and not self._snapshot.done():
+            return
         if self._log_nbytes < max(_LEAST_LOG_NBYTES, _LOG_FACTOR * self._snapshot_nbytes):
             return
         self._log_nbytes = 0
-        saving = self._save_snapshot(self._head, self._owner.copy_state())
+        saving = self._save_snapshot(self._want_copy())
         self._snapshot = asyncio.create_task(saving, name="snapshot of the log")
 
-    async def _save_snapshot(self, head: LogHead, changes: Iterator[Change]) -> None:
-        counted = _CountedChunks(encode_snapshot(head, changes))
+    async def _save_snapshot(
+        self, copy: "asyncio.Future[tuple[LogHead, Iterator[Change]]]"
+    ) -> None:
+        """Save a snapshot and drop the frames before; after a failure the frames are all there."""
         try:
+            head, changes = await copy
+            counted = _CountedChunks(encode_snapshot(head, changes))
             await self._engine.save_snapshot(head.index, counted)
+            self._snapshot_nbytes = counted.nbytes
             await self._engine.trim(head.index + 1)
         except LogFull:
-            return  # the frames are all there; the next frame says that there is no room
+            return  # the next frame says that there is no room
         except LogError as error:
-            self._owner.on_lost(error)
-        else:
-            self._snapshot_nbytes = counted.nbytes
+            if not self._is_closing:
+                self._owner.on_lost(error)
+        except Exception:
+            logger.exception(
+                "the snapshot of the coordinator's log failed, so the log grows on; the next try "
+                "comes when it has grown by %d MiB",
+                max(_LEAST_LOG_NBYTES, _LOG_FACTOR * self._snapshot_nbytes) >> 20,
+            )
+
+
+class _StateCopy:
+    """Copy of the state whose last commits are not durable yet, and those who want it."""
+
+    def __init__(
+        self,
+        changes: Iterator[Change],
+        commits_left: int,
+        wanted: "list[asyncio.Future[tuple[LogHead, Iterator[Change]]]]",
+    ) -> None:
+        self._changes = changes
+        self.commits_left = commits_left
+        """Commits in the state that are not durable."""
+        self.wanted = wanted
+
+    def give(self, head: LogHead) -> None:
+        """Pass the copy on, with its place in the log."""
+        waiting = [one for one in self.wanted if not one.done()]
+        for one, changes in zip(waiting, itertools.tee(self._changes, len(waiting)), strict=True):
+            one.set_result((head, changes))
 
 
 class _CountedChunks:
     """Chunks of a snapshot, and the size of those given out."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks = chunks
         self.nbytes = 0
 
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk in self._chunks:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._chunks:
             self.nbytes += len(chunk)
             yield chunk
 

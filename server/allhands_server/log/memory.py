@@ -1,6 +1,6 @@
 """Engine in memory: for tests, and the model of all others."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 
 from allhands_server.log.engine import Appended, AppendResult, Slot, Snapshot, Taken
 from allhands_server.log.slots import (
@@ -46,10 +46,10 @@ class MemoryEngine:
         """See `LogEngine.tail`."""
         return iterate_slots(self.read, self._end, first)
 
-    async def save_snapshot(self, index: int, chunks: Iterable[bytes]) -> None:
+    async def save_snapshot(self, index: int, chunks: AsyncIterable[bytes]) -> None:
         """See `LogEngine.save_snapshot`."""
         check_snapshot(index, self._first, self._end.index)
-        self._snapshot = Snapshot(index, tuple(bytes(one) for one in chunks))
+        self._snapshot = Snapshot(index, tuple([bytes(one) async for one in chunks]))
         if index > self._end.index:
             self._first = index + 1
             self._end.move(index)

@@ -5,7 +5,8 @@ follows the log's frame that the snapshot ends with. The last chunk is empty, so
 short is noticed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,7 +17,10 @@ from allhands_server.log.frame import Frame, check_chain, decode_frame, encode_f
 from allhands_server.log.migration import Migration
 from allhands_server.machine.changes import Change
 
-_CHANGES_A_CHUNK = 1_000
+_CHANGES_A_PIECE = 100
+_PIECE_NBYTES = 128 << 10
+_CHUNK_NBYTES = 256 << 10
+"""A chunk is larger by one piece at most, and a piece by one value."""
 _READ_AT_ONCE = 64
 """Frames."""
 
@@ -33,7 +37,17 @@ class LogHead:
     """Of the last leader."""
 
 
-async def read_log(engine: LogEngine, restore: Callable[[Iterable[Change]], None]) -> LogHead:
+@dataclass(frozen=True, slots=True)
+class RestoredLog:
+    """The end of a log that was read, and how much that was."""
+
+    head: LogHead = LogHead()
+    snapshot_nbytes: int = 0
+    frames_nbytes: int = 0
+    """Of the frames behind the snapshot."""
+
+
+async def read_log(engine: LogEngine, restore: Callable[[Iterable[Change]], None]) -> RestoredLog:
     """Pass all changes of a log to `restore`, in order, piece by piece; return the log's end.
 
     Raises:
@@ -41,8 +55,10 @@ async def read_log(engine: LogEngine, restore: Callable[[Iterable[Change]], None
         LogTooNew: a later version of allhands has written it.
     """
     head, migration = LogHead(), Migration()
+    snapshot_nbytes = frames_nbytes = 0
     if (snapshot := await engine.load_snapshot()) is not None:
-        head = _restore_snapshot(snapshot, restore, migration)
+        head = restore_snapshot(snapshot, restore, migration)
+        snapshot_nbytes = sum(map(len, snapshot.chunks))
     first, last = await engine.get_bounds()
     if first > head.index + 1:
         raise LogDamaged(head.index + 1, f"the log begins with slot {first:,}")
@@ -58,23 +74,58 @@ async def read_log(engine: LogEngine, restore: Callable[[Iterable[Change]], None
                 raise LogDamaged(slot.index, f"term {frame.term} follows term {head.term}")
             restore(migration.migrate(frame.version, decode_changes(frame.payload, slot.index)))
             head = LogHead(frame.index, frame.crc, frame.term)
-    return head
+            frames_nbytes += len(slot.data)
+    return RestoredLog(head, snapshot_nbytes, frames_nbytes)
 
 
-def encode_snapshot(head: LogHead, changes: Iterator[Change]) -> Iterator[bytes]:
-    """Iterate over the chunks of a snapshot of the state at `head`."""
-    place, crc, is_last = 0, head.crc, False
-    while not is_last:
-        payload = encode_changes(islice(changes, _CHANGES_A_CHUNK))
-        place, is_last = place + 1, not payload
+async def encode_snapshot(head: LogHead, changes: Iterator[Change]) -> AsyncIterator[bytes]:
+    """Iterate over the chunks of a snapshot of the state at `head`.
+
+    Other tasks of the loop run between each hundred changes.
+    """
+    place, crc = 0, head.crc
+    async for payload in _encode_payloads(changes):
+        place += 1
         frame = make_frame(head.term, place, crc, payload)
         crc = frame.crc
         yield encode_frame(frame)
 
 
-def _restore_snapshot(
+async def _encode_payloads(changes: Iterator[Change]) -> AsyncIterator[bytes]:
+    """Iterate over the payloads of chunks, of which the last one is empty."""
+    pieces: list[bytes] = []
+    nbytes = 0
+    while piece := encode_changes(_take_piece(changes)):
+        pieces.append(piece)  # messages of one repeated field, one behind the other, are one
+        nbytes += len(piece)
+        if nbytes >= _CHUNK_NBYTES:
+            yield b"".join(pieces)
+            pieces, nbytes = [], 0
+        await asyncio.sleep(0)
+    if pieces:
+        yield b"".join(pieces)
+    yield b""
+
+
+def _take_piece(changes: Iterator[Change]) -> Iterator[Change]:
+    """Iterate over the next changes that are encoded without a pause."""
+    nbytes = 0
+    for change in islice(changes, _CHANGES_A_PIECE):
+        yield change
+        nbytes += len(getattr(change, "value", b""))
+        if nbytes >= _PIECE_NBYTES:
+            return
+
+
+def restore_snapshot(
     snapshot: Snapshot, restore: Callable[[Iterable[Change]], None], migration: Migration
 ) -> LogHead:
+    """Pass all changes of a snapshot to `restore`; return the end of its log.
+
+    Raises:
+        LogDamaged: it is cut short or altered; some changes may have been passed.
+        LogTooNew: a later version of allhands has written it.
+    """
     frames: list[Frame] = []
     for place, chunk in enumerate(snapshot.chunks, 1):
         frames.append(decode_frame(chunk, place))

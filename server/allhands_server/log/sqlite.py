@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ _TABLES = (
     f"PRAGMA application_id={_APPLICATION_ID}",
     f"PRAGMA user_version={_VERSION}",
 )
+_SLOTS_A_TRIM = 32
 _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"})
 
 
@@ -104,12 +105,14 @@ class SqliteEngine:
         """See `LogEngine.tail`."""
         return iterate_slots(self.read, self._end, first)
 
-    async def save_snapshot(self, index: int, chunks: Iterable[bytes]) -> None:
+    async def save_snapshot(self, index: int, chunks: AsyncIterable[bytes]) -> None:
         """See `LogEngine.save_snapshot`."""
         # A transaction for each chunk lets appends in between; the last one makes it a snapshot.
         await self._run(lambda: self._begin_snapshot(index))
-        for place, chunk in enumerate(chunks):
+        place = 0
+        async for chunk in chunks:
             await self._run(partial(self._save_chunk, index, place, chunk))
+            place += 1
         await self._run(lambda: self._finish_snapshot(index))
         if index > self._end.index:
             self._end.move(index)
@@ -120,7 +123,12 @@ class SqliteEngine:
 
     async def trim(self, below: int) -> None:
         """See `LogEngine.trim`."""
-        await self._run(lambda: self._trim(below))
+        contained = await self._run(self._find_snapshot)
+        check_trim(below, contained or 0)
+        # Piece by piece: a page that is freed costs as much as one that is written.
+        first, last = await self.get_bounds()
+        for start in range(first, min(below, last + 1), _SLOTS_A_TRIM):
+            await self._run(partial(self._trim, min(start + _SLOTS_A_TRIM, below)))
 
     async def close(self) -> None:
         """See `LogEngine.close`."""
@@ -226,7 +234,6 @@ class SqliteEngine:
         return found
 
     def _trim(self, below: int) -> None:
-        check_trim(below, self._find_snapshot() or 0)
         with self._transaction() as connection:
             connection.execute("DELETE FROM slots WHERE number < ?", (below,))
 

@@ -16,6 +16,7 @@ from allhands_server.log.memory import MemoryEngine
 from allhands_server.log.sqlite import SqliteEngine
 from support.etcd_nodes import ENDPOINTS_VARIABLE
 from support.fake_etcd import FakeEtcd
+from support.faulty_log import iterate_chunks
 
 OpenEngine = Callable[[], Awaitable[LogEngine]]
 
@@ -140,11 +141,11 @@ async def test_the_latest_snapshot_is_kept(open_engine: OpenEngine) -> None:
     engine = await open_engine()
     assert await engine.load_snapshot() is None
     await fill(engine, 4)
-    await engine.save_snapshot(2, [b"a", b"b"])
-    await engine.save_snapshot(3, iter([b"c"]))
+    await engine.save_snapshot(2, iterate_chunks(b"a", b"b"))
+    await engine.save_snapshot(3, iterate_chunks(b"c"))
     engine = await open_engine()
     assert await engine.load_snapshot() == Snapshot(3, (b"c",))
-    await engine.save_snapshot(4, [])
+    await engine.save_snapshot(4, iterate_chunks())
     assert await engine.load_snapshot() == Snapshot(4, ())
 
 
@@ -155,7 +156,7 @@ async def test_slots_are_dropped_only_where_a_snapshot_has_their_state(
     slots = await fill(engine, 4)
     with pytest.raises(ValueError, match="slots below 2 cannot be dropped"):
         await engine.trim(2)
-    await engine.save_snapshot(3, [b"state"])
+    await engine.save_snapshot(3, iterate_chunks(b"state"))
     with pytest.raises(ValueError, match="the snapshot ends with slot 3"):
         await engine.trim(5)
     await engine.trim(3)
@@ -168,7 +169,7 @@ async def test_slots_are_dropped_only_where_a_snapshot_has_their_state(
 async def test_a_log_of_dropped_slots_alone_goes_on_where_it_was(open_engine: OpenEngine) -> None:
     engine = await open_engine()
     await fill(engine, 4)
-    await engine.save_snapshot(4, [b"state"])
+    await engine.save_snapshot(4, iterate_chunks(b"state"))
     await engine.trim(5)
     engine = await open_engine()
     assert await engine.get_bounds() == (5, 4)
@@ -178,11 +179,11 @@ async def test_a_log_of_dropped_slots_alone_goes_on_where_it_was(open_engine: Op
 
 async def test_an_empty_log_takes_the_snapshot_of_another(open_engine: OpenEngine) -> None:
     engine = await open_engine()
-    await engine.save_snapshot(9, [b"state"])
+    await engine.save_snapshot(9, iterate_chunks(b"state"))
     assert await engine.get_bounds() == (10, 9)
     assert await engine.append(10, b"next") == Appended()
     with pytest.raises(ValueError, match="the log ends with slot 10"):
-        await engine.save_snapshot(11, [b"later"])
+        await engine.save_snapshot(11, iterate_chunks(b"later"))
     assert await engine.load_snapshot() == Snapshot(9, (b"state",))
 
 

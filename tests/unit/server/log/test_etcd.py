@@ -14,6 +14,7 @@ from allhands_server.log.engine import Appended, Slot, Snapshot, Taken
 from allhands_server.log.errors import LogDamaged, LogFull, LogTooNew, LogUnavailable
 from allhands_server.log.etcd import EtcdEngine
 from support.fake_etcd import FakeEtcd, Fault
+from support.faulty_log import iterate_chunks
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ async def test_a_daemon_that_was_away_does_not_take_a_slot_that_was_dropped(
     other = await EtcdEngine.open(fake.get_address())
     for index in range(2, 6):
         assert await other.append(index, b"theirs") == Appended()
-    await other.save_snapshot(5, [b"state"])
+    await other.save_snapshot(5, iterate_chunks(b"state"))
     await other.trim(6)
     assert await engine.append(2, b"ours") == Taken(b"")
     assert b"test/log/%020d" % 2 not in fake.keys
@@ -131,13 +132,13 @@ async def test_what_stands_below_the_first_slot_does_not_exist(
 ) -> None:
     for index in range(1, 6):
         await engine.append(index, b"%d" % index)
-    await engine.save_snapshot(4, [b"state"])
+    await engine.save_snapshot(4, iterate_chunks(b"state"))
     await engine.trim(5)
     await fake.put(b"test/log/%020d" % 2, b"Wlate")  # of a daemon that ended before it noticed
     engine = await EtcdEngine.open(fake.get_address())
     assert await engine.get_bounds() == (5, 5)
     assert list(await engine.read(1)) == [Slot(5, b"5")]
-    await engine.save_snapshot(5, [b"state"])
+    await engine.save_snapshot(5, iterate_chunks(b"state"))
     await engine.trim(6)
     assert [key for key in fake.keys if key.startswith(b"test/log/")] == []
     await engine.close()
@@ -149,7 +150,7 @@ async def test_nothing_of_older_snapshots_and_large_slots_stays(
     for index in range(1, 4):
         await engine.append(index, bytes(3 << 20))
     for index in range(1, 4):
-        await engine.save_snapshot(index, [b"%d" % index, bytes(5 << 20)])
+        await engine.save_snapshot(index, iterate_chunks(b"%d" % index, bytes(5 << 20)))
     assert await engine.load_snapshot() == Snapshot(3, (b"3", bytes(5 << 20)))
     await engine.trim(4)
     assert len(fake.keys) == 1 + 1 + 5
@@ -162,8 +163,8 @@ async def test_an_older_snapshot_does_not_replace_a_later_one(
     other = await EtcdEngine.open(fake.get_address())
     for index in range(1, 4):
         await engine.append(index, b"x")
-    await engine.save_snapshot(3, [b"later"])
-    await other.save_snapshot(2, [b"earlier"])
+    await engine.save_snapshot(3, iterate_chunks(b"later"))
+    await other.save_snapshot(2, iterate_chunks(b"earlier"))
     assert await other.load_snapshot() == Snapshot(3, (b"later",))
     await other.close()
 
@@ -215,7 +216,7 @@ async def test_damage_is_named(fake: FakeEtcd, engine: EtcdEngine) -> None:
     with pytest.raises(LogDamaged, match="which is no slot"):
         await engine.read(1)
     del fake.keys[b"test/log/other"]
-    await engine.save_snapshot(1, [b"a", b"b"])
+    await engine.save_snapshot(1, iterate_chunks(b"a", b"b"))
     lost = max(key for key in fake.keys if b"snapshots/" in key)
     del fake.keys[lost]
     with pytest.raises(LogDamaged, match="lost parts of its snapshot"):
