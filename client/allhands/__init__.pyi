@@ -3,6 +3,7 @@ from . import c10d as c10d
 from . import functional as functional
 from . import futures as futures
 from . import hooks as hooks
+from . import kv as kv
 from . import testing as testing
 from .api.checked_coalesced import all_gather_coalesced as all_gather_coalesced
 from .api.checked_coalesced import all_reduce_coalesced as all_reduce_coalesced
@@ -78,6 +79,11 @@ from .c10d import ProcessGroup as ProcessGroup
 from .collectives.reduction import ReduceOp as ReduceOp
 from .coordinator.client import Control as Control
 from .coordinator.diagnosis import Diagnosis as Diagnosis
+from .coordinator.kv.records import KeyEvent as KeyEvent
+from .coordinator.kv.records import KeyRange as KeyRange
+from .coordinator.kv.records import KeyRecord as KeyRecord
+from .coordinator.kv.records import LeaseStatus as LeaseStatus
+from .coordinator.kv.records import TxnResult as TxnResult
 from .coordinator.status import JobStatus as JobStatus
 from .data.sparse_array import SparseArray as SparseArray
 from .deadlines import deadline as deadline
@@ -85,6 +91,7 @@ from .engine.work.work import Work as Work
 from .errors import AllhandsError as AllhandsError
 from .errors import CollectiveMismatch as CollectiveMismatch
 from .errors import CollectiveTimeout as CollectiveTimeout
+from .errors import Compacted as Compacted
 from .errors import CoordinatorUnavailable as CoordinatorUnavailable
 from .errors import DataCorrupted as DataCorrupted
 from .errors import ForkedProcess as ForkedProcess
@@ -92,6 +99,7 @@ from .errors import GroupAborted as GroupAborted
 from .errors import InvalidArgument as InvalidArgument
 from .errors import InvalidType as InvalidType
 from .errors import JoinRefused as JoinRefused
+from .errors import LeaseNotFound as LeaseNotFound
 from .errors import MembershipChanged as MembershipChanged
 from .errors import NotFound as NotFound
 from .errors import PeerFailed as PeerFailed

@@ -10,6 +10,8 @@
     ├── Refused                  the coordinator says no: the parties disagree   FAILED_PRECONDITION
     │   └── JoinRefused          the job would not have this worker
     ├── NotFound                 also a LookupError: no such job, key, member    NOT_FOUND
+    │   └── LeaseNotFound        the lease has ended, or was never granted
+    ├── Compacted                the revision asked for is not known any more    OUT_OF_RANGE
     ├── StoreTimeout             also a TimeoutError: keys nobody set            DEADLINE_EXCEEDED
     ├── CoordinatorUnavailable   nobody answers at the coordinator's address     UNAVAILABLE
     ├── Unauthenticated          no token, or a wrong one                        UNAUTHENTICATED
@@ -208,6 +210,24 @@ class NotFound(AllhandsError, LookupError):
     """The coordinator knows no such job, key or member."""
 
     code = "NOT_FOUND"
+
+
+class LeaseNotFound(NotFound):
+    """The lease has ended, or was never granted."""
+
+
+class Compacted(AllhandsError):
+    """The history of a job's keys does not reach back to the revision asked for.
+
+    Whoever watches looks at the keys, and watches on from behind the revision of that look.
+    """
+
+    code = "OUT_OF_RANGE"
+
+    def __init__(self, text: str, *, oldest: int) -> None:
+        super().__init__(text)
+        self.oldest = oldest
+        """Oldest revision that can be asked for."""
 
 
 class StoreTimeout(AllhandsError, TimeoutError):

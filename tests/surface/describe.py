@@ -27,6 +27,7 @@ MODULES = {
         "allhands.functional",
         "allhands.futures",
         "allhands.hooks",
+        "allhands.kv",
         "allhands.stores",
         "allhands.testing",
         "allhands.testing.conformance",

@@ -16,6 +16,8 @@ ERRORS = [
     ah.MembershipChanged("another", old_epoch=1, new_epoch=2),
     ah.StoreTimeout("timeout: no key"),
     ah.NotFound("no such job"),
+    ah.LeaseNotFound("no such lease"),
+    ah.Compacted("forgotten", oldest=7),
 ]
 
 

@@ -4,7 +4,18 @@ The same core as the plain calls, on the same thread of its own: a busy loop of 
 delays its answers, not its heartbeats. Cancelling an awaited call ends the call.
 """
 
+from allhands.aio.control import AsyncControl, connect_control
 from allhands.aio.group import AsyncGroup
+from allhands.aio.lease import AsyncLease
+from allhands.aio.watch import AsyncWatch
 from allhands.aio.world import AsyncWorld, connect
 
-__all__ = ["AsyncGroup", "AsyncWorld", "connect"]
+__all__ = [
+    "AsyncControl",
+    "AsyncGroup",
+    "AsyncLease",
+    "AsyncWatch",
+    "AsyncWorld",
+    "connect",
+    "connect_control",
+]

@@ -89,53 +89,53 @@ class AsyncCoordinatorStore:
 
     async def set(self, key: str, value: bytes | str) -> None:
         request = wire.SetRequest(job=self._job, key=key, value=encode(value))
-        await self._call(request, wire.SetReply)
+        await self.call_kv(request, wire.SetReply)
 
     async def get(self, key: str) -> bytes:
         request = wire.GetRequest(job=self._job, key=key, wait=True)
-        return (await self._call(request, wire.GetReply)).value
+        return (await self.call_kv(request, wire.GetReply)).value
 
     async def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         limit = self._timeout if timeout is None else to_seconds(timeout)
         if keys:
-            await self._call(wire.WaitRequest(job=self._job, keys=keys), wire.WaitReply, limit)
+            await self.call_kv(wire.WaitRequest(job=self._job, keys=keys), wire.WaitReply, limit)
 
     async def add(self, key: str, amount: int) -> int:
         request = wire.AddRequest(job=self._job, key=key, amount=amount)
-        return (await self._call(request, wire.AddReply)).value
+        return (await self.call_kv(request, wire.AddReply)).value
 
     async def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
         request = wire.CompareSetRequest(
             job=self._job, key=key, expected=encode(expected), desired=encode(desired)
         )
-        found = await self._call(request, wire.CompareSetReply)
+        found = await self.call_kv(request, wire.CompareSetReply)
         return found.value if found.exists else encode(expected)
 
     async def append(self, key: str, value: bytes | str) -> None:
         request = wire.AppendRequest(job=self._job, key=key, value=encode(value))
-        await self._call(request, wire.AppendReply)
+        await self.call_kv(request, wire.AppendReply)
 
     async def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         if not keys:
             return []
         request = wire.MultiGetRequest(job=self._job, keys=keys, wait=True)
-        return [*(await self._call(request, wire.MultiGetReply)).values]
+        return [*(await self.call_kv(request, wire.MultiGetReply)).values]
 
     async def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
         if pairs := pair_up(keys, values):
             put = [wire.KeyValue(key=key, value=value) for key, value in pairs.items()]
-            await self._call(wire.MultiSetRequest(job=self._job, pairs=put), wire.MultiSetReply)
+            await self.call_kv(wire.MultiSetRequest(job=self._job, pairs=put), wire.MultiSetReply)
 
     async def delete_key(self, key: str) -> bool:
         request = wire.DeleteRequest(job=self._job, key=key)
-        return (await self._call(request, wire.DeleteReply)).deleted
+        return (await self.call_kv(request, wire.DeleteReply)).deleted
 
     async def num_keys(self) -> int:
-        return (await self._call(wire.CountRequest(job=self._job), wire.CountReply)).count
+        return (await self.call_kv(wire.CountRequest(job=self._job), wire.CountReply)).count
 
     async def list_keys(self, prefix: str = "") -> list[str]:
         request = wire.ListRequest(job=self._job, prefix=prefix)
-        return [*(await self._call(request, wire.ListReply)).keys]
+        return [*(await self.call_kv(request, wire.ListReply)).keys]
 
     async def check(self, keys: Sequence[str]) -> bool:
         # As `CoordinatorStore.check`.
@@ -146,17 +146,23 @@ class AsyncCoordinatorStore:
 
     async def queue_push(self, key: str, value: bytes | str) -> None:
         request = wire.QueuePushRequest(job=self._job, key=key, value=encode(value))
-        await self._call(request, wire.QueuePushReply)
+        await self.call_kv(request, wire.QueuePushReply)
 
     async def queue_pop(self, key: str, block: bool = True) -> bytes:
         request = wire.QueuePopRequest(job=self._job, key=key, wait=block)
-        return (await self._call(request, wire.QueuePopReply)).value
+        return (await self.call_kv(request, wire.QueuePopReply)).value
 
     async def queue_len(self, key: str) -> int:
         request = wire.QueueLengthRequest(job=self._job, key=key)
-        return (await self._call(request, wire.QueueLengthReply)).length
+        return (await self.call_kv(request, wire.QueueLengthReply)).length
 
-    async def _call(self, request: Q, reply_type: type[P], timeout: float | None = None) -> P:
+    async def call_kv(self, request: Q, reply_type: type[P], timeout: float | None = None) -> P:
+        """Make a key-value call; return the reply.
+
+        Raises:
+            AllhandsError: the call failed; a change may or may not have happened, unless the
+                coordinator refused.
+        """
         verb = find_verb(request, reply_type)
         limit = self._timeout if timeout is None else timeout
         limit = clip_or_raise(lambda: describe_call(verb, request), limit)

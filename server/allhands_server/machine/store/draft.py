@@ -108,6 +108,9 @@ class Draft:
     def _decide_range(self, wanted: Range) -> RangeResult:
         room = LARGEST_REPLY - self._reply_nbytes
         result, nbytes = query_range(self._table, wanted, self._altered, room)
+        if result.oldest:
+            text = f"revision {wanted.revision:,} is compacted; {result.oldest:,} is the oldest"
+            raise Refused(Status.FAILED_PRECONDITION, text)
         self._count_reply(nbytes)
         return result
 
