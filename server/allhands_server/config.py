@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from allhands_proto.loopback import is_loopback
+from allhands_server.etcd_address import EtcdAddress
 
 TOKEN_VARIABLE = "ALLHANDS_TOKEN"
+_WILDCARDS = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class SettingNames:
     tls_client_ca: str = "tls_client_ca"
     insecure: str = "insecure=True"
     drain_timeout: str = "drain_timeout"
+    advertise: str = "advertise"
 
 
 FLAGS = SettingNames(
@@ -29,6 +32,7 @@ FLAGS = SettingNames(
     "--tls-client-ca",
     "--insecure",
     "--drain-timeout",
+    "--advertise",
 )
 """Of `allhands serve`."""
 VARIABLES = SettingNames(
@@ -63,6 +67,10 @@ class ServerConfig:
     """`daemon` or `embedded`, as the notice says."""
     data_dir: Path | str | None = None
     """Folder of the log that keeps keys, queues and barriers over a restart; None: memory alone."""
+    store: EtcdAddress | None = None
+    """Cluster of a log that several daemons share, of which one leads; None: no other daemon."""
+    advertise: str = ""
+    """`host:port` where clients reach this daemon, of several; empty: where it listens."""
     drain_timeout: float = 30.0
     """Seconds that running worlds get to end after the first signal."""
     first_request_timeout: float = 5.0
@@ -107,11 +115,43 @@ class ServerConfig:
             )
         if self.token is not None:
             _check_token(self.token)
+        self._check_store()
         if not self.is_loopback and not self.insecure and (missing := self._list_missing()):
             raise ValueError(
                 f"listening on {self.host}, beyond loopback, needs {' and '.join(missing)}; "
                 "`allhands token init DIR` makes both; "
                 f"{self.setting_names.insecure} overrides this"
+            )
+
+    def _check_store(self) -> None:
+        """Check the settings of one of several daemons."""
+        if self.store is None:
+            if self.advertise:
+                raise ValueError(
+                    f"{self.setting_names.advertise} is for one of several daemons, with a store"
+                )
+            return
+        if self.data_dir is not None:
+            raise ValueError("a log is in a folder or in a store: give one of the two")
+        if self.token is None:
+            raise ValueError(
+                f"daemons that share a store share their token: give {self.setting_names.token}"
+            )
+        if not self.store.is_private and not self.insecure:
+            raise ValueError(
+                f"{self.store} is beyond this host, and all data would be sent there in the clear: "
+                f"give its authorities; {self.setting_names.insecure} overrides this"
+            )
+        if self.advertise:
+            host, _, port = self.advertise.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise ValueError(
+                    f"{self.setting_names.advertise} is HOST:PORT, and not {self.advertise!r}"
+                )
+        elif self.host in _WILDCARDS:
+            raise ValueError(
+                f"clients cannot be sent to {self.host}: say where they reach this daemon "
+                f"({self.setting_names.advertise})"
             )
 
     def list_warnings(self) -> list[str]:

@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from allhands_proto import process, stack_channel
@@ -87,7 +88,7 @@ class _FutureReply:
 
     def on_refusal(self, ticket: int, refusal: Refusal) -> None:
         if not self._answer.done():
-            self._answer.set_exception(Refused(refusal.status, refusal.text))
+            self._answer.set_exception(Refused(refusal.status, refusal.text, refusal.leader))
 
 
 class SessionStream:
@@ -124,7 +125,17 @@ class SessionStream:
             if batch:
                 yield batch
         if end.refusal is not None:
-            raise Refused(end.refusal.status, end.refusal.text)
+            raise Refused(end.refusal.status, end.refusal.text, end.refusal.leader)
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipStatus:
+    """What one of several daemons knows of who leads."""
+
+    role: str
+    leader: str
+    """Address; empty: none is known."""
+    term: int
 
 
 class Coordinator:
@@ -137,6 +148,13 @@ class Coordinator:
         self._machine = Machine(process.get_pid_namespace(), has_log)
         self._journal: Journal | None = None
         self._held = HeldAnswers()
+        self._may_answer: Callable[[], bool] = lambda: True
+        self._gate: Refusal | None = None
+        """Refusal of all requests and joins; None: they are taken."""
+        self._is_standby = False
+        """Whether another daemon has the sessions and requests."""
+        self.leadership: LeadershipStatus | None = None
+        """Who leads; None: this daemon is alone with its log."""
         self.failure: asyncio.Future[LogError] = self._loop.create_future()
         """Done when the log is gone, and the coordinator closed for it."""
         self._tickets = itertools.count(1)
@@ -198,8 +216,8 @@ class Coordinator:
 
         For many small requests this costs less than `ask`.
         """
-        if self._is_closed:
-            asker.on_refusal(ticket, _OVER)
+        if self._gate is not None:
+            asker.on_refusal(ticket, self._gate)
             return
         now = self._clock()
         due = None
@@ -219,8 +237,8 @@ class Coordinator:
     def join(self, join: Join, peer: str = "") -> SessionStream:
         """Open a session for a peer; the stream reports whether the Join was accepted."""
         stream = SessionStream(next(self._sessions), peer)
-        if self._is_closed:
-            stream.put(EndSession(stream.number, _OVER))
+        if self._gate is not None:
+            stream.put(EndSession(stream.number, self._gate))
             return stream
         self._streams[stream.number] = stream
         fresh = Randomness(secrets.token_hex(8), secrets.token_hex(8), secrets.token_bytes(32))
@@ -246,7 +264,7 @@ class Coordinator:
 
         A reason is told to the members.
         """
-        if self._is_closed:
+        if self._is_closed or self._is_standby:
             return True
         self._handle(Drain(reason))
         try:
@@ -259,20 +277,67 @@ class Coordinator:
     def close(self) -> None:
         """Refuse all pending requests and end all sessions. Idempotent."""
         self._is_closed = True
+        self._let_go(_OVER)
+
+    def _let_go(self, refusal: Refusal) -> None:
+        """Refuse all requests, pending and to come, and end all sessions."""
+        self._gate = refusal
         for looking in self._inspecting:
             looking.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        self._timer = self._timer_due = None
         pending, self._pending = self._pending, {}
         for ticket, asker in pending.items():
-            asker.on_refusal(ticket, _OVER)
-        for stream in self._streams.values():
-            stream.put(EndSession(stream.number, _OVER))
+            asker.on_refusal(ticket, refusal)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.put(EndSession(stream.number, refusal))
 
     async def close_log(self) -> None:
         """Write the pending commits, and close the log; after `close`. Idempotent."""
         if self._journal is not None:
             await self._journal.close()
+
+    # ------------------------------------------------------------ several daemons, one log
+
+    def follow(self, refusal: Refusal) -> None:
+        """Let go of sessions and requests for another daemon; refuse those to come."""
+        if self._is_closed:
+            return
+        self._is_standby = True
+        self._let_go(refusal)
+        self._inspections.clear()
+        self._checks.clear()
+        self._held = HeldAnswers()
+        self._journal = None
+
+    def lead(self, machine: Machine, journal: "Journal", may_answer: Callable[[], bool]) -> None:
+        """Take sessions and requests with the state in a machine, and write to a journal.
+
+        Answers leave while `may_answer` returns True.
+        """
+        if self._is_closed:
+            return
+        self._machine, self._journal, self._may_answer = machine, journal, may_answer
+        self._is_standby, self._gate = False, None
+        self._set_timer()
+
+    def refuse_requests(self, refusal: Refusal) -> None:
+        """Refuse the requests whose answers wait for the log, and those to come.
+
+        Sessions stay, and what is to be written will be.
+        """
+        if self._is_closed:
+            return
+        self._gate = refusal
+        for answer in self._held.drop_answers():
+            self._act(Refuse(answer.ticket, refusal))
+
+    def take_requests(self) -> None:
+        """Take requests again."""
+        if not self._is_closed:
+            self._gate = None
 
     # ------------------------------------------------------------ the log
 
@@ -280,8 +345,10 @@ class Coordinator:
         """See `JournalOwner`."""
         for _ in range(commits):
             self._handle(CommitDurable())
-        for answer in self._held.release(commits):
-            self._act(answer)
+        self._held.note_durable(commits)
+        if self._may_answer():
+            for answer in self._held.release():
+                self._act(answer)
 
     def on_refused(self, error: "LogFull") -> None:
         """See `JournalOwner`."""
@@ -308,7 +375,7 @@ class Coordinator:
     # ------------------------------------------------------------ acting for the machine
 
     def _handle(self, event: Event) -> None:
-        if self._is_closed:
+        if self._is_closed or self._is_standby:
             return
         self._carry_out(self._machine.handle(event, self._clock()))
 
@@ -322,11 +389,15 @@ class Coordinator:
                 if isinstance(effect, Changed):
                     self._held.note_commit()
                     self._journal.append(effect.changes)
-                elif self._held.is_settled or not isinstance(effect, Answer | Refuse):
+                elif not isinstance(effect, Answer | Refuse) or self._is_settled():
                     self._act(effect)
                 else:
                     self._held.hold(effect)
         self._set_timer()
+
+    def _is_settled(self) -> bool:
+        """Return whether an answer may leave at once."""
+        return self._held.is_settled and self._may_answer()
 
     def _act(self, effect: Effect) -> None:
         match effect:

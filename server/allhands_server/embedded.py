@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -25,12 +26,17 @@ from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_se
 from allhands_server.addresses import get_local_host
 from allhands_server.config import ServerConfig, format_authority
 from allhands_server.coordinator import Coordinator
+from allhands_server.etcd_address import EtcdAddress
 from allhands_server.kv.listener import KvListener
 from allhands_server.rpc.auth import TokenInterceptor
 from allhands_server.rpc.certificates import ServerCertificates
 from allhands_server.rpc.decoding import DecodingInterceptor
 from allhands_server.rpc.reflection import Reflection
 from allhands_server.rpc.service import CoordinatorService
+
+if TYPE_CHECKING:
+    from allhands_server.log.etcd import EtcdEngine
+    from allhands_server.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +91,7 @@ class RunningCoordinator:
         connections: Connections,
         health_service: health.aio.HealthServicer,
         notice_: notice.Notice | None,
+        replica: "Replica | None" = None,
     ) -> None:
         self._server = server
         self._coordinator = coordinator
@@ -92,6 +99,7 @@ class RunningCoordinator:
         self._connections = connections
         self._health = health_service
         self._notice = notice_
+        self._replica = replica
         self._stopping: asyncio.Task[bool] | None = None
         self.host, self.port = address
         """Where this host reaches it."""
@@ -135,7 +143,7 @@ class RunningCoordinator:
             self._lines.close()
             await self._server.stop(_LAST_WORDS)
             self._lines.abort()
-            await self._coordinator.close_log()
+            await _close_log(self._coordinator, self._replica)
 
 
 async def start(config: ServerConfig, coordinator: Coordinator | None = None) -> RunningCoordinator:
@@ -147,6 +155,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         LogError: the log in `config.data_dir` cannot be opened, or is damaged.
     """
     config.validate()
+    engine = None if config.store is None else await _open_store(config.store)
     for warning in config.list_warnings():
         logger.warning("%s", warning)
     token = config.token or secrets.token_urlsafe(32)
@@ -162,7 +171,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     server = grpc.aio.server(interceptors=interceptors, options=options)
     kv_listener = KvListener(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
     health_service = health.aio.HealthServicer()
-    notice_ = None
+    notice_ = replica = None
     try:
         port = _bind_port(server, config, tls)
         address = (get_local_host(config.host), port)
@@ -180,6 +189,8 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         connections.watch(port)
+        if engine is not None:
+            replica = _make_replica(engine, coordinator, config, address)
         if config.post_notice:
             notice_ = _post_notice(config, address, token, tls)
     except BaseException:
@@ -187,17 +198,43 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         kv_listener.close()
         await server.stop(None)
         coordinator.close()
-        await coordinator.close_log()
+        await _close_log(coordinator, replica)
+        if engine is not None:
+            await engine.close()
         raise
     logger.info("listening on %s", format_authority(config.host, port))
     running = RunningCoordinator(
-        address, token, server, coordinator, kv_listener, connections, health_service, notice_
+        *(address, token, server, coordinator, kv_listener, connections, health_service),
+        *(notice_, replica),
     )
     forks.hold(running)
     return running
 
 
+async def _open_store(address: EtcdAddress) -> "EtcdEngine":
+    from allhands_server.log.etcd import EtcdEngine  # which few coordinators need
+
+    return await EtcdEngine.open(address)
+
+
+def _make_replica(
+    engine: "EtcdEngine", coordinator: Coordinator, config: ServerConfig, address: tuple[str, int]
+) -> "Replica":
+    from allhands_server.replica import Replica  # which few coordinators need
+
+    return Replica(engine, coordinator, config.advertise or format_authority(*address))
+
+
+async def _close_log(coordinator: Coordinator, replica: "Replica | None") -> None:
+    if replica is None:
+        await coordinator.close_log()
+    else:
+        await replica.close()
+
+
 async def _make_coordinator(config: ServerConfig) -> Coordinator:
+    if config.store is not None:
+        return Coordinator(has_log=True)  # a replica opens it
     if config.data_dir is None:
         return Coordinator()
     from allhands_server.log.sqlite import SqliteEngine  # which few coordinators need

@@ -26,9 +26,12 @@ class HeldAnswers:
         """Hold an answer until the commits made so far are durable."""
         self._held.append((self._made, answer))
 
-    def release(self, commits: int) -> list[Answer | Refuse]:
-        """Note the next `commits` commits as durable; return the answers held for these."""
+    def note_durable(self, commits: int) -> None:
+        """Note the next `commits` commits as durable."""
         self._durable += commits
+
+    def release(self) -> list[Answer | Refuse]:
+        """Return the answers whose commits are durable, and hold these no more."""
         released = []
         while self._held and self._held[0][0] <= self._durable:
             released.append(self._held.popleft()[1])
@@ -36,7 +39,11 @@ class HeldAnswers:
 
     def drop(self) -> list[Answer | Refuse]:
         """Give up the commits that are not durable; return the answers held for these."""
+        self._made = self._durable
+        return self.drop_answers()
+
+    def drop_answers(self) -> list[Answer | Refuse]:
+        """Return all answers, and hold these no more; their commits may still become durable."""
         dropped = [answer for _, answer in self._held]
         self._held.clear()
-        self._made = self._durable
         return dropped

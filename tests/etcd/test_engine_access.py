@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import trustme
 
+from allhands_server.etcd_address import parse_store
 from allhands_server.log.engine import Appended, Slot
 from allhands_server.log.errors import LogUnavailable
 from allhands_server.log.etcd import EtcdEngine
-from allhands_server.log.etcd_address import parse_store
 from support.etcd_nodes import EtcdTls, run_nodes
 
 pytestmark = pytest.mark.skipif(
@@ -30,7 +30,7 @@ def make_tls(folder: Path) -> EtcdTls:
 
 async def open_when_up(url: str, tls: EtcdTls) -> EtcdEngine:
     """Open an engine as soon as the cluster answers."""
-    for _ in range(20):  # of three seconds each
+    for _ in range(30):  # of two seconds each
         try:
             return await EtcdEngine.open(parse_store(url, ca=tls.ca, cert=tls.cert, key=tls.key))
         except LogUnavailable:

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from allhands_server.etcd_address import parse_store
 from allhands_server.log.engine import Appended, Slot, Taken
 from allhands_server.log.errors import LogUnavailable
 from allhands_server.log.etcd import EtcdEngine
-from allhands_server.log.etcd_address import parse_store
 from support.etcd_nodes import EtcdNodes
 
 

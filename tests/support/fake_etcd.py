@@ -14,7 +14,7 @@ import grpc.aio
 
 from allhands_proto.etcd import rpc_pb2 as wire
 from allhands_proto.etcd import rpc_pb2_grpc as stubs
-from allhands_server.log.etcd_address import EtcdAddress
+from allhands_server.etcd_address import EtcdAddress
 
 _LARGEST_REQUEST = 1 << 20 | 1 << 19  # etcd's own limit
 _NO_CHANGE = wire.TxnResponse()

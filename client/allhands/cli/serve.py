@@ -17,6 +17,41 @@ _DrainTimeout: TypeAlias = Annotated[
         help="How long running jobs get to end after SIGTERM or Ctrl-C.",
     ),
 ]
+_Store: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="etcd://HOST:PORT,...",
+        help="Keep the state in this etcd cluster, with other daemons that stand by.",
+    ),
+]
+_StoreCa: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--store-ca", metavar="FILE", help="Authorities of the store, PEM; else no TLS."),
+]
+_StoreCert: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--store-cert", metavar="FILE", help="This daemon's certificate for the store."),
+]
+_StoreKey: TypeAlias = Annotated[
+    Path | None, typer.Option("--store-key", metavar="FILE", help="Its key, PEM.")
+]
+_StoreUser: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--store-user-file",
+        metavar="FILE",
+        help="NAME:PASSWORD for the store; else ALLHANDS_STORE_USER, else none.",
+    ),
+]
+_Advertise: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="Where clients reach this daemon, of several; else where it listens.",
+    ),
+]
 
 
 def serve_command(
@@ -67,8 +102,17 @@ def serve_command(
         ),
     ] = None,
     drain_timeout: _DrainTimeout = 30.0,
+    store: _Store = None,
+    store_ca: _StoreCa = None,
+    store_cert: _StoreCert = None,
+    store_key: _StoreKey = None,
+    store_user_file: _StoreUser = None,
+    advertise: _Advertise = "",
 ) -> None:
     """Run a coordinator until SIGTERM or Ctrl-C; a second one ends it at once.
+
+    With --store several daemons share one log, and one of them leads: clients are given the
+    addresses of all.
 
     It writes its address and token to your runtime directory, for your own commands on this host.
     Beyond loopback it wants a token and TLS files; `allhands token init` makes them. New TLS files
@@ -76,10 +120,15 @@ def serve_command(
     """
     from allhands_server.config import FLAGS, ServerConfig, read_token
     from allhands_server.daemon import main
+    from allhands_server.etcd_address import parse_store, read_store_user
 
     host, port = _parse_address(listen)
     try:
         files = _read_directory(tls_dir) if tls_cert is None else {}
+        address = None
+        if store is not None:
+            user = read_store_user(store_user_file)
+            address = parse_store(store, ca=store_ca, cert=store_cert, key=store_key, user=user)
         config = ServerConfig(
             host=host,
             port=port,
@@ -90,6 +139,8 @@ def serve_command(
             insecure=insecure,
             data_dir=data_dir,
             drain_timeout=drain_timeout,
+            store=address,
+            advertise=advertise,
             setting_names=FLAGS,
         )
         config.validate()

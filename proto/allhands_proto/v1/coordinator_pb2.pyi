@@ -14,6 +14,8 @@ half a second after the call's. Refusals are status codes with a text that names
   ABORTED              the membership changed under the caller, or the call was given up
   UNAUTHENTICATED      no token, or a wrong one
   DEADLINE_EXCEEDED    the awaited key, value or participant did not arrive
+  UNAVAILABLE          the coordinator goes down, its log is away, or another daemon leads: whose
+                       address is in the trailing metadata `allhands-leader`, if it is known
 """
 
 from collections import abc as _abc
@@ -3751,18 +3753,22 @@ class Refused(_message.Message):
 
     CODE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """gRPC's number of the status"""
     text: _builtins.str
+    leader: _builtins.str
+    """host:port of the daemon that takes the call instead; empty: none is known"""
     def __init__(
         self,
         *,
         code: _builtins.int = ...,
         text: _builtins.str = ...,
+        leader: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "leader", b"leader", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3844,22 +3850,34 @@ class CoordinatorDescription(_message.Message):
     KV_PORT_FIELD_NUMBER: _builtins.int
     KV_SECRET_FIELD_NUMBER: _builtins.int
     BEYOND_LOOPBACK_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     kv_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
     kv_secret: _builtins.bytes
     """what both sides of a line prove that they know"""
     beyond_loopback: _builtins.bool
     """it listens where other hosts reach it"""
+    role: _builtins.str
+    """of several daemons with one log: "follower", "candidate" or "leader"; empty: it is alone"""
+    leader: _builtins.str
+    """host:port of the leader, for clients; empty: none is known, or it is alone"""
+    term: _builtins.int
+    """of that leader, or of the last one"""
     def __init__(
         self,
         *,
         kv_port: _builtins.int = ...,
         kv_secret: _builtins.bytes = ...,
         beyond_loopback: _builtins.bool = ...,
+        role: _builtins.str = ...,
+        leader: _builtins.str = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "kv_port", b"kv_port", "kv_secret", b"kv_secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "leader", b"leader", "role", b"role", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -58,6 +58,7 @@ class Change(_message.Message):
     LEASE_GRANTED_FIELD_NUMBER: _builtins.int
     LEASE_ENDED_FIELD_NUMBER: _builtins.int
     MEMBER_KEYS_DELETED_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key_put(self) -> Global___KeyPut: ...
     @_builtins.property
@@ -86,6 +87,8 @@ class Change(_message.Message):
     def lease_ended(self) -> Global___LeaseEnded: ...
     @_builtins.property
     def member_keys_deleted(self) -> Global___MemberKeysDeleted: ...
+    @_builtins.property
+    def term(self) -> Global___Term: ...
     def __init__(
         self,
         *,
@@ -103,12 +106,13 @@ class Change(_message.Message):
         lease_granted: Global___LeaseGranted | None = ...,
         lease_ended: Global___LeaseEnded | None = ...,
         member_keys_deleted: Global___MemberKeysDeleted | None = ...,
+        term: Global___Term | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "world_opened", b"world_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "world_opened", b"world_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "world_opened", b"world_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached", "range_deleted", "history_compacted", "lease_granted", "lease_ended", "member_keys_deleted"]  # noqa: Y015
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached", "range_deleted", "history_compacted", "lease_granted", "lease_ended", "member_keys_deleted", "term"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
 
@@ -460,3 +464,32 @@ class MemberKeysDeleted(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MemberKeysDeleted: _TypeAlias = MemberKeysDeleted  # noqa: Y015
+
+@_typing.final
+class Term(_message.Message):
+    """The daemon that leads from now on, of several with one log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    DAEMON_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    daemon: _builtins.str
+    """empty: the leader has given up its leadership"""
+    address: _builtins.str
+    """where clients reach it"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        daemon: _builtins.str = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "daemon", b"daemon", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Term: _TypeAlias = Term  # noqa: Y015

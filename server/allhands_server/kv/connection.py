@@ -298,6 +298,7 @@ class KvConnection(asyncio.Protocol):
 def _fill_refused(message: wire.Refused, refusal: Refusal) -> int:
     message.code = CODES[refusal.status.value]
     message.text = bound_text(refusal)
+    message.leader = refusal.leader
     return len(message.text)
 
 

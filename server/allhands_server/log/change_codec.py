@@ -6,6 +6,7 @@ refuse the log, not pass over what it does not know.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -28,8 +29,12 @@ from allhands_server.machine.changes import (
     RevisionReached,
     WorldOpened,
 )
+from allhands_server.machine.leadership import Term
 
-_KINDS: dict[str, tuple[type[Change], type]] = {
+LogEntry: TypeAlias = Change | Term
+"""What frames and snapshots hold."""
+
+_KINDS: dict[str, tuple[type[LogEntry], type]] = {
     "key_put": (KeyPut, wire.KeyPut),
     "key_deleted": (KeyDeleted, wire.KeyDeleted),
     "queue_pushed": (QueuePushed, wire.QueuePushed),
@@ -44,18 +49,19 @@ _KINDS: dict[str, tuple[type[Change], type]] = {
     "lease_granted": (LeaseGranted, wire.LeaseGranted),
     "lease_ended": (LeaseEnded, wire.LeaseEnded),
     "member_keys_deleted": (MemberKeysDeleted, wire.MemberKeysDeleted),
+    "term": (Term, wire.Term),
 }
 """By the field of `wire.Change`; the fields of a kind have the same names on both sides."""
 _FIELDS = {kind: tuple(one.name for one in fields(kind)) for kind, _ in _KINDS.values()}
 _PLACES = {kind: (field, message) for field, (kind, message) in _KINDS.items()}
 
 
-def encode_changes(changes: Iterable[Change]) -> bytes:
+def encode_changes(changes: Iterable[LogEntry]) -> bytes:
     """Return the payload of a frame or of a snapshot's chunk."""
     return wire.Changes(changes=map(_encode_change, changes)).SerializeToString()
 
 
-def decode_changes(payload: bytes, slot: int) -> Iterator[Change]:
+def decode_changes(payload: bytes, slot: int) -> Iterator[LogEntry]:
     """Iterate over the changes in a payload.
 
     Raises:
@@ -75,7 +81,7 @@ def decode_changes(payload: bytes, slot: int) -> Iterator[Change]:
         yield kind(*(getattr(message, name) for name in _FIELDS[kind]))
 
 
-def _encode_change(change: Change) -> wire.Change:
+def _encode_change(change: LogEntry) -> wire.Change:
     field, message = _PLACES[type(change)]
     values = {name: getattr(change, name) for name in _FIELDS[type(change)]}
     return wire.Change(**{field: message(**values)})

@@ -26,6 +26,13 @@ class Taken:
 AppendResult: TypeAlias = Appended | Taken
 
 
+class SlotTrimmed(ValueError):
+    """An append to a slot that was there, and has been dropped."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"slot {index:,} has been trimmed")
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """State after all slots up to one."""
@@ -57,6 +64,7 @@ class LogEngine(Protocol):
             LogFull: nothing was written.
             LogUnwritable: the outcome is unknown.
             LogUnavailable: the service is away, and the outcome unknown.
+            SlotTrimmed: the slot has been dropped.
             ValueError: slot `index - 1` is neither there nor trimmed.
         """
 

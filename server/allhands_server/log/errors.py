@@ -36,3 +36,12 @@ class LogTooNew(LogError):
             f"slot {slot:,} of the log holds {holds}: start it with the version of allhands that "
             "wrote the log, or a later one"
         )
+
+
+class LogTaken(LogDamaged):
+    """Another daemon has written a slot that this one was to write."""
+
+    def __init__(self, slot: int, data: bytes) -> None:
+        super().__init__(slot, "another daemon has written it")
+        self.data = data
+        """The bytes in the slot."""

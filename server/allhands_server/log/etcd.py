@@ -26,10 +26,10 @@ from collections.abc import (
 from dataclasses import dataclass
 
 from allhands_proto.etcd import rpc_pb2 as wire
+from allhands_server.etcd_address import EtcdAddress
 from allhands_server.log import etcd_requests as requests
-from allhands_server.log.engine import Appended, AppendResult, Slot, Snapshot, Taken
+from allhands_server.log.engine import Appended, AppendResult, Slot, SlotTrimmed, Snapshot, Taken
 from allhands_server.log.errors import LogDamaged, LogTooNew, LogUnavailable
-from allhands_server.log.etcd_address import EtcdAddress
 from allhands_server.log.etcd_client import EtcdClient
 from allhands_server.log.slots import check_next, check_snapshot, check_trim
 
@@ -146,7 +146,7 @@ class EtcdEngine:
         if index < head.first:
             if there == data:
                 return Taken(b"")
-            raise ValueError(f"slot {index:,} has been trimmed")
+            raise SlotTrimmed(index)
         if there is None:
             raise LogDamaged(index, f"{self._address} has lost it")
         self._last = max(self._last, index)

@@ -12,14 +12,14 @@ import grpc.aio
 from allhands_proto import forks
 from allhands_proto.etcd import rpc_pb2 as wire
 from allhands_proto.etcd import rpc_pb2_grpc as stubs
+from allhands_server.etcd_address import EtcdAddress
 from allhands_server.log.errors import LogFull, LogUnavailable
-from allhands_server.log.etcd_address import EtcdAddress
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CALL_SECONDS = 3.0
+CALL_SECONDS = 2.0
 """Until a call fails, at all endpoints together."""
 _ATTEMPT_SECONDS = 0.5
 """First wait for one endpoint; doubled when all endpoints have been tried."""

@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
-from allhands_server.log.change_codec import encode_changes
-from allhands_server.log.engine import LogEngine, Taken
-from allhands_server.log.errors import LogDamaged, LogError, LogFull, LogUnavailable, LogUnwritable
-from allhands_server.log.frame import encode_frame, make_frame
+from allhands_server.log.change_codec import LogEntry, encode_changes
+from allhands_server.log.engine import AppendResult, LogEngine, Taken
+from allhands_server.log.errors import LogError, LogFull, LogTaken, LogUnavailable, LogUnwritable
+from allhands_server.log.frame import Frame, encode_frame, make_frame
 from allhands_server.log.recovery import LogHead, RestoredLog, encode_snapshot
-from allhands_server.machine.changes import Change
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +19,8 @@ _FRAME_NBYTES = 512 << 10
 """A frame takes in commits up to this size; one commit alone may be larger."""
 _CHANGE_NBYTES = 64
 """Of a change beside its value, in the estimate of a commit's size."""
+_SLOT_NBYTES = 1 << 10
+"""Of a slot beside its bytes, in the size of a log: many small ones are slow to read."""
 _LOG_FACTOR = 2
 _LEAST_LOG_NBYTES = 16 << 20
 """A snapshot is made when the frames since the last one have this size, or twice its own."""
@@ -37,12 +38,15 @@ class JournalOwner(Protocol):
     def on_lost(self, error: LogError) -> None:
         """Note the loss of the log; the fate of the latest commits is unknown."""
 
-    def copy_state(self) -> Iterator[Change]:
+    def copy_state(self) -> Iterator[LogEntry]:
         """Return changes that make the state after all commits."""
 
 
 class Journal:
     """Writer of a log; all methods belong to the running loop."""
+
+    _kept_slots = 0
+    """Slots before a snapshot that stay."""
 
     def __init__(self, engine: LogEngine, restored: RestoredLog, owner: JournalOwner) -> None:
         """Write to `engine` behind what was read of it, in a new term."""
@@ -50,31 +54,40 @@ class Journal:
         self._owner = owner
         head = restored.head
         self._head = LogHead(head.index, head.crc, head.term + 1)
-        self._commits: deque[tuple[Change, ...]] = deque()
+        self._commits: deque[tuple[LogEntry, ...]] = deque()
         self._has_work = asyncio.Event()
         self._is_closing = False
         self._log_nbytes = restored.frames_nbytes
         """Of the frames since the last snapshot."""
         self._snapshot_nbytes = restored.snapshot_nbytes
-        self._wanted: list[asyncio.Future[tuple[LogHead, Iterator[Change]]]] = []
+        self._wanted: list[asyncio.Future[tuple[LogHead, Iterator[LogEntry]]]] = []
         """Of those who want a copy of the state."""
         self._copy: _StateCopy | None = None
         self._snapshot: asyncio.Task[None] | None = None
         self._writing = asyncio.create_task(self._write(), name="coordinator's log")
 
-    def append(self, changes: tuple[Change, ...]) -> None:
+    def append(self, changes: tuple[LogEntry, ...]) -> None:
         """Take in a commit; the owner is notified when the commit is durable."""
         self._commits.append(changes)
         self._has_work.set()
 
     async def close(self) -> None:
         """Write the pending commits, then close the engine. Idempotent."""
+        await self.stop()
+        await self._engine.close()
+
+    async def stop(self) -> None:
+        """Write the pending commits, and end. Idempotent."""
         self._is_closing = True
         self._has_work.set()
         await asyncio.wait([self._writing])
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
-        await self._engine.close()
+
+    @property
+    def _has_work_now(self) -> bool:
+        """Whether there is a frame to append."""
+        return bool(self._commits)
 
     async def _write(self) -> None:
         try:
@@ -90,7 +103,7 @@ class Journal:
     async def _write_frames(self) -> None:
         while True:
             self._make_copy()
-            if not self._commits:
+            if not self._has_work_now:
                 if self._is_closing:
                     return
                 self._has_work.clear()
@@ -109,8 +122,10 @@ class Journal:
                 self._owner.on_durable(len(frame_commits))
                 self._save_snapshot_if_due()
 
-    def _take_commits(self) -> list[tuple[Change, ...]]:
+    def _take_commits(self) -> list[tuple[LogEntry, ...]]:
         """Take the commits of the next frame, not beyond those in a copy of the state."""
+        if not self._commits:
+            return []
         most = len(self._commits) if self._copy is None else self._copy.commits_left
         taken = [self._commits.popleft()]
         nbytes = _estimate_nbytes(taken[0])
@@ -121,19 +136,24 @@ class Journal:
             taken.append(self._commits.popleft())
         return taken
 
-    async def _append(self, commits: list[tuple[Change, ...]]) -> None:
+    async def _append(self, commits: list[tuple[LogEntry, ...]]) -> None:
         head = self._head
         payload = encode_changes(change for commit in commits for change in commit)
         frame = make_frame(head.term, head.index + 1, head.crc, payload)
         data = encode_frame(frame)
-        if isinstance(await self._engine.append(frame.index, data), Taken):
-            raise LogDamaged(frame.index, "another daemon has written it")
+        result = await self._put(frame, data)
+        if isinstance(result, Taken):
+            raise LogTaken(frame.index, result.data)
         self._head = LogHead(frame.index, frame.crc, frame.term)
-        self._log_nbytes += len(data)
+        self._log_nbytes += _SLOT_NBYTES + len(data)
+
+    async def _put(self, frame: Frame, data: bytes) -> AppendResult:
+        """Append a frame, of these bytes, to the engine."""
+        return await self._engine.append(frame.index, data)
 
     # ------------------------------------------------------------ snapshots
 
-    async def copy_state(self) -> tuple[LogHead, Iterator[Change]]:
+    async def copy_state(self) -> tuple[LogHead, Iterator[LogEntry]]:
         """Return the state after all commits so far, once these are durable, and its place.
 
         Raises:
@@ -144,8 +164,8 @@ class Journal:
             raise LogUnavailable("the coordinator's log is closed")
         return await self._want_copy()
 
-    def _want_copy(self) -> "asyncio.Future[tuple[LogHead, Iterator[Change]]]":
-        wanted: asyncio.Future[tuple[LogHead, Iterator[Change]]] = (
+    def _want_copy(self) -> "asyncio.Future[tuple[LogHead, Iterator[LogEntry]]]":
+        wanted: asyncio.Future[tuple[LogHead, Iterator[LogEntry]]] = (
             asyncio.get_running_loop().create_future()
         )
         self._wanted.append(wanted)
@@ -181,7 +201,7 @@ class Journal:
         self._snapshot = asyncio.create_task(saving, name="snapshot of the log")
 
     async def _save_snapshot(
-        self, copy: "asyncio.Future[tuple[LogHead, Iterator[Change]]]"
+        self, copy: "asyncio.Future[tuple[LogHead, Iterator[LogEntry]]]"
     ) -> None:
         """Save a snapshot and drop the frames before; after a failure the frames are all there."""
         try:
@@ -189,12 +209,12 @@ class Journal:
             counted = _CountedChunks(encode_snapshot(head, changes))
             await self._engine.save_snapshot(head.index, counted)
             self._snapshot_nbytes = counted.nbytes
-            await self._engine.trim(head.index + 1)
+            await self._engine.trim(max(1, head.index + 1 - self._kept_slots))
         except LogFull:
             return  # the next frame says that there is no room
         except LogError as error:
             if not self._is_closing:
-                self._owner.on_lost(error)
+                self._on_snapshot_failed(error)
         except Exception:
             logger.exception(
                 "the snapshot of the coordinator's log failed, so the log grows on; the next try "
@@ -202,15 +222,18 @@ class Journal:
                 max(_LEAST_LOG_NBYTES, _LOG_FACTOR * self._snapshot_nbytes) >> 20,
             )
 
+    def _on_snapshot_failed(self, error: LogError) -> None:
+        self._owner.on_lost(error)
+
 
 class _StateCopy:
     """Copy of the state whose last commits are not durable yet, and those who want it."""
 
     def __init__(
         self,
-        changes: Iterator[Change],
+        changes: Iterator[LogEntry],
         commits_left: int,
-        wanted: "list[asyncio.Future[tuple[LogHead, Iterator[Change]]]]",
+        wanted: "list[asyncio.Future[tuple[LogHead, Iterator[LogEntry]]]]",
     ) -> None:
         self._changes = changes
         self.commits_left = commits_left
@@ -237,5 +260,5 @@ class _CountedChunks:
             yield chunk
 
 
-def _estimate_nbytes(changes: tuple[Change, ...]) -> int:
+def _estimate_nbytes(changes: tuple[LogEntry, ...]) -> int:
     return sum(_CHANGE_NBYTES + len(getattr(one, "value", b"")) for one in changes)

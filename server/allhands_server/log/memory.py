@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 
-from allhands_server.log.engine import Appended, AppendResult, Slot, Snapshot, Taken
+from allhands_server.log.engine import Appended, AppendResult, Slot, SlotTrimmed, Snapshot, Taken
 from allhands_server.log.slots import (
     LogEnd,
     check_next,
@@ -24,7 +24,7 @@ class MemoryEngine:
     async def append(self, index: int, data: bytes) -> AppendResult:
         """See `LogEngine.append`."""
         if index < self._first:
-            raise ValueError(f"slot {index:,} has been trimmed")
+            raise SlotTrimmed(index)
         if (there := self._slots.get(index)) is not None:
             return Taken(there)
         check_next(index, self._end.index)

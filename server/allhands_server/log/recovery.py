@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from allhands_server.log.change_codec import decode_changes, encode_changes
-from allhands_server.log.engine import LogEngine, Snapshot
+from allhands_server.log.change_codec import LogEntry, decode_changes, encode_changes
+from allhands_server.log.engine import LogEngine, Slot, Snapshot
 from allhands_server.log.errors import LogDamaged
 from allhands_server.log.frame import Frame, check_chain, decode_frame, encode_frame, make_frame
 from allhands_server.log.migration import Migration
 from allhands_server.machine.changes import Change
+from allhands_server.machine.leadership import Term
 
 _CHANGES_A_PIECE = 100
 _PIECE_NBYTES = 128 << 10
@@ -47,6 +48,67 @@ class RestoredLog:
     """Of the frames behind the snapshot."""
 
 
+class LogReader:
+    """Reader of one log, from its snapshot on, that passes on what it holds."""
+
+    def __init__(
+        self,
+        restore: Callable[[Iterable[Change]], None],
+        on_term: Callable[[Term], None] = lambda term: None,
+    ) -> None:
+        """Pass changes to `restore`, in order, piece by piece, and terms to `on_term`."""
+        self._restore = restore
+        self._on_term = on_term
+        self._migration = Migration()
+        self.head = LogHead()
+        """The last slot that was read."""
+        self._snapshot_nbytes = self._frames_nbytes = 0
+
+    @property
+    def restored(self) -> RestoredLog:
+        """The end of the log so far, and how much was read."""
+        return RestoredLog(self.head, self._snapshot_nbytes, self._frames_nbytes)
+
+    async def read(self, engine: LogEngine) -> None:
+        """Read a log up to its end.
+
+        Raises:
+            LogDamaged: it is not as it was acknowledged; some changes may have been passed on.
+            LogTooNew: a later version of allhands has written it.
+        """
+        if (snapshot := await engine.load_snapshot()) is not None:
+            self.head = restore_snapshot(snapshot, self._restore, self._migration, self._on_term)
+            self._snapshot_nbytes = sum(map(len, snapshot.chunks))
+        first, last = await engine.get_bounds()
+        if first > self.head.index + 1:
+            raise LogDamaged(self.head.index + 1, f"the log begins with slot {first:,}")
+        if last < self.head.index:
+            text = f"the log ends there, and its snapshot with slot {self.head.index:,}"
+            raise LogDamaged(last, text)
+        while slots := await engine.read(self.head.index + 1, _READ_AT_ONCE):
+            for slot in slots:
+                self.read_slot(slot)
+
+    def read_slot(self, slot: Slot) -> None:
+        """Read the next slot.
+
+        Raises:
+            LogDamaged: it is not as it was acknowledged, or is not the next one.
+            LogTooNew: a later version of allhands has written it.
+        """
+        head = self.head
+        if slot.index != head.index + 1:
+            raise LogDamaged(head.index + 1, "the slot is missing")
+        frame = decode_frame(slot.data, slot.index)
+        check_chain(frame, head.crc)
+        if frame.term < head.term:
+            raise LogDamaged(slot.index, f"term {frame.term} follows term {head.term}")
+        changes = _pass_terms(decode_changes(frame.payload, slot.index), self._on_term)
+        self._restore(self._migration.migrate(frame.version, changes))
+        self.head = LogHead(frame.index, frame.crc, frame.term)
+        self._frames_nbytes += len(slot.data)
+
+
 async def read_log(engine: LogEngine, restore: Callable[[Iterable[Change]], None]) -> RestoredLog:
     """Pass all changes of a log to `restore`, in order, piece by piece; return the log's end.
 
@@ -54,31 +116,21 @@ async def read_log(engine: LogEngine, restore: Callable[[Iterable[Change]], None
         LogDamaged: the log is not as it was acknowledged; some changes may have been passed.
         LogTooNew: a later version of allhands has written it.
     """
-    head, migration = LogHead(), Migration()
-    snapshot_nbytes = frames_nbytes = 0
-    if (snapshot := await engine.load_snapshot()) is not None:
-        head = restore_snapshot(snapshot, restore, migration)
-        snapshot_nbytes = sum(map(len, snapshot.chunks))
-    first, last = await engine.get_bounds()
-    if first > head.index + 1:
-        raise LogDamaged(head.index + 1, f"the log begins with slot {first:,}")
-    if last < head.index:
-        raise LogDamaged(last, f"the log ends there, and its snapshot with slot {head.index:,}")
-    while slots := await engine.read(head.index + 1, _READ_AT_ONCE):
-        for slot in slots:
-            if slot.index != head.index + 1:
-                raise LogDamaged(head.index + 1, "the slot is missing")
-            frame = decode_frame(slot.data, slot.index)
-            check_chain(frame, head.crc)
-            if frame.term < head.term:
-                raise LogDamaged(slot.index, f"term {frame.term} follows term {head.term}")
-            restore(migration.migrate(frame.version, decode_changes(frame.payload, slot.index)))
-            head = LogHead(frame.index, frame.crc, frame.term)
-            frames_nbytes += len(slot.data)
-    return RestoredLog(head, snapshot_nbytes, frames_nbytes)
+    reader = LogReader(restore)
+    await reader.read(engine)
+    return reader.restored
 
 
-async def encode_snapshot(head: LogHead, changes: Iterator[Change]) -> AsyncIterator[bytes]:
+def _pass_terms(entries: Iterable[LogEntry], on_term: Callable[[Term], None]) -> Iterator[Change]:
+    """Iterate over the changes of the state; pass the terms on."""
+    for entry in entries:
+        if isinstance(entry, Term):
+            on_term(entry)
+        else:
+            yield entry
+
+
+async def encode_snapshot(head: LogHead, changes: Iterator[LogEntry]) -> AsyncIterator[bytes]:
     """Iterate over the chunks of a snapshot of the state at `head`.
 
     Other tasks of the loop run between each hundred changes.
@@ -91,7 +143,7 @@ async def encode_snapshot(head: LogHead, changes: Iterator[Change]) -> AsyncIter
         yield encode_frame(frame)
 
 
-async def _encode_payloads(changes: Iterator[Change]) -> AsyncIterator[bytes]:
+async def _encode_payloads(changes: Iterator[LogEntry]) -> AsyncIterator[bytes]:
     """Iterate over the payloads of chunks, of which the last one is empty."""
     pieces: list[bytes] = []
     nbytes = 0
@@ -107,7 +159,7 @@ async def _encode_payloads(changes: Iterator[Change]) -> AsyncIterator[bytes]:
     yield b""
 
 
-def _take_piece(changes: Iterator[Change]) -> Iterator[Change]:
+def _take_piece(changes: Iterator[LogEntry]) -> Iterator[LogEntry]:
     """Iterate over the next changes that are encoded without a pause."""
     nbytes = 0
     for change in islice(changes, _CHANGES_A_PIECE):
@@ -118,9 +170,12 @@ def _take_piece(changes: Iterator[Change]) -> Iterator[Change]:
 
 
 def restore_snapshot(
-    snapshot: Snapshot, restore: Callable[[Iterable[Change]], None], migration: Migration
+    snapshot: Snapshot,
+    restore: Callable[[Iterable[Change]], None],
+    migration: Migration,
+    on_term: Callable[[Term], None] = lambda term: None,
 ) -> LogHead:
-    """Pass all changes of a snapshot to `restore`; return the end of its log.
+    """Pass all changes of a snapshot to `restore`, and its term on; return the end of its log.
 
     Raises:
         LogDamaged: it is cut short or altered; some changes may have been passed.
@@ -131,7 +186,7 @@ def restore_snapshot(
         frames.append(decode_frame(chunk, place))
         if place > 1:
             check_chain(frames[-1], frames[-2].crc)
-        changes = decode_changes(frames[-1].payload, snapshot.index)
+        changes = _pass_terms(decode_changes(frames[-1].payload, snapshot.index), on_term)
         restore(migration.migrate(frames[-1].version, changes))
     if not frames or frames[-1].payload:
         raise LogDamaged(snapshot.index, "its snapshot is cut short")

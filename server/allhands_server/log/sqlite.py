@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from allhands_server.log.engine import Appended, AppendResult, Slot, Snapshot, Taken
+from allhands_server.log.engine import Appended, AppendResult, Slot, SlotTrimmed, Snapshot, Taken
 from allhands_server.log.errors import (
     LogDamaged,
     LogError,
@@ -184,7 +184,7 @@ class SqliteEngine:
                 return Taken(there[0])
             first, last = self._get_bounds()
             if index < first:
-                raise ValueError(f"slot {index:,} has been trimmed")
+                raise SlotTrimmed(index)
             check_next(index, last)
             connection.execute("INSERT INTO slots VALUES (?, ?)", (index, data))
         return Appended()

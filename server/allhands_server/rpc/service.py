@@ -37,6 +37,7 @@ from allhands_server.rpc import messages
 
 VERDICT_KEY = "allhands-verdict-bin"
 GIVEN_UP_KEY = "allhands-given-up-bin"
+LEADER_KEY = "allhands-leader"
 # Bytes. A client takes 8 KiB of trailers unless it says that it takes more; there a verdict grows
 # by a third (base64), a text threefold at worst (percent-encoding): see `bound_text`.
 _USUAL_VERDICT = 3072
@@ -162,7 +163,12 @@ class CoordinatorService(CoordinatorServicer):
     async def DescribeCoordinator(
         self, request: wire.DescribeCoordinatorRequest, context: Context
     ) -> wire.CoordinatorDescription:
-        return self._description
+        status = self._coordinator.leadership
+        if status is None:
+            return self._description
+        told = wire.CoordinatorDescription(role=status.role, leader=status.leader, term=status.term)
+        told.MergeFrom(self._description)
+        return told
 
     async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
         jobs = await self._ask(requests.ListJobs(), context)
@@ -285,8 +291,12 @@ async def _abort_with_verdict(verdict: Verdict, largest: int, context: Context) 
     await _abort(context, refusal, (VERDICT_KEY, encode_bounded_verdict(verdict, most)))
 
 
-async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes]) -> NoReturn:
+async def _abort(
+    context: Context, refusal: Refusal, *trailers: tuple[str, str | bytes]
+) -> NoReturn:
     code = grpc.StatusCode[refusal.status.value]
+    if refusal.leader:
+        trailers = (*trailers, (LEADER_KEY, refusal.leader))
     await context.abort(code, bound_text(refusal), trailers)
 
 

@@ -9,6 +9,7 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdicts import AbsentRank, Verdict
 from allhands_server.addresses import format_worker_address, get_local_host, parse_peer_host
 from allhands_server.config import FLAGS, VARIABLES, ServerConfig, SettingNames, read_token
+from allhands_server.etcd_address import parse_store
 from allhands_server.rpc.service import encode_bounded_verdict
 
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
@@ -96,6 +97,36 @@ def test_the_token_comes_from_the_file_else_from_the_environment(tmp_path: Path)
     path.write_text("\n")
     with pytest.raises(ValueError, match="no token"):
         read_token(path, environ)
+
+
+STORE = parse_store("etcd://127.0.0.1:2379")
+
+
+def test_one_of_several_daemons_has_a_token_and_an_address_for_clients() -> None:
+    ServerConfig(store=STORE, token="t").validate()
+    ServerConfig(host="0.0.0.0", insecure=True, store=STORE, token="t", advertise="h:1").validate()
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (ServerConfig(store=STORE), "daemons that share a store share their token"),
+        (ServerConfig(store=STORE, token="t", data_dir="d"), "in a folder or in a store"),
+        (ServerConfig(advertise="h:1"), "is for one of several daemons"),
+        (ServerConfig(store=STORE, token="t", advertise="h"), "is HOST:PORT, and not 'h'"),
+        (
+            ServerConfig(host="0.0.0.0", insecure=True, store=STORE, token="t"),
+            "say where they reach this daemon",
+        ),
+        (
+            ServerConfig(store=parse_store("etcd://10.0.0.1:2379"), token="t"),
+            "sent there in the clear",
+        ),
+    ],
+)
+def test_settings_of_several_daemons_are_complete(config: ServerConfig, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        config.validate()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from allhands_server.etcd_address import EtcdAddress
 from allhands_server.log.engine import Appended, LogEngine, Slot, Snapshot, Taken
 from allhands_server.log.etcd import EtcdEngine
-from allhands_server.log.etcd_address import EtcdAddress
 from allhands_server.log.memory import MemoryEngine
 from allhands_server.log.sqlite import SqliteEngine
 from support.etcd_nodes import ENDPOINTS_VARIABLE

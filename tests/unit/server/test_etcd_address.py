@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from allhands_server.log.etcd_address import EtcdAddress, parse_store, read_store_user
+from allhands_server.etcd_address import EtcdAddress, parse_store, read_store_user
 
 
 def test_an_address_has_endpoints_and_a_path() -> None:
