@@ -115,7 +115,7 @@ async def test_a_lease_that_is_kept_alive_lives_through_a_kill(daemon: ServedDae
 
 async def test_a_lease_that_nobody_keeps_ends_after_a_restart(daemon: ServedDaemon) -> None:
     async with connect(daemon) as control:
-        lease = await control.grant_lease(1.0)
+        lease = await control.grant_lease(3.0)
         revision = await control.put("k", "", lease=lease)
     await restart(daemon)
     async with connect(daemon) as control:

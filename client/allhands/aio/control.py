@@ -3,21 +3,19 @@
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from allhands.aio.lease import AsyncLease
 from allhands.aio.watch import AsyncWatch
 from allhands.coordinator.endpoint import Endpoint, find_coordinator
 from allhands.coordinator.kv import requests, value_requests
 from allhands.coordinator.kv.records import KeyRange, KeyRecord, LeaseStatus, TxnResult, WatchPlace
-from allhands.coordinator.kv.requests import KvRequest, WatchedKeys
+from allhands.coordinator.kv.requests import AnyKvRequest, T, WatchedKeys
 from allhands.coordinator.kv.transactions import Condition, Delete, Get, Operation, Put, SortBy
 from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import NotFound
 from allhands.stores.asynchronous import AsyncCoordinatorStore
 from allhands_proto.kv_results import CompareSetResult
-
-T = TypeVar("T")
 
 
 def connect_control(
@@ -81,7 +79,7 @@ class AsyncControl:
         """The same keys with the methods of c10d's stores; closed with this client."""
         return self._store
 
-    async def request(self, asked: KvRequest[Any, Any, T], timeout: Timeout | None = None) -> T:
+    async def request(self, asked: AnyKvRequest[T], timeout: Timeout | None = None) -> T:
         """Make a request, and return the value of its reply; the other methods are made of it."""
         limit = None if timeout is None else to_seconds(timeout)
         try:
@@ -136,7 +134,7 @@ class AsyncControl:
     async def get_range(
         self,
         key: str,
-        end: str | None = "",
+        end: str = "",
         *,
         prefix: bool = False,
         limit: int = 0,
@@ -148,7 +146,8 @@ class AsyncControl:
     ) -> KeyRange:
         """Return the keys from `key` up to `end`, or with a prefix, in one reply.
 
-        A reply has room for 10,000 records and 7 MiB; `has_more` tells of the rest, see `pages`.
+        An empty `end`: all from `key` on. A reply has room for 10,000 records and 7 MiB; `has_more`
+        tells of the rest, see `pages`.
 
         Raises:
             Compacted: the revision is not known any more.

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from allhands.coordinator.kv import requests
 from allhands.coordinator.kv.records import KeyEvent, WatchPlace
-from allhands.coordinator.kv.requests import KvRequest, WatchedKeys
+from allhands.coordinator.kv.requests import AnyKvRequest, WatchedKeys
 from allhands.coordinator.kv.watching import POLL_SECONDS, WatchRetries
 from allhands.deadlines import Timeout
 from allhands.errors import CoordinatorUnavailable, StoreTimeout
@@ -22,7 +22,7 @@ class Requester(Protocol):
     @property
     def job_name(self) -> str: ...
 
-    async def request(self, asked: KvRequest[Any, Any, T], timeout: Timeout | None = None) -> T: ...
+    async def request(self, asked: AnyKvRequest[T], timeout: Timeout | None = None) -> T: ...
 
 
 class AsyncWatch:

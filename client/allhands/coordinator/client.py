@@ -3,10 +3,10 @@
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import grpc
 
@@ -21,14 +21,15 @@ from allhands.coordinator.endpoint import (
 )
 from allhands.coordinator.job_codec import read_job
 from allhands.coordinator.job_reports import JobReports, read_reports
+from allhands.coordinator.key_value import KeyValueClient
 from allhands.coordinator.kv.blocking import KvConnectionPool
 from allhands.coordinator.kv.calls import KvCallError, KvPort, describe_call, read_kv_port
-from allhands.coordinator.kv.values import encode
+from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
+from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks
-from allhands_proto.kv_results import CompareSetResult
 from allhands_proto.kv_verbs import P, Q, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
@@ -68,7 +69,7 @@ def connect(
     return Control(endpoint, job=job or endpoint.address.job, timeout=timeout)
 
 
-class Control:
+class Control(KeyValueClient):
     """A client of the coordinator; safe from any thread.
 
     Key-value calls go over a pool of TCP connections to the coordinator's key-value port; if there
@@ -95,6 +96,7 @@ class Control:
         timeout: Timeout = 30.0,
         use_lines: bool = True,
     ) -> None:
+        super().__init__()
         self.endpoint = endpoint
         """The coordinator, and what it takes to be let in."""
         self._parent_connections: list[object] = []
@@ -123,6 +125,7 @@ class Control:
     def close(self) -> None:
         """Close the connection; waiting calls raise CoordinatorUnavailable. Idempotent."""
         self._is_closed = True
+        self._stop_leases()
         self._kv_pool.close()
         if not forks.is_inherited(self._generation):
             self._channel.close()
@@ -140,120 +143,6 @@ class Control:
     def job_name(self) -> str | None:
         """Job of this client's keys and barriers, if named."""
         return self._job
-
-    def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
-        """Set the key to the value; return the new revision of the job's store."""
-        request = wire.SetRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(request, wire.SetReply, timeout).revision
-
-    def get(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
-        """Return the key's value; with `wait`, as soon as the key exists.
-
-        Raises:
-            NotFound: the key is absent, without `wait`.
-            StoreTimeout: the key was still absent at the deadline, with `wait`.
-        """
-        request = wire.GetRequest(job=self._require_job(), key=key, wait=wait)
-        return self._call_kv(request, wire.GetReply, timeout).value
-
-    def wait(self, keys: Sequence[str], *, timeout: Timeout | None = None) -> None:
-        """Wait until all keys exist at the same time.
-
-        Raises:
-            StoreTimeout: a key was absent at the deadline.
-        """
-        request = wire.WaitRequest(job=self._require_job(), keys=keys)
-        self._call_kv(request, wire.WaitReply, timeout)
-
-    def add(self, key: str, amount: int = 1, *, timeout: Timeout | None = None) -> int:
-        """Add to the key's decimal number, 0 if absent, and return the sum.
-
-        Raises:
-            Refused: the value is no decimal number, or the sum leaves the range of 64 bits; the
-                value is unchanged.
-        """
-        request = wire.AddRequest(job=self._require_job(), key=key, amount=amount)
-        return self._call_kv(request, wire.AddReply, timeout).value
-
-    def cas(
-        self,
-        key: str,
-        expected: bytes | str,
-        desired: bytes | str,
-        *,
-        timeout: Timeout | None = None,
-    ) -> CompareSetResult:
-        """Set the key if equal to `expected`, or absent with `expected` empty.
-
-        Returns whether it was set, with the key's value afterwards.
-        """
-        request = wire.CompareSetRequest(
-            job=self._require_job(), key=key, expected=encode(expected), desired=encode(desired)
-        )
-        reply = self._call_kv(request, wire.CompareSetReply, timeout)
-        return CompareSetResult(reply.swapped, reply.value if reply.exists else None)
-
-    def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
-        """Append to the key's value, empty if absent; return the new length in bytes."""
-        request = wire.AppendRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(request, wire.AppendReply, timeout).length
-
-    def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
-        """Set all keys in one step; return the new revision of the job's store."""
-        request = wire.MultiSetRequest(
-            job=self._require_job(),
-            pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
-        )
-        return self._call_kv(request, wire.MultiSetReply, timeout).revision
-
-    def multi_get(
-        self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
-    ) -> tuple[bytes, ...]:
-        """Return the keys' values in one snapshot, in order; with `wait`, once all exist.
-
-        Raises:
-            NotFound: a key is absent, without `wait`.
-            StoreTimeout: a key was absent at the deadline, with `wait`.
-        """
-        request = wire.MultiGetRequest(job=self._require_job(), keys=keys, wait=wait)
-        return tuple(self._call_kv(request, wire.MultiGetReply, timeout).values)
-
-    def delete(self, key: str, *, timeout: Timeout | None = None) -> bool:
-        """Delete the key; return whether the key existed."""
-        request = wire.DeleteRequest(job=self._require_job(), key=key)
-        return self._call_kv(request, wire.DeleteReply, timeout).deleted
-
-    def list(self, prefix: str = "", *, timeout: Timeout | None = None) -> tuple[str, ...]:
-        """Return the keys with a `prefix`, sorted."""
-        request = wire.ListRequest(job=self._require_job(), prefix=prefix)
-        return tuple(self._call_kv(request, wire.ListReply, timeout).keys)
-
-    def count(self, *, timeout: Timeout | None = None) -> int:
-        """Return the number of the job's keys."""
-        request = wire.CountRequest(job=self._require_job())
-        return self._call_kv(request, wire.CountReply, timeout).count
-
-    def queue_push(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
-        """Append to the queue, and return its length; 0: handed to a waiting caller."""
-        request = wire.QueuePushRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(request, wire.QueuePushReply, timeout).length
-
-    def queue_pop(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
-        """Remove and return the queue's first value; with `wait`, once the queue has a value.
-
-        The value is lost if the caller is killed before it receives the reply.
-
-        Raises:
-            NotFound: the queue is empty, without `wait`.
-            StoreTimeout: no value was pushed in time, with `wait`.
-        """
-        request = wire.QueuePopRequest(job=self._require_job(), key=key, wait=wait)
-        return self._call_kv(request, wire.QueuePopReply, timeout).value
-
-    def queue_length(self, key: str, *, timeout: Timeout | None = None) -> int:
-        """Return the number of values in the queue."""
-        request = wire.QueueLengthRequest(job=self._require_job(), key=key)
-        return self._call_kv(request, wire.QueueLengthReply, timeout).length
 
     def barrier(
         self,
@@ -448,23 +337,36 @@ class Control:
             )
         return self._job
 
-    def _call_kv(self, request: Q, reply_type: type[P], timeout: Timeout | None) -> P:
+    def _call_kv(
+        self,
+        request: Q,
+        reply_type: type[P],
+        timeout: Timeout | None,
+        canceller: CallCanceller | None = None,
+    ) -> P:
         verb = find_verb(request, reply_type)
         limit = self._timeout if timeout is None else to_seconds(timeout)
         limit = clip_or_raise(lambda: self._append_job(describe_call(verb, request)), limit)
         deadline = time.monotonic() + limit
         try:
-            reply = self._kv_pool.call(verb, request, deadline)
+            reply = self._kv_pool.call(verb, request, deadline, canceller)
             if reply is None:
                 method = getattr(self._calls, verb.method)
                 remaining = deadline - time.monotonic()
-                reply = method(request, timeout=remaining, metadata=self._channel_config.metadata)
+                metadata = self._channel_config.metadata
+                if canceller is None:
+                    return cast(P, method(request, timeout=remaining, metadata=metadata))
+                call = method.future(request, timeout=remaining, metadata=metadata)
+                with canceller.hold(call.cancel):
+                    return cast(P, call.result())
             return reply
         except KvCallError as error:
             doing = self._append_job(describe_call(verb, request))
             raise translate_status(
                 error.code, error.details, doing, target=self._channel_config.target
             ) from error
+        except grpc.FutureCancelledError as error:
+            raise CoordinatorUnavailable("the call was cancelled") from error
         except grpc.RpcError as error:
             doing = self._append_job(describe_call(verb, request))
             raise self._translate(error, doing) from error

@@ -27,6 +27,7 @@ from allhands.coordinator.kv.calls import (
     encode_call,
     make_deadline_error,
 )
+from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands_proto import forks, framing
 from allhands_proto.kv_handshake import CallerHandshake
 from allhands_proto.kv_verbs import KvVerb, P, Q
@@ -152,7 +153,13 @@ class KvConnectionPool:
         forks.hold(self)
         weakref.finalize(self, _close_all, self._connections).atexit = False
 
-    def call(self, verb: KvVerb[Q, P], request: Q, deadline: float) -> P | None:
+    def call(
+        self,
+        verb: KvVerb[Q, P],
+        request: Q,
+        deadline: float,
+        canceller: CallCanceller | None = None,
+    ) -> P | None:
         """Make a call; None: not made, for want of a connection.
 
         Raises:
@@ -162,7 +169,11 @@ class KvConnectionPool:
         if (line := self._take_idle() or self._open_new(deadline)) is None:
             return None
         try:
-            reply = line.call(verb, request, deadline)
+            if canceller is None:
+                reply = line.call(verb, request, deadline)
+            else:
+                with canceller.hold(line.shut_down):
+                    reply = line.call(verb, request, deadline)
         except TimeoutError as error:
             self._drop(line)
             raise make_deadline_error() from error

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from allhands.coordinator.kv.records import (
     DeleteResult,
@@ -47,6 +47,9 @@ class KvRequest(Generic[Q, P, T]):
     """Return the reply's value; may raise Compacted."""
     absent: type[NotFound] = NotFound
     """Error for the coordinator's NOT_FOUND."""
+
+
+AnyKvRequest: TypeAlias = KvRequest[Any, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
