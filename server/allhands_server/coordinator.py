@@ -372,6 +372,28 @@ class Coordinator:
         """See `JournalOwner`."""
         return self._machine.list_changes()
 
+    async def make_snapshot(self) -> AsyncIterator[bytes]:
+        """Return the bytes of a snapshot file with the durable state of now, piece by piece.
+
+        Raises:
+            Refused: the log is full or gone, or another daemon leads.
+        """
+        from allhands_server.log.errors import LogError, LogFull
+        from allhands_server.log.recovery import LogHead
+        from allhands_server.log.snapshot_file import encode_snapshot_file
+
+        if self._gate is not None:
+            raise Refused(self._gate.status, self._gate.text, self._gate.leader)
+        if self._journal is None:
+            return encode_snapshot_file(LogHead(), self._machine.list_changes())
+        try:
+            return encode_snapshot_file(*await self._journal.copy_state())
+        except LogFull as error:
+            text = f"the coordinator's log is full: {error}"
+            raise Refused(Status.FAILED_PRECONDITION, text) from error
+        except LogError as error:
+            raise Refused(Status.UNAVAILABLE, str(error)) from error
+
     # ------------------------------------------------------------ acting for the machine
 
     def _handle(self, event: Event) -> None:

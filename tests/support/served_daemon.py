@@ -64,7 +64,14 @@ class ServedDaemon:
         Raises:
             RuntimeError: it ended before; the text is its output.
         """
-        listen = ("--listen", f"{_HOST}:{self.port}", "--data-dir", str(self.data_dir))
+        self._start("--data-dir", str(self.data_dir), *arguments)
+
+    def start_without_folder(self) -> None:
+        """Start it with its state in memory alone."""
+        self._start()
+
+    def _start(self, *arguments: str) -> None:
+        listen = ("--listen", f"{_HOST}:{self.port}")
         self._process = process = subprocess.Popen(
             [*self._command, *listen, "--drain-timeout", "5", *arguments],
             env=self.environ,

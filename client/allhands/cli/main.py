@@ -54,6 +54,9 @@ _COMMANDS = {
     ),
     "bench": _Command("Time operations, beside Gloo and MPI.", "bench", "bench_command"),
     "token": _Command("Make certificates and tokens, and revoke tokens.", "token", "token_app"),
+    "snapshot": _Command(
+        "Save, restore and inspect the coordinator's durable state.", "snapshot", "snapshot_app"
+    ),
     "kv": _Command("Get, put, delete and list the keys of a job.", "kv", "kv_app"),
 }
 

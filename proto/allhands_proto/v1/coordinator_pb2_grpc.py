@@ -219,6 +219,11 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListReply.FromString,
                 _registered_method=True)
+        self.SaveSnapshot = channel.unary_stream(
+                '/allhands.v1.Coordinator/SaveSnapshot',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -468,6 +473,14 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SaveSnapshot(self, request, context):
+        """Save the durable state, of one moment and durable when the first reply leaves: the bytes of a
+        snapshot file. FAILED_PRECONDITION: the log is full.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -655,6 +668,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.LeaseList,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListReply.SerializeToString,
+            ),
+            'SaveSnapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.SaveSnapshot,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1656,6 +1674,33 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/LeaseList',
             allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.LeaseListReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SaveSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/allhands.v1.Coordinator/SaveSnapshot',
+            allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotReply.FromString,
             options,
             channel_credentials,
             insecure,

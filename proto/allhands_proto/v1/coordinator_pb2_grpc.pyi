@@ -112,6 +112,10 @@ class CoordinatorStub:
     LeaseKeepAlive: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseKeepAliveRequest, _coordinator_pb2.LeaseKeepAliveReply]
     LeaseTimeToLive: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseTimeToLiveRequest, _coordinator_pb2.LeaseTimeToLiveReply]
     LeaseList: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseListRequest, _coordinator_pb2.LeaseListReply]
+    SaveSnapshot: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.SaveSnapshotRequest, _coordinator_pb2.SaveSnapshotReply]
+    """Save the durable state, of one moment and durable when the first reply leaves: the bytes of a
+    snapshot file. FAILED_PRECONDITION: the log is full.
+    """
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -182,6 +186,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     LeaseKeepAlive: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseKeepAliveRequest, _coordinator_pb2.LeaseKeepAliveReply]  # type: ignore[assignment]
     LeaseTimeToLive: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseTimeToLiveRequest, _coordinator_pb2.LeaseTimeToLiveReply]  # type: ignore[assignment]
     LeaseList: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LeaseListRequest, _coordinator_pb2.LeaseListReply]  # type: ignore[assignment]
+    SaveSnapshot: _aio.UnaryStreamMultiCallable[_coordinator_pb2.SaveSnapshotRequest, _coordinator_pb2.SaveSnapshotReply]  # type: ignore[assignment]
+    """Save the durable state, of one moment and durable when the first reply leaves: the bytes of a
+    snapshot file. FAILED_PRECONDITION: the log is full.
+    """
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -471,5 +479,15 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.LeaseListRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.LeaseListReply, _abc.Awaitable[_coordinator_pb2.LeaseListReply]]: ...
+
+    @_abc_1.abstractmethod
+    def SaveSnapshot(
+        self,
+        request: _coordinator_pb2.SaveSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.SaveSnapshotReply], _abc.AsyncIterator[_coordinator_pb2.SaveSnapshotReply]]:
+        """Save the durable state, of one moment and durable when the first reply leaves: the bytes of a
+        snapshot file. FAILED_PRECONDITION: the log is full.
+        """
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -244,6 +244,16 @@ class CoordinatorService(CoordinatorServicer):
         )
         return wire.ReportExitReply(known=await self._ask(asked, context))
 
+    async def SaveSnapshot(
+        self, request: wire.SaveSnapshotRequest, context: Context
+    ) -> AsyncIterator[wire.SaveSnapshotReply]:
+        try:
+            pieces = await self._coordinator.make_snapshot()
+        except Refused as refused:
+            await _abort(context, refused.refusal)
+        async for data in pieces:
+            yield wire.SaveSnapshotReply(data=data)
+
     async def _ask_by(self, request: Request[R], remaining: float | None, context: Context) -> R:
         """Ask for an answer due at the deadline in the request, not the RPC's."""
         try:
