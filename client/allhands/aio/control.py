@@ -193,7 +193,7 @@ class AsyncControl:
         while get is not None:
             page = await self.request(requests.make_get(self._job, get), timeout)
             yield page
-            get = requests.find_next_page(get, prefix, page)
+            get = requests.find_next_page(get, page)
 
     async def count(self, prefix: str = "", *, timeout: Timeout | None = None) -> int:
         """Return the number of keys with a prefix."""

@@ -58,6 +58,10 @@ _COMMANDS = {
         "Save, restore and inspect the coordinator's durable state.", "snapshot", "snapshot_app"
     ),
     "kv": _Command("Get, put, delete and list the keys of a job.", "kv", "kv_app"),
+    "lease": _Command(
+        "Grant, keep alive and revoke leases, with the end of which keys go.", "lease", "lease_app"
+    ),
+    "watch": _Command("Show changes of a job's keys, as they come.", "watch", "watch_command"),
 }
 
 

@@ -268,7 +268,7 @@ class KeyValueClient(ABC):
         while get is not None:
             page = self.request(requests.make_get(self._require_job(), get), timeout)
             yield page
-            get = requests.find_next_page(get, prefix, page)
+            get = requests.find_next_page(get, page)
 
     def delete_range(self, key: str, end: str = "", *, timeout: Timeout | None = None) -> int:
         """Delete the keys from `key` up to `end`, empty: all from there on; return how many."""

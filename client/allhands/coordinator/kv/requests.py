@@ -33,6 +33,7 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 
 T = TypeVar("T")
 
+_LEAST_KEY = "\0"
 _LAST = 0x10FFFF
 _BEFORE_SURROGATES, _BEHIND_SURROGATES = 0xD7FF, 0xE000
 
@@ -193,12 +194,20 @@ def make_lease_list(
     return KvRequest(message, wire.LeaseListReply, lambda reply: tuple(reply.leases))
 
 
-def find_next_page(get: Get, prefix: str, page: KeyRange) -> Get | None:
-    """Return the operation for the page behind, at the same revision; None: there is none."""
-    if not (page.has_more and page.records):
+def find_next_page(get: Get, page: KeyRange) -> Get | None:
+    """Return the operation for the page behind, at the same revision; None: there is none.
+
+    Only keys sorted by the key have pages.
+    """
+    if not (page.has_more and page.records) or get.sort_by != "key":
         return None
-    first = page.records[-1].key + "\0"
-    return replace(get, key=first, end=find_end(prefix), prefix=False, revision=page.revision)
+    first, end = (get.key, find_end(get.key)) if get.prefix else (get.key, get.end)
+    last = page.records[-1].key
+    if get.descending:
+        first, end = first or _LEAST_KEY, last
+    else:
+        first = f"{last}\0"
+    return replace(get, key=first, end=end, prefix=False, revision=page.revision)
 
 
 def find_end(prefix: str) -> str:

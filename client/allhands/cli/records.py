@@ -1,0 +1,124 @@
+"""Records, events and leases as text and as JSON; the JSON has a version, which grows with it."""
+
+import base64
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from allhands.escapes import escape_line, escape_lines
+
+if TYPE_CHECKING:
+    from allhands.coordinator.kv.records import (
+        KeyEvent,
+        KeyRange,
+        KeyRecord,
+        OperationResult,
+        TxnResult,
+    )
+
+JSON_VERSION = 1
+
+
+def print_json(fields: Mapping[str, object]) -> None:
+    """Write an object as one line, with the version of the form first."""
+    write_line(json.dumps({"version": JSON_VERSION, **fields}))
+
+
+def write_line(text: str) -> None:
+    """Write a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def write_value(value: bytes) -> None:
+    """Write a value and the end of a line: byte for byte, but escaped on a terminal."""
+    if sys.stdout.isatty():
+        write_line(escape_lines(value.decode(errors="backslashreplace")))
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(value + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def make_record_fields(record: "KeyRecord") -> dict[str, Any]:
+    """Return a record for JSON; the value is in base64."""
+    return {
+        "key": record.key,
+        "value": base64.b64encode(record.value).decode(),
+        "create_revision": record.create_revision,
+        "mod_revision": record.mod_revision,
+        "key_version": record.version,
+        "lease": record.lease,
+        "member": record.member,
+    }
+
+
+def make_range_fields(found: "KeyRange") -> dict[str, Any]:
+    """Return a range for JSON."""
+    return {
+        "revision": found.revision,
+        "count": found.count,
+        "has_more": found.has_more,
+        "records": list(map(make_record_fields, found)),
+    }
+
+
+def print_records(
+    records: "Sequence[KeyRecord]", *, keys_only: bool = False, values_only: bool = False
+) -> None:
+    """Write keys and values, a line each."""
+    for record in records:
+        if not values_only:
+            write_line(escape_line(record.key))
+        if not keys_only:
+            write_value(record.value)
+
+
+def print_event(event: "KeyEvent", *, as_json: bool) -> None:
+    """Write an event of a watch."""
+    if as_json:
+        previous = event.previous
+        print_json(
+            {
+                "type": "DELETE" if event.is_deletion else "PUT",
+                "record": make_record_fields(event.record),
+                "previous": None if previous is None else make_record_fields(previous),
+            }
+        )
+        return
+    write_line("DELETE" if event.is_deletion else "PUT")
+    if event.previous is not None:
+        print_records([event.previous])
+    print_records([event.record], keys_only=event.is_deletion)
+
+
+def print_txn(done: "TxnResult", *, as_json: bool) -> None:
+    """Write the result of a transaction."""
+    if as_json:
+        results = list(map(_make_result_fields, done.results))
+        print_json({"succeeded": done.succeeded, "revision": done.revision, "results": results})
+        return
+    write_line("SUCCESS" if done.succeeded else "FAILURE")
+    for result in done.results:
+        write_line("")
+        _print_result(result)
+
+
+def _make_result_fields(result: "OperationResult") -> dict[str, Any]:
+    from allhands.coordinator.kv.records import KeyRange, PutResult
+
+    if isinstance(result, KeyRange):
+        return make_range_fields(result)
+    if isinstance(result, PutResult):
+        return {"revision": result.revision}
+    return {"revision": result.revision, "deleted": result.deleted}
+
+
+def _print_result(result: "OperationResult") -> None:
+    from allhands.coordinator.kv.records import KeyRange, PutResult
+
+    if isinstance(result, KeyRange):
+        print_records(result.records)
+    else:
+        write_line("OK" if isinstance(result, PutResult) else str(result.deleted))

@@ -1,0 +1,41 @@
+"""`allhands watch`: changes of keys, as they come."""
+
+from typing import Annotated
+
+import typer
+
+from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.records import print_event
+from allhands.cli.render import Output
+
+
+def watch_command(
+    job: Annotated[str, typer.Argument(metavar="JOB")],
+    key: Annotated[str, typer.Argument(metavar="KEY")],
+    end: Annotated[
+        str | None, typer.Argument(metavar="[END]", help="First key that is not watched.")
+    ] = None,
+    prefix: Annotated[bool, typer.Option("--prefix", help="Keys that begin with KEY.")] = False,
+    rev: Annotated[
+        int, typer.Option("--rev", min=0, help="First revision; else what comes from now on.")
+    ] = 0,
+    prev_kv: Annotated[
+        bool, typer.Option("--prev-kv", help="With what the key was before.")
+    ] = False,
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="Exit after so many events; 0: never.")
+    ] = 0,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="Form of the output; json: a line an event.")
+    ] = Output.TABLE,
+    coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
+) -> None:
+    """Write each put and deletion of keys, until interrupted."""
+    with open_client(coordinator, job, insecure=insecure) as control:
+        watch = control.watch(key, end=end, prefix=prefix, revision=rev, previous=prev_kv)
+        with watch:
+            for number, event in enumerate(watch, 1):
+                print_event(event, as_json=output is Output.JSON)
+                if number == count:
+                    return
