@@ -63,6 +63,10 @@ _MARGIN = 0.05
 _MARGIN_PART = 0.1
 _TIMER_STEP = 0.001  # uvloop's timers count whole milliseconds
 _OVER = Refusal(Status.UNAVAILABLE, "the coordinator has gone down")
+_NOT_KNOWN = Refusal(
+    Status.UNAVAILABLE,
+    "this daemon does not lead any more: whether the request was carried out is not known",
+)
 _NOT_LEFT = Refusal(Status.ABORTED, "the stream of the session ended without a Leave")
 _EVERYDAY = {Status.DEADLINE_EXCEEDED, Status.NOT_FOUND, Status.UNAVAILABLE}
 
@@ -277,9 +281,9 @@ class Coordinator:
     def close(self) -> None:
         """Refuse all pending requests and end all sessions. Idempotent."""
         self._is_closed = True
-        self._let_go(_OVER)
+        self._let_go(_OVER, _OVER)
 
-    def _let_go(self, refusal: Refusal) -> None:
+    def _let_go(self, refusal: Refusal, pending_refusal: Refusal) -> None:
         """Refuse all requests, pending and to come, and end all sessions."""
         self._gate = refusal
         for looking in self._inspecting:
@@ -289,7 +293,7 @@ class Coordinator:
         self._timer = self._timer_due = None
         pending, self._pending = self._pending, {}
         for ticket, asker in pending.items():
-            asker.on_refusal(ticket, refusal)
+            asker.on_refusal(ticket, pending_refusal)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.put(EndSession(stream.number, refusal))
@@ -306,7 +310,7 @@ class Coordinator:
         if self._is_closed:
             return
         self._is_standby = True
-        self._let_go(refusal)
+        self._let_go(refusal, _NOT_KNOWN)
         self._inspections.clear()
         self._checks.clear()
         self._held = HeldAnswers()

@@ -301,7 +301,7 @@ class Replica:
         leader = action.leader
         if leader is None:
             text = "this daemon does not lead, and knows of no leader yet: try again"
-            refusal = Refusal(Status.UNAVAILABLE, text)
+            refusal = Refusal(Status.UNAVAILABLE, text, "")
         else:
             text = f"this daemon does not lead: the leader is {leader.address}"
             refusal = Refusal(Status.UNAVAILABLE, text, leader.address)

@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,9 +49,19 @@ class ConnectProblem:
 def probe_coordinator(endpoint: Endpoint, seconds: float = _PROBE_SECONDS) -> ConnectProblem | None:
     """Connect to a coordinator, and return the problem on the way; None: none found.
 
-    Blocks for `seconds` at most, plus the time to resolve a name.
+    Blocks for `seconds` at most, plus the time to resolve a name. Of several daemons, one that can
+    be reached is enough.
     """
     address = endpoint.address
+    if address.others:
+        share = seconds / len(address.daemons)
+        problems = []
+        for one in address.daemons:
+            if (found := probe_coordinator(replace(endpoint, address=one), share)) is None:
+                return None
+            problems.append(found)
+        text = "; ".join(one.text for one in problems)
+        return ConnectProblem(text, all(one.is_final for one in problems))
     at = f"the coordinator at {address.target} cannot be reached"
     until = time.monotonic() + seconds
     try:

@@ -12,6 +12,7 @@ import grpc
 
 from allhands.coordinator.analysis import diagnose
 from allhands.coordinator.attempts import explain_unavailable
+from allhands.coordinator.blocking_channel import open_channel
 from allhands.coordinator.diagnosis import Diagnosis
 from allhands.coordinator.endpoint import (
     ChannelConfig,
@@ -287,7 +288,7 @@ class Control(KeyValueClient):
         """Make this process's channel, which connects with its first call."""
         self._generation = forks.generation
         self._channel_config: ChannelConfig = configure_channel(self.endpoint)
-        self._channel = self._channel_config.open()
+        self._channel = open_channel(self._channel_config)
         self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
         self._describe_coordinator = self._stub.DescribeCoordinator
         if self._is_closed:

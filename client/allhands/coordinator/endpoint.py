@@ -19,7 +19,7 @@ from allhands_proto.certificates import make_client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
 from allhands_proto.tls_files import apply_tls_directory
 
-_URL_FORMAT = "ah://HOST:PORT or ah://HOST:PORT/JOB"
+_URL_FORMAT = "ah://HOST:PORT or ah://HOST:PORT/JOB, or several HOST:PORT with commas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,19 @@ class Address:
     host: str
     port: int
     job: str | None = None
+    others: "tuple[Address, ...]" = ()
+    """Addresses of the other daemons with the same log, of which one leads."""
 
     @property
     def target(self) -> str:
-        """`host:port` for gRPC, an IPv6 address in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """`host:port` for gRPC, an IPv6 address in brackets; of several daemons: with commas."""
+        own = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return ",".join((own, *(one.target for one in self.others)))
+
+    @property
+    def daemons(self) -> "tuple[Address, ...]":
+        """The addresses one by one."""
+        return (replace(self, others=()), *self.others)
 
     @property
     def url(self) -> str:
@@ -41,15 +49,27 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        return is_loopback(self.host)
+        return all(is_loopback(one.host) for one in self.daemons)
 
 
 def parse_url(url: str) -> Address:
     """Read `ah://host:port` or `ah://host:port/job`; IPv6 addresses stand in brackets.
 
+    Several daemons with one log are `ah://host:port,host:port,host:port/job`.
+
     Raises:
         ValueError: it is anything else; the text says which part is wrong.
     """
+    scheme, _, rest = url.partition("://")
+    authority, slash, job = rest.partition("/")
+    if "," not in authority:
+        return _parse_one(url)
+    first, *others = (_parse_one(f"{scheme}://{one}{slash}{job}") for one in authority.split(","))
+    return replace(first, others=tuple(others))
+
+
+def _parse_one(url: str) -> Address:
+    """Read the URL of one daemon."""
     authority = url.split("://")[-1].split("/")[0]
     if "@" in authority:
         # Not repeated in the text: what stands there may be a secret, and texts end in logs.
@@ -207,9 +227,20 @@ class ChannelConfig:
     credentials: grpc.ChannelCredentials | None
     options: tuple[tuple[str, int | str], ...]
     metadata: tuple[tuple[str, str], ...] = field(repr=False)
+    others: "tuple[ChannelConfig, ...]" = ()
+    """Of the other daemons with the same log."""
+
+    @property
+    def daemons(self) -> "tuple[ChannelConfig, ...]":
+        """The daemons one by one."""
+        own = replace(self.endpoint, address=self.endpoint.address.daemons[0])
+        return (replace(self, endpoint=own, target=own.address.target, others=()), *self.others)
 
     def open(self) -> grpc.Channel:
-        """Open a synchronous channel, which connects with its first call; the caller closes it."""
+        """Open a synchronous channel to one daemon, which connects with its first call.
+
+        The caller closes it. Of several daemons: see `blocking_channel`.
+        """
         forks.use_grpc()
         if self.credentials is None:
             return grpc.insecure_channel(self.target, options=self.options)
@@ -250,6 +281,11 @@ def check_privacy(endpoint: Endpoint) -> Endpoint:
     address = endpoint.address
     if endpoint.tls_ca is not None or endpoint.insecure:
         return endpoint
+    if address.others:
+        first, *others = (
+            check_privacy(replace(endpoint, address=one)).address for one in address.daemons
+        )
+        return replace(endpoint, address=replace(first, others=tuple(others)))
     unknown = ""
     try:
         if (host := resolve_loopback(address.host)) is not None:
@@ -274,6 +310,9 @@ def configure_channel(endpoint: Endpoint) -> ChannelConfig:
             which may block.
     """
     endpoint = check_privacy(endpoint)
+    others = tuple(
+        configure_channel(replace(endpoint, address=one)) for one in endpoint.address.others
+    )
     credentials = None
     if endpoint.tls_ca is not None:
         forks.use_grpc()
@@ -292,4 +331,5 @@ def configure_channel(endpoint: Endpoint) -> ChannelConfig:
     options: tuple[tuple[str, int | str], ...] = _CHANNEL_OPTIONS
     if endpoint.tls_name:
         options += (("grpc.ssl_target_name_override", endpoint.tls_name),)
-    return ChannelConfig(endpoint, endpoint.address.target, credentials, options, metadata)
+    target = endpoint.address.target
+    return ChannelConfig(endpoint, target, credentials, options, metadata, others)

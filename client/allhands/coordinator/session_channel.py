@@ -34,7 +34,12 @@ async def listens_beyond_loopback(channel_config: ChannelConfig, timeout: float)
 
 
 def open_channel(channel_config: ChannelConfig) -> grpc.aio.Channel:
+    """Open a channel of the running loop, which connects with its first call."""
     forks.use_grpc()
+    if channel_config.others:
+        from allhands.coordinator.moving_aio_channel import MovingAioChannel  # which few need
+
+        return MovingAioChannel(channel_config, open_channel)
     if channel_config.credentials is None:
         return grpc.aio.insecure_channel(channel_config.target, options=channel_config.options)
     return grpc.aio.secure_channel(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import grpc
 
 from allhands.coordinator.attempts import explain_unavailable
+from allhands.coordinator.blocking_channel import open_channel
 from allhands.coordinator.endpoint import Endpoint, configure_channel
 from allhands.coordinator.status_errors import translate_error
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -20,7 +21,7 @@ def fetch_snapshot(endpoint: Endpoint, timeout: float) -> Iterator[bytes]:
         Unauthenticated, PermissionDenied: the token is missing, or not accepted for this.
     """
     channel_config = configure_channel(endpoint)
-    with channel_config.open() as channel:
+    with open_channel(channel_config) as channel:
         save = coordinator_pb2_grpc.CoordinatorStub(channel).SaveSnapshot
         request = wire.SaveSnapshotRequest()
         try:

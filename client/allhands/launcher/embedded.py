@@ -50,6 +50,7 @@ def make_job_endpoint(endpoint: Endpoint, job: str) -> JobEndpoint:
         endpoint.tls_name,
         endpoint.tls_cert,
         endpoint.tls_key,
+        tuple(one.target for one in address.others),
     )
 
 

@@ -55,11 +55,13 @@ class JobEndpoint:
     tls_cert: str | None = None
     """Path of the certificate that the ranks show to the coordinator; None: none."""
     tls_key: str | None = None
+    others: tuple[str, ...] = ()
+    """`host:port` of the other daemons with the same log."""
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"ah://{host}:{self.port}/{self.job}"
+        return f"ah://{','.join((f'{host}:{self.port}', *self.others))}/{self.job}"
 
 
 def make_rank_environment(

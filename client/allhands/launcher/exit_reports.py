@@ -6,7 +6,7 @@ import logging
 import threading
 
 from allhands.coordinator.client import Control
-from allhands.coordinator.endpoint import Address, Endpoint
+from allhands.coordinator.endpoint import Endpoint, parse_url
 from allhands.errors import AllhandsError
 from allhands.launcher.environment import JobEndpoint
 from allhands_proto import notice, process
@@ -21,9 +21,8 @@ class ExitReporter:
     """Reports the ends of the processes of one launch."""
 
     def __init__(self, job_endpoint: JobEndpoint) -> None:
-        address = Address(job_endpoint.host, job_endpoint.port, job_endpoint.job)
         self._endpoint = Endpoint(
-            address,
+            parse_url(job_endpoint.url),
             job_endpoint.token,
             job_endpoint.tls_ca,
             job_endpoint.insecure,

@@ -22,6 +22,7 @@ from allhands.coordinator.kv.calls import (
     read_kv_port,
 )
 from allhands.coordinator.kv.values import encode, pair_up
+from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks
@@ -45,16 +46,7 @@ class AsyncCoordinatorStore:
         self._channel_config = configure_channel(endpoint)
         forks.use_grpc()
         self._endpoint = self._channel_config.endpoint
-        if self._channel_config.credentials is None:
-            self._channel = grpc.aio.insecure_channel(
-                self._channel_config.target, self._channel_config.options
-            )
-        else:
-            self._channel = grpc.aio.secure_channel(
-                self._channel_config.target,
-                self._channel_config.credentials,
-                self._channel_config.options,
-            )
+        self._channel = open_channel(self._channel_config)
         self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
         self._job = job
         self._timeout = to_seconds(timeout)

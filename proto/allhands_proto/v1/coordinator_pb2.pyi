@@ -14,8 +14,9 @@ half a second after the call's. Refusals are status codes with a text that names
   ABORTED              the membership changed under the caller, or the call was given up
   UNAUTHENTICATED      no token, or a wrong one
   DEADLINE_EXCEEDED    the awaited key, value or participant did not arrive
-  UNAVAILABLE          the coordinator goes down, its log is away, or another daemon leads: whose
-                       address is in the trailing metadata `allhands-leader`, if it is known
+  UNAVAILABLE          the coordinator goes down, its log is away, or another daemon leads. Where
+                       the trailing metadata has `allhands-leader`, nothing was done, and that is
+                       the leader's address; empty: it is not known
 """
 
 from collections import abc as _abc
@@ -3758,19 +3759,21 @@ class Refused(_message.Message):
     """gRPC's number of the status"""
     text: _builtins.str
     leader: _builtins.str
-    """host:port of the daemon that takes the call instead; empty: none is known"""
+    """There where another daemon leads, and nothing was done: host:port of that daemon; empty: it is not known."""
     def __init__(
         self,
         *,
         code: _builtins.int = ...,
         text: _builtins.str = ...,
-        leader: _builtins.str = ...,
+        leader: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "leader", b"leader"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "leader", b"leader", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "code", b"code", "leader", b"leader", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
+    _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
 
 Global___Refused: _TypeAlias = Refused  # noqa: Y015
 

@@ -14,8 +14,9 @@ half a second after the call's. Refusals are status codes with a text that names
   ABORTED              the membership changed under the caller, or the call was given up
   UNAUTHENTICATED      no token, or a wrong one
   DEADLINE_EXCEEDED    the awaited key, value or participant did not arrive
-  UNAVAILABLE          the coordinator goes down, its log is away, or another daemon leads: whose
-                       address is in the trailing metadata `allhands-leader`, if it is known
+  UNAVAILABLE          the coordinator goes down, its log is away, or another daemon leads. Where
+                       the trailing metadata has `allhands-leader`, nothing was done, and that is
+                       the leader's address; empty: it is not known
 """
 
 from allhands_proto.v1 import coordinator_pb2 as _coordinator_pb2

@@ -298,7 +298,8 @@ class KvConnection(asyncio.Protocol):
 def _fill_refused(message: wire.Refused, refusal: Refusal) -> int:
     message.code = CODES[refusal.status.value]
     message.text = bound_text(refusal)
-    message.leader = refusal.leader
+    if refusal.leader is not None:
+        message.leader = refusal.leader
     return len(message.text)
 
 

@@ -23,13 +23,13 @@ class Refusal:
 
     status: Status
     text: str
-    leader: str = ""
-    """Address of the daemon that takes the request instead; empty: none is known."""
+    leader: str | None = None
+    """Where another daemon leads, and nothing was done: its address; empty: it is not known."""
 
 
 class Refused(Exception):
     """Exception during an event, converted into an effect by `Machine.handle`."""
 
-    def __init__(self, status: Status, text: str, leader: str = "") -> None:
+    def __init__(self, status: Status, text: str, leader: str | None = None) -> None:
         super().__init__(text)
         self.refusal = Refusal(status, text, leader)

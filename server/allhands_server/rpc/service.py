@@ -305,7 +305,7 @@ async def _abort(
     context: Context, refusal: Refusal, *trailers: tuple[str, str | bytes]
 ) -> NoReturn:
     code = grpc.StatusCode[refusal.status.value]
-    if refusal.leader:
+    if refusal.leader is not None:
         trailers = (*trailers, (LEADER_KEY, refusal.leader))
     await context.abort(code, bound_text(refusal), trailers)
 

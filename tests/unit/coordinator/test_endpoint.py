@@ -46,6 +46,24 @@ def test_the_target_of_an_ipv6_address_has_brackets() -> None:
     assert parse_url("ah://[::1]:7070").target == "[::1]:7070"
 
 
+def test_several_daemons_stand_in_one_url() -> None:
+    url = "ah://h1:1,[::1]:2,h3:3/job"
+    address = parse_url(url)
+    assert address.url == url
+    assert address.target == "h1:1,[::1]:2,h3:3"
+    assert [(one.host, one.port, one.job) for one in address.daemons] == [
+        ("h1", 1, "job"),
+        ("::1", 2, "job"),
+        ("h3", 3, "job"),
+    ]
+    assert not address.is_loopback
+    assert parse_url("ah://127.0.0.1:1,localhost:2").is_loopback
+    with pytest.raises(ValueError, match="no port in 'ah://h2/job'"):
+        parse_url("ah://h1:1,h2/job")
+    with pytest.raises(ValueError, match="no token"):
+        parse_url("ah://h1:1,secret@h2:1/job")
+
+
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [

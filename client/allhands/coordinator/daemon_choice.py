@@ -1,0 +1,141 @@
+"""Choice among several daemons with one log: who is called, and whether a call is made again."""
+
+import enum
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from allhands.coordinator.endpoint import ChannelConfig, configure_channel, parse_url
+
+SILENCE_SECONDS = 0.7
+"""Of a call, after which another daemon is asked who leads."""
+ASK_SECONDS = 0.5
+"""For the answer to that."""
+PAUSE_SECONDS = 0.1
+"""Between attempts while nobody leads: nothing tells of a new leader."""
+
+_LEADER_KEY = "allhands-leader"
+_NEVER_SENT = "failed to connect"
+"""How gRPC begins the text of a call for which there was no connection."""
+_REPEATABLE = frozenset(
+    {
+        *("Get", "Wait", "MultiGet", "List", "Count", "QueueLength", "Range"),
+        *("LeaseTimeToLive", "LeaseList", "LeaseKeepAlive", "Watch"),
+        *("DescribeCoordinator", "ListJobs", "DescribeJob", "ReportExit"),
+        *("AwaitVerdict", "MonitoredBarrier"),
+    }
+)
+"""Methods that may be carried out twice."""
+_last_leaders: dict[tuple[str, ...], str] = {}
+"""Cache of the process: where the daemons of these addresses were last led from."""
+
+
+class Decision(enum.Enum):
+    """What becomes of a call that failed."""
+
+    AGAIN = "again"
+    PAUSE = "again, after a pause"
+    FAIL = "fail"
+
+
+class LeaderChanged(grpc.RpcError):
+    """Failure of a call whose daemon is silent while another one leads."""
+
+    def __init__(self, target: str) -> None:
+        text = f"{target} is silent and leads no more; the call may have been carried out"
+        super().__init__(text)
+        self._text = text
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return self._text
+
+    def trailing_metadata(self) -> tuple[Any, ...]:
+        return ()
+
+
+class DaemonChoice:
+    """The daemons of an endpoint, and the one to call; safe from any thread."""
+
+    def __init__(self, config: ChannelConfig) -> None:
+        self._known = {one.target: one for one in config.daemons}
+        self._order = tuple(self._known)
+        self._lock = threading.Lock()
+        self._unreachable: set[str] = set()
+        """Targets to which no connection was had since one answered."""
+        last = _last_leaders.get(self._order, self._order[0])
+        self._current = last if last in self._known else self._order[0]
+
+    @property
+    def current(self) -> ChannelConfig:
+        """The daemon to call."""
+        return self._known[self._current]
+
+    def list_others(self) -> list[ChannelConfig]:
+        """Return the daemons besides the current one."""
+        return [self._known[one] for one in self._order if one != self._current]
+
+    def on_leader(self, target: str) -> None:
+        """Note where the daemons are led from."""
+        with self._lock:
+            self._add(target)
+            self._current = _last_leaders[self._order] = target
+            self._unreachable.clear()
+
+    def on_failure(self, called: ChannelConfig, error: grpc.RpcError, method: str) -> Decision:
+        """Choose another daemon after a failed call, if that can help; say what to do.
+
+        Raises:
+            ValueError: a daemon sends its callers where they must not go.
+        """
+        leader = find_leader(error)
+        if leader is not None:
+            if leader and leader != called.target:
+                self.on_leader(leader)
+                return Decision.AGAIN
+            self._go_on(called)
+            return Decision.PAUSE
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            return Decision.FAIL
+        was_sent = not (error.details() or "").startswith(_NEVER_SENT)
+        with self._lock:
+            if was_sent:
+                self._unreachable.clear()
+            else:
+                self._unreachable.add(called.target)
+            is_none_left = self._unreachable.issuperset(self._order)
+        self._go_on(called)
+        if is_none_left or (was_sent and method not in _REPEATABLE):
+            return Decision.FAIL
+        return Decision.PAUSE
+
+    def _go_on(self, called: ChannelConfig) -> None:
+        """Choose the daemon after the one that was called, unless another was chosen since."""
+        with self._lock:
+            if self._current == called.target:
+                place = self._order.index(called.target) if called.target in self._order else -1
+                self._current = self._order[(place + 1) % len(self._order)]
+
+    def _add(self, target: str) -> None:
+        """Add a daemon that was not in the URL."""
+        if target not in self._known:
+            endpoint = next(iter(self._known.values())).endpoint
+            address = replace(parse_url(f"ah://{target}"), job=endpoint.address.job)
+            self._known[target] = configure_channel(replace(endpoint, address=address))
+
+
+def find_leader(error: grpc.RpcError) -> str | None:
+    """Return the leader's address where a daemon has done nothing, as it does not lead.
+
+    Empty: that daemon knows of none. None: the call failed for another reason.
+    """
+    trailers: Iterable[Any] = error.trailing_metadata() or ()
+    for key, value in trailers:
+        if key == _LEADER_KEY:
+            return str(value)
+    return None

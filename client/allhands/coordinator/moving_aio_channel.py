@@ -1,0 +1,176 @@
+"""The same as `moving_channel` for asyncio, and with streams."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from allhands.coordinator.daemon_choice import (
+    ASK_SECONDS,
+    PAUSE_SECONDS,
+    SILENCE_SECONDS,
+    DaemonChoice,
+    Decision,
+    LeaderChanged,
+)
+from allhands.coordinator.endpoint import ChannelConfig
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+Method = Any  # multi-callables, which the stubs type
+
+
+class MovingAioChannel(grpc.aio.Channel):
+    """Channel of one loop whose unary calls find the leader, within their deadline.
+
+    A stream goes to the daemon that is thought to lead; its failure says which one the next goes
+    to.
+    """
+
+    def __init__(
+        self, config: ChannelConfig, open_one: Callable[[ChannelConfig], grpc.aio.Channel]
+    ) -> None:
+        self._choice = DaemonChoice(config)
+        self._open_one = open_one
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._notes: set[asyncio.Task[None]] = set()
+
+    def get(self, config: ChannelConfig) -> grpc.aio.Channel:
+        """Return the channel to one daemon, opened if it is not open."""
+        if (known := self._channels.get(config.target)) is None:
+            known = self._channels[config.target] = self._open_one(config)
+        return known
+
+    def unary_unary(
+        self,
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: Any = False,
+    ) -> Any:
+        name = method.rpartition("/")[2]
+
+        async def call(request: object, timeout: float, metadata: Any) -> Any:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + timeout
+            while True:
+                called = self._choice.current
+                channel = self.get(called)
+                made = channel.unary_unary(method, request_serializer, response_deserializer)
+                try:
+                    remaining = max(deadline - loop.time(), 0.0)
+                    under_way = made(request, timeout=remaining, metadata=metadata)
+                    reply = await self._await_reply(called, under_way, metadata)
+                except grpc.RpcError as error:
+                    decision = self._choice.on_failure(called, error, name)
+                    pause = PAUSE_SECONDS if decision is Decision.PAUSE else 0.0
+                    if decision is Decision.FAIL or loop.time() + pause >= deadline:
+                        raise
+                    await asyncio.sleep(pause)
+                    continue
+                if isinstance(reply, wire.CoordinatorDescription):
+                    reply.kv_port = 0  # a line cannot move
+                return reply
+
+        return call
+
+    async def _await_reply(self, called: ChannelConfig, under_way: Any, metadata: Any) -> Any:
+        """Return the reply; give the call up where its daemon is silent and another one leads."""
+        waiting = asyncio.ensure_future(under_way)
+        try:
+            while True:
+                done, _ = await asyncio.wait([waiting], timeout=SILENCE_SECONDS)
+                if done:
+                    return waiting.result()
+                if await self._has_other_leader(metadata):
+                    raise LeaderChanged(called.target)
+        finally:
+            if not waiting.done():
+                under_way.cancel()
+                waiting.cancel()
+                await asyncio.wait([waiting])
+
+    async def _has_other_leader(self, metadata: Any) -> bool:
+        for one in self._choice.list_others():
+            stub = coordinator_pb2_grpc.CoordinatorStub(self.get(one))
+            with contextlib.suppress(grpc.RpcError):
+                told = await stub.DescribeCoordinator(
+                    wire.DescribeCoordinatorRequest(), timeout=ASK_SECONDS, metadata=metadata
+                )
+                if told.role == "leader":
+                    self._choice.on_leader(one.target)
+                    return True
+        return False
+
+    def unary_stream(
+        self,
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: Any = False,
+    ) -> Any:
+        def call(request: object, **options: Any) -> Any:
+            called = self._choice.current
+            channel = self.get(called)
+            made = channel.unary_stream(method, request_serializer, response_deserializer)
+            return self._follow(called, made(request, **options))
+
+        return call
+
+    def stream_stream(
+        self,
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: Any = False,
+    ) -> Any:
+        def call(request_iterator: Any = None, **options: Any) -> Any:
+            called = self._choice.current
+            channel = self.get(called)
+            made = channel.stream_stream(method, request_serializer, response_deserializer)
+            return self._follow(called, made(request_iterator, **options))
+
+        return call
+
+    def _follow(self, called: ChannelConfig, stream: Any) -> Any:
+        """Have the end of a stream choose the daemon for the next one; return the stream."""
+
+        async def note() -> None:
+            code = await stream.code()
+            if code is grpc.StatusCode.UNAVAILABLE:
+                details, trailers = await stream.details(), await stream.trailing_metadata()
+                error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details)
+                self._choice.on_failure(called, error, "")
+
+        def on_done(_: object) -> None:
+            noting = asyncio.ensure_future(note())
+            self._notes.add(noting)
+            noting.add_done_callback(self._notes.discard)
+
+        stream.add_done_callback(on_done)
+        return stream
+
+    def stream_unary(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("the coordinator has no such method")
+
+    async def close(self, grace: float | None = None) -> None:
+        for channel in self._channels.values():
+            await channel.close(grace)
+
+    async def __aenter__(self) -> "MovingAioChannel":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self.get(self._choice.current).get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self.get(self._choice.current).wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self.get(self._choice.current).channel_ready()
