@@ -24,6 +24,7 @@ from allhands_server.machine.effects import (
     EndSession,
     InspectProcess,
     JobEnded,
+    LeaseTimed,
     Notification,
     OperatorLog,
     Push,
@@ -51,6 +52,7 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier, R, Request
 
 if TYPE_CHECKING:
+    from allhands_server.lease_times import LeaseTimes
     from allhands_server.log.engine import LogEngine
     from allhands_server.log.errors import LogError, LogFull
     from allhands_server.log.journal import Journal
@@ -151,6 +153,7 @@ class Coordinator:
         self._clock = clock
         self._machine = Machine(process.get_pid_namespace(), has_log)
         self._journal: Journal | None = None
+        self._lease_times: LeaseTimes | None = None
         self._held = HeldAnswers()
         self._may_answer: Callable[[], bool] = lambda: True
         self._gate: Refusal | None = None
@@ -174,10 +177,13 @@ class Coordinator:
         self._is_closed = False
 
     @classmethod
-    async def open(cls, engine: "LogEngine") -> "Coordinator":
+    async def open(
+        cls, engine: "LogEngine", lease_times: "LeaseTimes | None" = None
+    ) -> "Coordinator":
         """Return a coordinator with the state in a log, and go on writing the log.
 
-        The engine is the coordinator's from now on.
+        The engine is the coordinator's from now on, and so are the times of leases; without these
+        all leases begin their time again.
 
         Raises:
             LogError: the log cannot be read, or is not as it was acknowledged.
@@ -188,7 +194,9 @@ class Coordinator:
 
         coordinator = cls(has_log=True)
         restored = await read_log(engine, coordinator._machine.restore)
-        coordinator._machine.finish_restore(coordinator._clock())
+        remaining = {} if lease_times is None else lease_times.find_remaining()
+        coordinator._machine.finish_restore(coordinator._clock(), remaining)
+        coordinator._lease_times = lease_times
         coordinator._journal = Journal(engine, restored, coordinator)
         return coordinator
 
@@ -302,6 +310,8 @@ class Coordinator:
         """Write the pending commits, and close the log; after `close`. Idempotent."""
         if self._journal is not None:
             await self._journal.close()
+        if self._lease_times is not None:
+            self._lease_times.close()
 
     # ------------------------------------------------------------ several daemons, one log
 
@@ -447,6 +457,9 @@ class Coordinator:
                 logger.info("%s", escape_line(text), extra={"of_failure": of_failure})
             case JobEnded(job):
                 logger.info("job %s: ended", job)
+            case LeaseTimed(job, lease, due):
+                if self._lease_times is not None:
+                    self._lease_times.note(job, lease, due - self._clock())
             case Changed():
                 raise AssertionError("a coordinator without a log has commits")
             case Drained():

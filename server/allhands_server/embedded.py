@@ -237,11 +237,12 @@ async def _make_coordinator(config: ServerConfig) -> Coordinator:
         return Coordinator(has_log=True)  # a replica opens it
     if config.data_dir is None:
         return Coordinator()
-    from allhands_server.log.sqlite import SqliteEngine  # which few coordinators need
+    from allhands_server.lease_times import LeaseTimes  # which few coordinators need
+    from allhands_server.log.sqlite import SqliteEngine
 
     engine = await SqliteEngine.open(Path(config.data_dir))
     try:
-        return await Coordinator.open(engine)
+        return await Coordinator.open(engine, LeaseTimes(Path(config.data_dir)))
     except BaseException:
         await engine.close()
         raise

@@ -99,6 +99,24 @@ async def test_records_and_leases_are_there_after_a_kill(daemon: ServedDaemon) -
         assert await control.grant_lease(30.0) not in (lease, ended)
 
 
+async def test_a_lease_has_the_time_that_was_left_after_a_kill(daemon: ServedDaemon) -> None:
+    async with connect(daemon) as control:
+        used, fresh = await control.grant_lease(300.0), await control.grant_lease(300.0)
+        left = 300.0
+        while left > 297.0:  # nothing tells of time that passes
+            await asyncio.sleep(0.2)
+            left = (await control.lease_status(used)).remaining
+        await control.keep_alive(fresh)
+    for _ in range(2):
+        await restart(daemon)
+        async with connect(daemon) as control:
+            again = (await control.lease_status(used)).remaining
+            renewed = (await control.lease_status(fresh)).remaining
+            assert left - 60 < again <= left
+            assert renewed >= again + 2.5
+            left = again
+
+
 async def test_a_lease_that_is_kept_alive_lives_through_a_kill(daemon: ServedDaemon) -> None:
     async with connect(daemon) as control, control.lease(20.0) as lease:
         await control.put("k", "", lease=lease)

@@ -239,6 +239,15 @@ class JobEnded:
 
 
 @fast_dataclass
+class LeaseTimed:
+    """A lease ends at `due` from now on, unless it is kept alive: no change of the log."""
+
+    job: str
+    lease: int
+    due: float
+
+
+@fast_dataclass
 class Changed:
     """One commit for the log: the other effects of the event leave when it is durable."""
 
@@ -259,6 +268,7 @@ Effect: TypeAlias = (
     | CheckConnection
     | OperatorLog
     | JobEnded
+    | LeaseTimed
     | Changed
     | Drained
 )

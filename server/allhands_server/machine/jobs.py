@@ -1,7 +1,7 @@
 """All jobs by name, each with keys, queues, barriers and a world."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from allhands_server.machine import limits
@@ -218,12 +218,12 @@ class Job:
             (WorldOpened(self.name),) if self._was_complete else (),
         )
 
-    def finish_restore(self, now: float) -> None:
+    def finish_restore(self, now: float, remaining: Mapping[tuple[str, int], float]) -> None:
         """Begin the time of the leases, and delete the keys of members that are not back.
 
-        Watches may come again as well.
+        Watches may come again as well. `remaining` is as in `Leases.start_all`.
         """
-        self.leases.start_all(now)
+        self.leases.start_all(now, remaining)
         if not self.table.history.is_empty:
             self.watches.hold(now)
         for member_id in self.table.bindings.list_members():
@@ -232,7 +232,7 @@ class Job:
 
     def answer_present(self, now: float) -> list[Effect]:
         """Answer waiting requests for present keys and values, after changes were taken back."""
-        self.leases.start_all(now)
+        self.leases.start_all(now, {})
         return [*self.keys.answer_present(), *self.queues.answer_present()]
 
     def _note_unused(self) -> None:

@@ -9,7 +9,7 @@ Laws:
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -137,10 +137,16 @@ class Machine:
         for change in changes:
             self._jobs.apply(change)
 
-    def finish_restore(self, now: float) -> None:
-        """Begin the time of leases, and drop unused jobs, after the last change of a log."""
+    def finish_restore(
+        self, now: float, lease_seconds: Mapping[tuple[str, int], float] | None = None
+    ) -> None:
+        """Begin the time of leases, and drop unused jobs, after the last change of a log.
+
+        Args:
+            lease_seconds: left of leases, by job and number; the others have all of their time.
+        """
         for job in list(self._jobs):
-            job.finish_restore(now)
+            job.finish_restore(now, lease_seconds or {})
             self._jobs.drop_unused(job)
 
     def list_changes(self) -> Iterator[Change]:

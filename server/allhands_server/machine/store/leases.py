@@ -1,11 +1,11 @@
 """Leases of a job: with the end of a lease its keys are deleted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from allhands_server.machine.changes import Change, ChangeRecorder, LeaseEnded, LeaseGranted, Undo
-from allhands_server.machine.effects import Answer, Effect
+from allhands_server.machine.effects import Answer, Effect, LeaseTimed
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.limits import LEASE_TTL_LEAST, LEASE_TTL_MOST, LEASES
 from allhands_server.machine.refusals import Refused, Status
@@ -13,8 +13,9 @@ from allhands_server.machine.requests import Request
 from allhands_server.machine.store.key_table import KeyTable
 from allhands_server.machine.timers import Timer, TimerQueue
 
-_TRY_AGAIN_SECONDS = 1.0
-"""After the log has refused the end of a lease."""
+RESTART_SECONDS = 5.0
+"""Time that a lease has at least after a restart, for its keep-alives to come again, and after the
+log has refused its end."""
 
 
 @fast_dataclass
@@ -131,14 +132,18 @@ class Leases:
         """
         match request:
             case LeaseGrant():
-                return [Answer(ticket, self._grant(request, now))]
+                granted = self._grant(request, now)
+                return [
+                    LeaseTimed(self._job, granted.lease, now + granted.ttl),
+                    Answer(ticket, granted),
+                ]
             case LeaseRevoke(_, number):
                 deleted = self._end(self._find(number))
                 return [Answer(ticket, LeaseRevokeResult(self._table.revision, deleted))]
             case LeaseKeepAlive(_, number):
                 lease = self._find(number)
                 self._start(lease, now + lease.ttl)
-                return [Answer(ticket, lease.ttl)]
+                return [LeaseTimed(self._job, number, now + lease.ttl), Answer(ticket, lease.ttl)]
             case LeaseTimeToLive(_, number, with_keys):
                 lease = self._find(number)
                 due = now + lease.ttl if lease.due is None else lease.due
@@ -174,12 +179,17 @@ class Leases:
 
         return undo
 
-    def start_all(self, now: float) -> None:
-        """Begin the time of leases without a timer: restored, or back where a change failed."""
+    def start_all(self, now: float, remaining: Mapping[tuple[str, int], float]) -> None:
+        """Begin the time of leases without a timer: restored, or back where a change failed.
+
+        Args:
+            remaining: seconds left of restored leases, by job and number; of the others all are.
+        """
         for lease in self._leases.values():
             if lease.timer is None:
-                due = now + lease.ttl if lease.due is None else lease.due
-                self._start(lease, max(due, now + min(lease.ttl, _TRY_AGAIN_SECONDS)))
+                left = remaining.get((self._job, lease.number), lease.ttl)
+                due = now + min(left, lease.ttl) if lease.due is None else lease.due
+                self._start(lease, max(due, now + min(lease.ttl, RESTART_SECONDS)))
 
     def clear(self) -> None:
         """Drop all leases."""

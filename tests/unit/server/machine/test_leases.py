@@ -4,7 +4,7 @@ import pytest
 
 from allhands_server.machine import Machine
 from allhands_server.machine.changes import Change
-from allhands_server.machine.effects import Answer, Changed, Effect
+from allhands_server.machine.effects import Answer, Changed, Effect, LeaseTimed
 from allhands_server.machine.events import CommitDurable, CommitsRefused, RequestReceived, Tick
 from allhands_server.machine.member_messages import Leave
 from allhands_server.machine.refusals import Status
@@ -193,18 +193,23 @@ def test_the_keys_of_a_member_go_with_it() -> None:
 class Log:
     """A machine whose commits are kept."""
 
-    def __init__(self, changes: "list[Change] | None" = None, now: float = 0.0) -> None:
+    def __init__(
+        self,
+        changes: "list[Change] | None" = None,
+        now: float = 0.0,
+        remaining: "dict[tuple[str, int], float] | None" = None,
+    ) -> None:
         self.machine = Machine(has_log=True)
         self.commits: list[tuple[Change, ...]] = []
         self.machine.restore(changes or [])
-        self.machine.finish_restore(now)
+        self.machine.finish_restore(now, remaining)
         self._tickets = 0
 
     def ask(self, request: Request[object], now: float) -> object:
         self._tickets += 1
         effects = self.machine.handle(RequestReceived(self._tickets, request), now)
         self._keep(effects)
-        (answer,) = (one for one in effects if not isinstance(one, Changed))
+        (answer,) = (one for one in effects if not isinstance(one, Changed | LeaseTimed))
         return answer.reply if isinstance(answer, Answer) else answer
 
     def tick(self, now: float) -> None:
@@ -242,6 +247,29 @@ def test_after_a_restart_a_lease_has_its_time_again_and_its_keys() -> None:
         assert again.ask(List("j"), 110.0) == ("free",)
 
 
+@pytest.mark.parametrize(("left", "ends"), [(7.0, 107.0), (99.0, 110.0), (-3.0, 105.0)])
+def test_after_a_restart_a_lease_has_what_was_left_and_some_seconds_at_least(
+    left: float, ends: float
+) -> None:
+    log = Log()
+    fill(log)
+    again = Log(log.list_changes(), now=100.0, remaining={("j", 7): left, ("other", 7): 6.0})
+    again.tick(ends - 0.1)
+    assert again.ask(List("j"), ends - 0.1) == ("a", "free")
+    again.tick(ends)
+    assert again.ask(List("j"), ends) == ("free",)
+
+
+def test_the_shell_is_told_when_a_lease_ends() -> None:
+    t = Transcript()
+    t.now = 3.0
+    for request in (LeaseGrant("j", 10.0, 7), LeaseKeepAlive("j", 7)):
+        effects = t.handle(RequestReceived(9, request, None))
+        assert effects[0] == LeaseTimed("j", 7, t.now + 10.0)
+        t.outcomes.clear()
+        t.now = 5.0
+
+
 def test_a_keep_alive_is_no_commit_and_the_end_of_a_lease_is_one() -> None:
     log = Log()
     fill(log)
@@ -263,10 +291,10 @@ def test_an_end_that_the_log_refuses_is_tried_again_later() -> None:
     log.tick(10.0)
     assert len(log.commits) == 1
     log.machine.handle(CommitsRefused(), 10.0)
-    assert log.machine.next_due == 11.0
-    assert log.ask(List("j"), 10.5) == ("a", "free")
-    log.tick(11.0)
-    assert log.ask(List("j"), 11.0) == ("free",)
+    assert log.machine.next_due == 10.0 + leases.RESTART_SECONDS
+    assert log.ask(List("j"), 14.9) == ("a", "free")
+    log.tick(15.0)
+    assert log.ask(List("j"), 15.0) == ("free",)
 
 
 def test_a_lease_that_the_log_refuses_was_never_granted() -> None:
