@@ -37,13 +37,16 @@ class HandshakeRefused(MalformedFrame):
 class CallerHandshake:
     """The caller's side of one handshake: `start`, `answer`, `finish`, once each, in this order."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, token_id: str = "") -> None:
+        """Take the secret, and the id of the token that it was derived for."""
         self._secret = secret
+        self._token_id = token_id
         self._nonce = new_nonce()
 
     def start(self) -> bytes:
         """Return the first bytes on the connection."""
-        return PREFACE + encode_frame(wire.KvHello(nonce=self._nonce).SerializeToString())
+        hello = wire.KvHello(nonce=self._nonce, token_id=self._token_id)
+        return PREFACE + encode_frame(hello.SerializeToString())
 
     def answer(self, body: bytes) -> bytes:
         """Check the coordinator's proof in its challenge, and return the frame of the caller's.
@@ -76,6 +79,8 @@ class CoordinatorHandshake:
         self._secret = secret
         self._preface = PREFACE
         self._nonces: tuple[bytes, bytes] | None = None  # the caller's, the coordinator's
+        self.token_id = ""
+        """Id of the caller's token; empty: the cluster's own."""
         self.is_complete = False
         """Whether the caller has authenticated."""
 
@@ -99,7 +104,11 @@ class CoordinatorHandshake:
             MalformedFrame, DecodeError: neither hello nor proof.
         """
         if self._nonces is None:
-            return self._answer_hello(wire.KvHello.FromString(body).nonce)
+            hello = wire.KvHello.FromString(body)
+            if hello.token_id:
+                self.token_id = hello.token_id
+                self._secret = derive_secret(self._secret, hello.token_id)
+            return self._answer_hello(hello.nonce)
         proof = wire.KvProof.FromString(body).proof
         if not is_proof(proof, self._secret, "caller", *self._nonces):
             refused = wire.Refused(code=_UNAUTHENTICATED, text=_NO_PROOF)
@@ -115,6 +124,11 @@ class CoordinatorHandshake:
         proof = prove(self._secret, "coordinator", *nonces)
         challenge = wire.KvChallenge(nonce=nonces[1], proof=proof)
         return encode_frame(challenge.SerializeToString())
+
+
+def derive_secret(secret: bytes, token_id: str) -> bytes:
+    """Return the secret for callers with a token; they cannot derive it for another one."""
+    return hmac.digest(secret, b"token " + token_id.encode(), hashlib.sha256)
 
 
 def new_nonce() -> bytes:

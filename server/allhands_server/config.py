@@ -71,6 +71,8 @@ class ServerConfig:
     """Cluster of a log that several daemons share, of which one leads; None: no other daemon."""
     advertise: str = ""
     """`host:port` where clients reach this daemon, of several; empty: where it listens."""
+    audit_log: Path | str | None = None
+    """File that gets a line of JSON for each call; None: there is no audit log."""
     drain_timeout: float = 30.0
     """Seconds that running worlds get to end after the first signal."""
     first_request_timeout: float = 5.0

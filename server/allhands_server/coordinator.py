@@ -50,6 +50,7 @@ from allhands_server.machine.formatting import escape_line
 from allhands_server.machine.member_messages import Join, MemberMessage
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier, R, Request
+from allhands_server.machine.tokens import Tokens
 
 if TYPE_CHECKING:
     from allhands_server.lease_times import LeaseTimes
@@ -246,15 +247,26 @@ class Coordinator:
         if self._pending.pop(ticket, None) is not None:
             self._handle(RequestCancelled(ticket))
 
-    def join(self, join: Join, peer: str = "") -> SessionStream:
-        """Open a session for a peer; the stream reports whether the Join was accepted."""
+    @property
+    def tokens(self) -> Tokens | None:
+        """Tokens for jobs, for checks alone; None: a follower does not know them."""
+        if self.leadership is not None and self.leadership.role != "leader":
+            return None
+        return self._machine.tokens
+
+    def join(self, join: Join, peer: str = "", token: str = "") -> SessionStream:
+        """Open a session for a peer; the stream reports whether the Join was accepted.
+
+        `token` is the id of the peer's token, if it is not the cluster's own.
+        """
         stream = SessionStream(next(self._sessions), peer)
         if self._gate is not None:
             stream.put(EndSession(stream.number, self._gate))
             return stream
         self._streams[stream.number] = stream
         fresh = Randomness(secrets.token_hex(8), secrets.token_hex(8), secrets.token_bytes(32))
-        self._handle(SessionOpened(stream.number, join, fresh))
+        at = time.time() if token else 0.0
+        self._handle(SessionOpened(stream.number, join, fresh, token, at))
         return stream
 
     def on_message(self, session: int, message: MemberMessage) -> None:

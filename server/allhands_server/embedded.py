@@ -23,7 +23,9 @@ from allhands_proto.framing import LARGEST_FRAME
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
+from allhands_server.access import Access, find_verb
 from allhands_server.addresses import get_local_host
+from allhands_server.audit import AuditLog
 from allhands_server.config import ServerConfig, format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.etcd_address import EtcdAddress
@@ -144,6 +146,7 @@ class RunningCoordinator:
             await self._server.stop(_LAST_WORDS)
             self._lines.abort()
             await _close_log(self._coordinator, self._replica)
+            self._lines.access.close()
 
 
 async def start(config: ServerConfig, coordinator: Coordinator | None = None) -> RunningCoordinator:
@@ -162,14 +165,21 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     tls = _read_certificates(config)
     coordinator = coordinator or await _make_coordinator(config)
     connections = Connections(partial(_warn_evicted, LimitedLog(logger, "dropped connections")))
+    audit = None if config.audit_log is None else AuditLog(config.audit_log)
+    access = Access(coordinator, audit)
     interceptors = [
-        TokenInterceptor(token, coordinator.on_authentication_failed),
-        DecodingInterceptor(connections.mark_proven),
+        TokenInterceptor(
+            token,
+            coordinator.on_authentication_failed,
+            access.check_token,
+            partial(_note_refusal, access),
+        ),
+        DecodingInterceptor(connections.mark_proven, access.check_rpc),
     ]
     options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", limit_connections())]
     forks.use_grpc()
     server = grpc.aio.server(interceptors=interceptors, options=options)
-    kv_listener = KvListener(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
+    kv_listener = KvListener(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS, access)
     health_service = health.aio.HealthServicer()
     notice_ = replica = None
     try:
@@ -182,6 +192,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
             kv_listener.port,
             kv_listener.secret,
             beyond_loopback=not config.is_loopback,
+            access=access,
         )
         add_CoordinatorServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
@@ -201,6 +212,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         await _close_log(coordinator, replica)
         if engine is not None:
             await engine.close()
+        access.close()
         raise
     logger.info("listening on %s", format_authority(config.host, port))
     running = RunningCoordinator(
@@ -279,6 +291,10 @@ def _post_notice(
         )
         return None
     return posted
+
+
+def _note_refusal(access: Access, method: str, peer: str, why: str) -> None:
+    access.note(None, find_verb(method), method, "", peer, f"refused: {why}")
 
 
 def _warn_evicted(log: LimitedLog, host: str, most: int) -> None:

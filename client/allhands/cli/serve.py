@@ -101,6 +101,12 @@ def serve_command(
             help="Keep keys, queues and barriers in this folder, over restarts and crashes.",
         ),
     ] = None,
+    audit_log: Annotated[
+        Path | None,
+        typer.Option(
+            "--audit-log", metavar="FILE", help="Append a line of JSON for each call to FILE."
+        ),
+    ] = None,
     drain_timeout: _DrainTimeout = 30.0,
     store: _Store = None,
     store_ca: _StoreCa = None,
@@ -138,6 +144,7 @@ def serve_command(
             tls_client_ca=tls_client_ca or files.get("ALLHANDS_TLS_CLIENT_CA"),
             insecure=insecure,
             data_dir=data_dir,
+            audit_log=audit_log,
             drain_timeout=drain_timeout,
             store=address,
             advertise=advertise,

@@ -1,9 +1,13 @@
 """`allhands token`: certificates of daemon and workers, and tokens."""
 
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
+
+from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
 
 token_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -54,3 +58,86 @@ def renew(directory: _Directory, days: _Days = 365) -> None:
         raise typer.BadParameter(str(error)) from error
     for path in renewed:
         typer.echo(path)
+
+
+@token_app.command("create")
+def create(
+    job: Annotated[
+        str, typer.Option("--job", metavar="JOB", help="The job that it opens; `*`: all jobs.")
+    ],
+    verbs: Annotated[
+        str,
+        typer.Option(
+            "--verbs",
+            metavar="VERB,...",
+            help="read, write: keys; join: as a worker; admin: all of these, abort and delete.",
+        ),
+    ] = "join,read,write",
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", metavar="TIME", help="As 90s, 30m, 12h or 7d; default: never."),
+    ] = None,
+    single_use: Annotated[
+        bool, typer.Option("--single-use", help="One worker may join with it.")
+    ] = False,
+    joins: Annotated[
+        int,
+        typer.Option("--joins", metavar="N", min=0, help="So many workers may; 0: any number."),
+    ] = 0,
+    coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
+) -> None:
+    """Make a token for one job, and print it: this is the only time that it is shown.
+
+    Workers and commands take it as ALLHANDS_TOKEN.
+    """
+    lifetime = None if expires is None else _parse_time(expires)
+    with open_client(coordinator, insecure=insecure) as control:
+        typer.echo(
+            control.create_token(
+                job=job,
+                verbs=[verb.strip() for verb in verbs.split(",") if verb.strip()],
+                lifetime=lifetime,
+                max_joins=1 if single_use else joins,
+            )
+        )
+
+
+@token_app.command("list")
+def list_tokens(coordinator: CoordinatorOption = None, insecure: InsecureOption = False) -> None:
+    """List the tokens for jobs, without their secrets."""
+    with open_client(coordinator, insecure=insecure) as control:
+        found = control.tokens()
+    rows = [("ID", "JOB", "VERBS", "EXPIRES", "JOINS")]
+    for one in found:
+        until = "never"
+        if one.expires_at:
+            until = datetime.fromtimestamp(one.expires_at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        joins = f"{one.joins} of {one.max_joins}" if one.max_joins else str(one.joins)
+        rows.append((one.id, one.job, ",".join(one.verbs), until, joins))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+@token_app.command("revoke")
+def revoke(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...")],
+    coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
+) -> None:
+    """Refuse the callers of tokens from now on, by id as `allhands token list` shows it."""
+    with open_client(coordinator, insecure=insecure) as control:
+        for id in ids:
+            control.revoke_token(id)
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _parse_time(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
+    if found is None or not int(found[1]):
+        raise typer.BadParameter(f"--expires wants a time as 90s, 30m, 12h or 7d, not {text!r}")
+    return float(int(found[1]) * _UNITS[found[2]])

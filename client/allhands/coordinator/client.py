@@ -28,6 +28,7 @@ from allhands.coordinator.kv.calls import KvCallError, KvPort, describe_call, re
 from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
+from allhands.coordinator.token_calls import TokenCalls
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks
@@ -70,7 +71,7 @@ def connect(
     return Control(endpoint, job=job or endpoint.address.job, timeout=timeout)
 
 
-class Control(KeyValueClient):
+class Control(KeyValueClient, TokenCalls):
     """A client of the coordinator; safe from any thread.
 
     Key-value calls go over a pool of TCP connections to the coordinator's key-value port; if there

@@ -224,6 +224,21 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotReply.FromString,
                 _registered_method=True)
+        self.CreateToken = channel.unary_unary(
+                '/allhands.v1.Coordinator/CreateToken',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CreateTokenReply.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/allhands.v1.Coordinator/ListTokens',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListTokensReply.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/allhands.v1.Coordinator/RevokeToken',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -481,6 +496,25 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateToken(self, request, context):
+        """Tokens that open one job to some verbs. Only the cluster's own token may call these.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -673,6 +707,21 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.SaveSnapshot,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotReply.SerializeToString,
+            ),
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CreateTokenRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CreateTokenReply.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListTokensRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListTokensReply.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1701,6 +1750,87 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/SaveSnapshot',
             allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.SaveSnapshotReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/CreateToken',
+            allhands__proto_dot_v1_dot_coordinator__pb2.CreateTokenRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.CreateTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/ListTokens',
+            allhands__proto_dot_v1_dot_coordinator__pb2.ListTokensRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.ListTokensReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/RevokeToken',
+            allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -117,6 +117,10 @@ class CoordinatorStub:
     """Save the durable state, of one moment and durable when the first reply leaves: the bytes of a
     snapshot file. FAILED_PRECONDITION: the log is full.
     """
+    CreateToken: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.CreateTokenRequest, _coordinator_pb2.CreateTokenReply]
+    """Tokens that open one job to some verbs. Only the cluster's own token may call these."""
+    ListTokens: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListTokensRequest, _coordinator_pb2.ListTokensReply]
+    RevokeToken: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RevokeTokenRequest, _coordinator_pb2.RevokeTokenReply]
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -191,6 +195,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Save the durable state, of one moment and durable when the first reply leaves: the bytes of a
     snapshot file. FAILED_PRECONDITION: the log is full.
     """
+    CreateToken: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.CreateTokenRequest, _coordinator_pb2.CreateTokenReply]  # type: ignore[assignment]
+    """Tokens that open one job to some verbs. Only the cluster's own token may call these."""
+    ListTokens: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListTokensRequest, _coordinator_pb2.ListTokensReply]  # type: ignore[assignment]
+    RevokeToken: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RevokeTokenRequest, _coordinator_pb2.RevokeTokenReply]  # type: ignore[assignment]
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -490,5 +498,27 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Save the durable state, of one moment and durable when the first reply leaves: the bytes of a
         snapshot file. FAILED_PRECONDITION: the log is full.
         """
+
+    @_abc_1.abstractmethod
+    def CreateToken(
+        self,
+        request: _coordinator_pb2.CreateTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.CreateTokenReply, _abc.Awaitable[_coordinator_pb2.CreateTokenReply]]:
+        """Tokens that open one job to some verbs. Only the cluster's own token may call these."""
+
+    @_abc_1.abstractmethod
+    def ListTokens(
+        self,
+        request: _coordinator_pb2.ListTokensRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.ListTokensReply, _abc.Awaitable[_coordinator_pb2.ListTokensReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RevokeToken(
+        self,
+        request: _coordinator_pb2.RevokeTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.RevokeTokenReply, _abc.Awaitable[_coordinator_pb2.RevokeTokenReply]]: ...
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

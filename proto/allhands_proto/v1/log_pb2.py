@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61llhands_proto/v1/log.proto\x12\x0b\x61llhands.v1\"/\n\x07\x43hanges\x12$\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x13.allhands.v1.Change\"\x88\x06\n\x06\x43hange\x12&\n\x07key_put\x18\x01 \x01(\x0b\x32\x13.allhands.v1.KeyPutH\x00\x12.\n\x0bkey_deleted\x18\x02 \x01(\x0b\x32\x17.allhands.v1.KeyDeletedH\x00\x12\x30\n\x0cqueue_pushed\x18\x03 \x01(\x0b\x32\x18.allhands.v1.QueuePushedH\x00\x12.\n\x0bqueue_taken\x18\x04 \x01(\x0b\x32\x17.allhands.v1.QueueTakenH\x00\x12\x34\n\x0e\x62\x61rrier_opened\x18\x05 \x01(\x0b\x32\x1a.allhands.v1.BarrierOpenedH\x00\x12\x30\n\x0cworld_opened\x18\x06 \x01(\x0b\x32\x18.allhands.v1.WorldOpenedH\x00\x12.\n\x0bjob_cleared\x18\x07 \x01(\x0b\x32\x17.allhands.v1.JobClearedH\x00\x12\x32\n\rjob_forgotten\x18\x08 \x01(\x0b\x32\x19.allhands.v1.JobForgottenH\x00\x12\x38\n\x10revision_reached\x18\t \x01(\x0b\x32\x1c.allhands.v1.RevisionReachedH\x00\x12\x32\n\rrange_deleted\x18\x14 \x01(\x0b\x32\x19.allhands.v1.RangeDeletedH\x00\x12:\n\x11history_compacted\x18\x15 \x01(\x0b\x32\x1d.allhands.v1.HistoryCompactedH\x00\x12\x32\n\rlease_granted\x18\x16 \x01(\x0b\x32\x19.allhands.v1.LeaseGrantedH\x00\x12.\n\x0blease_ended\x18\x17 \x01(\x0b\x32\x17.allhands.v1.LeaseEndedH\x00\x12=\n\x13member_keys_deleted\x18\x18 \x01(\x0b\x32\x1e.allhands.v1.MemberKeysDeletedH\x00\x12!\n\x04term\x18( \x01(\x0b\x32\x11.allhands.v1.TermH\x00\x42\x08\n\x06\x63hange\"\x84\x01\n\x06KeyPut\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x0f\n\x07\x63reated\x18\x05 \x01(\x04\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\r\n\x05lease\x18\x07 \x01(\x04\x12\x0e\n\x06member\x18\x08 \x01(\t\"8\n\nKeyDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"6\n\x0bQueuePushed\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\"&\n\nQueueTaken\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\">\n\rBarrierOpened\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\"\x1a\n\x0bWorldOpened\x12\x0b\n\x03job\x18\x01 \x01(\t\">\n\nJobCleared\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x11\n\thas_world\x18\x03 \x01(\x08\"\x1b\n\x0cJobForgotten\x12\x0b\n\x03job\x18\x01 \x01(\t\"#\n\x0fRevisionReached\x12\x10\n\x08revision\x18\x01 \x01(\x04\"M\n\x0cRangeDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x11\n\trange_end\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x04\"1\n\x10HistoryCompacted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"I\n\x0cLeaseGranted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x0b\n\x03ttl\x18\x03 \x01(\x01\x12\x10\n\x08revision\x18\x04 \x01(\x04\":\n\nLeaseEnded\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\"B\n\x11MemberKeysDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"7\n\x04Term\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06\x64\x61\x65mon\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61llhands_proto/v1/log.proto\x12\x0b\x61llhands.v1\"/\n\x07\x43hanges\x12$\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x13.allhands.v1.Change\"\x9e\x07\n\x06\x43hange\x12&\n\x07key_put\x18\x01 \x01(\x0b\x32\x13.allhands.v1.KeyPutH\x00\x12.\n\x0bkey_deleted\x18\x02 \x01(\x0b\x32\x17.allhands.v1.KeyDeletedH\x00\x12\x30\n\x0cqueue_pushed\x18\x03 \x01(\x0b\x32\x18.allhands.v1.QueuePushedH\x00\x12.\n\x0bqueue_taken\x18\x04 \x01(\x0b\x32\x17.allhands.v1.QueueTakenH\x00\x12\x34\n\x0e\x62\x61rrier_opened\x18\x05 \x01(\x0b\x32\x1a.allhands.v1.BarrierOpenedH\x00\x12\x30\n\x0cworld_opened\x18\x06 \x01(\x0b\x32\x18.allhands.v1.WorldOpenedH\x00\x12.\n\x0bjob_cleared\x18\x07 \x01(\x0b\x32\x17.allhands.v1.JobClearedH\x00\x12\x32\n\rjob_forgotten\x18\x08 \x01(\x0b\x32\x19.allhands.v1.JobForgottenH\x00\x12\x38\n\x10revision_reached\x18\t \x01(\x0b\x32\x1c.allhands.v1.RevisionReachedH\x00\x12\x32\n\rrange_deleted\x18\x14 \x01(\x0b\x32\x19.allhands.v1.RangeDeletedH\x00\x12:\n\x11history_compacted\x18\x15 \x01(\x0b\x32\x1d.allhands.v1.HistoryCompactedH\x00\x12\x32\n\rlease_granted\x18\x16 \x01(\x0b\x32\x19.allhands.v1.LeaseGrantedH\x00\x12.\n\x0blease_ended\x18\x17 \x01(\x0b\x32\x17.allhands.v1.LeaseEndedH\x00\x12=\n\x13member_keys_deleted\x18\x18 \x01(\x0b\x32\x1e.allhands.v1.MemberKeysDeletedH\x00\x12!\n\x04term\x18( \x01(\x0b\x32\x11.allhands.v1.TermH\x00\x12\x32\n\rtoken_created\x18\x32 \x01(\x0b\x32\x19.allhands.v1.TokenCreatedH\x00\x12,\n\ntoken_used\x18\x33 \x01(\x0b\x32\x16.allhands.v1.TokenUsedH\x00\x12\x32\n\rtoken_revoked\x18\x34 \x01(\x0b\x32\x19.allhands.v1.TokenRevokedH\x00\x42\x08\n\x06\x63hange\"\x84\x01\n\x06KeyPut\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x0f\n\x07\x63reated\x18\x05 \x01(\x04\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\r\n\x05lease\x18\x07 \x01(\x04\x12\x0e\n\x06member\x18\x08 \x01(\t\"8\n\nKeyDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"6\n\x0bQueuePushed\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\"&\n\nQueueTaken\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\">\n\rBarrierOpened\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\"\x1a\n\x0bWorldOpened\x12\x0b\n\x03job\x18\x01 \x01(\t\">\n\nJobCleared\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x11\n\thas_world\x18\x03 \x01(\x08\"\x1b\n\x0cJobForgotten\x12\x0b\n\x03job\x18\x01 \x01(\t\"#\n\x0fRevisionReached\x12\x10\n\x08revision\x18\x01 \x01(\x04\"M\n\x0cRangeDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x11\n\trange_end\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x04\"1\n\x10HistoryCompacted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"I\n\x0cLeaseGranted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x0b\n\x03ttl\x18\x03 \x01(\x01\x12\x10\n\x08revision\x18\x04 \x01(\x04\":\n\nLeaseEnded\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\"B\n\x11MemberKeysDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"7\n\x04Term\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06\x64\x61\x65mon\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"m\n\x0cTokenCreated\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\r\n\x05verbs\x18\x04 \x03(\t\x12\x12\n\nexpires_at\x18\x05 \x01(\x01\x12\x11\n\tmax_joins\x18\x06 \x01(\x04\"\'\n\tTokenUsed\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\"\x1a\n\x0cTokenRevoked\x12\n\n\x02id\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,35 +34,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHANGES']._serialized_start=44
   _globals['_CHANGES']._serialized_end=91
   _globals['_CHANGE']._serialized_start=94
-  _globals['_CHANGE']._serialized_end=870
-  _globals['_KEYPUT']._serialized_start=873
-  _globals['_KEYPUT']._serialized_end=1005
-  _globals['_KEYDELETED']._serialized_start=1007
-  _globals['_KEYDELETED']._serialized_end=1063
-  _globals['_QUEUEPUSHED']._serialized_start=1065
-  _globals['_QUEUEPUSHED']._serialized_end=1119
-  _globals['_QUEUETAKEN']._serialized_start=1121
-  _globals['_QUEUETAKEN']._serialized_end=1159
-  _globals['_BARRIEROPENED']._serialized_start=1161
-  _globals['_BARRIEROPENED']._serialized_end=1223
-  _globals['_WORLDOPENED']._serialized_start=1225
-  _globals['_WORLDOPENED']._serialized_end=1251
-  _globals['_JOBCLEARED']._serialized_start=1253
-  _globals['_JOBCLEARED']._serialized_end=1315
-  _globals['_JOBFORGOTTEN']._serialized_start=1317
-  _globals['_JOBFORGOTTEN']._serialized_end=1344
-  _globals['_REVISIONREACHED']._serialized_start=1346
-  _globals['_REVISIONREACHED']._serialized_end=1381
-  _globals['_RANGEDELETED']._serialized_start=1383
-  _globals['_RANGEDELETED']._serialized_end=1460
-  _globals['_HISTORYCOMPACTED']._serialized_start=1462
-  _globals['_HISTORYCOMPACTED']._serialized_end=1511
-  _globals['_LEASEGRANTED']._serialized_start=1513
-  _globals['_LEASEGRANTED']._serialized_end=1586
-  _globals['_LEASEENDED']._serialized_start=1588
-  _globals['_LEASEENDED']._serialized_end=1646
-  _globals['_MEMBERKEYSDELETED']._serialized_start=1648
-  _globals['_MEMBERKEYSDELETED']._serialized_end=1714
-  _globals['_TERM']._serialized_start=1716
-  _globals['_TERM']._serialized_end=1771
+  _globals['_CHANGE']._serialized_end=1020
+  _globals['_KEYPUT']._serialized_start=1023
+  _globals['_KEYPUT']._serialized_end=1155
+  _globals['_KEYDELETED']._serialized_start=1157
+  _globals['_KEYDELETED']._serialized_end=1213
+  _globals['_QUEUEPUSHED']._serialized_start=1215
+  _globals['_QUEUEPUSHED']._serialized_end=1269
+  _globals['_QUEUETAKEN']._serialized_start=1271
+  _globals['_QUEUETAKEN']._serialized_end=1309
+  _globals['_BARRIEROPENED']._serialized_start=1311
+  _globals['_BARRIEROPENED']._serialized_end=1373
+  _globals['_WORLDOPENED']._serialized_start=1375
+  _globals['_WORLDOPENED']._serialized_end=1401
+  _globals['_JOBCLEARED']._serialized_start=1403
+  _globals['_JOBCLEARED']._serialized_end=1465
+  _globals['_JOBFORGOTTEN']._serialized_start=1467
+  _globals['_JOBFORGOTTEN']._serialized_end=1494
+  _globals['_REVISIONREACHED']._serialized_start=1496
+  _globals['_REVISIONREACHED']._serialized_end=1531
+  _globals['_RANGEDELETED']._serialized_start=1533
+  _globals['_RANGEDELETED']._serialized_end=1610
+  _globals['_HISTORYCOMPACTED']._serialized_start=1612
+  _globals['_HISTORYCOMPACTED']._serialized_end=1661
+  _globals['_LEASEGRANTED']._serialized_start=1663
+  _globals['_LEASEGRANTED']._serialized_end=1736
+  _globals['_LEASEENDED']._serialized_start=1738
+  _globals['_LEASEENDED']._serialized_end=1796
+  _globals['_MEMBERKEYSDELETED']._serialized_start=1798
+  _globals['_MEMBERKEYSDELETED']._serialized_end=1864
+  _globals['_TERM']._serialized_start=1866
+  _globals['_TERM']._serialized_end=1921
+  _globals['_TOKENCREATED']._serialized_start=1923
+  _globals['_TOKENCREATED']._serialized_end=2032
+  _globals['_TOKENUSED']._serialized_start=2034
+  _globals['_TOKENUSED']._serialized_end=2073
+  _globals['_TOKENREVOKED']._serialized_start=2075
+  _globals['_TOKENREVOKED']._serialized_end=2101
 # @@protoc_insertion_point(module_scope)

@@ -59,6 +59,9 @@ class Change(_message.Message):
     LEASE_ENDED_FIELD_NUMBER: _builtins.int
     MEMBER_KEYS_DELETED_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
+    TOKEN_CREATED_FIELD_NUMBER: _builtins.int
+    TOKEN_USED_FIELD_NUMBER: _builtins.int
+    TOKEN_REVOKED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key_put(self) -> Global___KeyPut: ...
     @_builtins.property
@@ -89,6 +92,12 @@ class Change(_message.Message):
     def member_keys_deleted(self) -> Global___MemberKeysDeleted: ...
     @_builtins.property
     def term(self) -> Global___Term: ...
+    @_builtins.property
+    def token_created(self) -> Global___TokenCreated: ...
+    @_builtins.property
+    def token_used(self) -> Global___TokenUsed: ...
+    @_builtins.property
+    def token_revoked(self) -> Global___TokenRevoked: ...
     def __init__(
         self,
         *,
@@ -107,12 +116,15 @@ class Change(_message.Message):
         lease_ended: Global___LeaseEnded | None = ...,
         member_keys_deleted: Global___MemberKeysDeleted | None = ...,
         term: Global___Term | None = ...,
+        token_created: Global___TokenCreated | None = ...,
+        token_used: Global___TokenUsed | None = ...,
+        token_revoked: Global___TokenRevoked | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "world_opened", b"world_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "token_created", b"token_created", "token_revoked", b"token_revoked", "token_used", b"token_used", "world_opened", b"world_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "world_opened", b"world_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "token_created", b"token_created", "token_revoked", b"token_revoked", "token_used", b"token_used", "world_opened", b"world_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached", "range_deleted", "history_compacted", "lease_granted", "lease_ended", "member_keys_deleted", "term"]  # noqa: Y015
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached", "range_deleted", "history_compacted", "lease_granted", "lease_ended", "member_keys_deleted", "term", "token_created", "token_used", "token_revoked"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
 
@@ -493,3 +505,84 @@ class Term(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Term: _TypeAlias = Term  # noqa: Y015
+
+@_typing.final
+class TokenCreated(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    VERBS_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    MAX_JOINS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    digest: _builtins.bytes
+    """SHA-256 of the secret, which is in no log"""
+    job: _builtins.str
+    """"*": all jobs"""
+    expires_at: _builtins.float
+    """seconds since 1970; 0: never"""
+    max_joins: _builtins.int
+    """0: any number"""
+    @_builtins.property
+    def verbs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+        job: _builtins.str = ...,
+        verbs: _abc.Iterable[_builtins.str] | None = ...,
+        expires_at: _builtins.float = ...,
+        max_joins: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "expires_at", b"expires_at", "id", b"id", "job", b"job", "max_joins", b"max_joins", "verbs", b"verbs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenCreated: _TypeAlias = TokenCreated  # noqa: Y015
+
+@_typing.final
+class TokenUsed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    member: _builtins.str
+    """who has joined with it"""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        member: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "member", b"member"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenUsed: _TypeAlias = TokenUsed  # noqa: Y015
+
+@_typing.final
+class TokenRevoked(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenRevoked: _TypeAlias = TokenRevoked  # noqa: Y015

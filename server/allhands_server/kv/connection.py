@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from allhands_proto import framing
 from allhands_proto.kv_handshake import CoordinatorHandshake, HandshakeRefused
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_server.access import Access, find_verb
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS
@@ -23,6 +24,7 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.refusal_status import CODES, bound_text
 
 _LARGEST_HELLO = 256
+_MOST_NOTED = 1_000
 _LONGEST = 1e8  # seconds; event loops do not count much further
 _CALLS_PER_TURN = 256  # a millisecond or two: then the others get their turn
 _BYTES_PER_FRAME = 256 * 1024
@@ -40,6 +42,7 @@ class Owner(Protocol):
     """The listener of an accepted connection."""
 
     coordinator: Coordinator
+    access: Access
     secret: bytes
     hello_timeout: float
     """Seconds for the handshake."""
@@ -60,7 +63,11 @@ class KvConnection(asyncio.Protocol):
     def __init__(self, listener: Owner, connection: socket.socket, host: str, port: int) -> None:
         self._listener = listener
         self._coordinator = listener.coordinator
+        self._access = listener.access
         self._handshake = CoordinatorHandshake(listener.secret)
+        self._token_id = ""
+        self._noted: set[tuple[str, str]] = set()
+        """Verbs and jobs of this connection that are in the audit log."""
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._transport: asyncio.Transport | None = None
@@ -141,6 +148,7 @@ class KvConnection(asyncio.Protocol):
             self._transport.write(refused.reply)
             raise
         if self._handshake.is_complete:
+            self._token_id = self._handshake.token_id
             self._hello_timer.cancel()
             self._decoder.largest = framing.LARGEST_FRAME
             self._listener.on_proven(self)
@@ -267,12 +275,35 @@ class KvConnection(asyncio.Protocol):
         except Refused as refused:
             self._ready.append((id, "refused", refused.refusal))
             return
+        if (self._token_id or self._access.is_audited) and not self._is_allowed(id, kind, call):
+            return
         remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
         ticket = self._coordinator.new_ticket()
         self._requests[ticket] = id, kind
         self._coordinator.post(ticket, request, remaining, self)
         if ticket in self._requests:
             self._waiting[id] = ticket
+
+    def _is_allowed(self, id: int, kind: str, call: wire.Call) -> bool:
+        """Check a call of a caller with a token for one job, and queue its refusal.
+
+        The audit log gets the first call of each verb and job of a connection, and refused ones.
+        """
+        method = KV_CALLS[kind].verb.method
+        job = str(getattr(getattr(call, kind), "job", ""))
+        verb = find_verb(method)
+        try:
+            if (verb, job) in self._noted:
+                if self._token_id:
+                    self._access.check_call(self._token_id, verb, job)
+            else:
+                self._access.check(self._token_id, method, job, self.name)
+                if len(self._noted) < _MOST_NOTED:
+                    self._noted.add((verb, job))
+        except Refused as refused:
+            self._ready.append((id, "refused", refused.refusal))
+            return False
+        return True
 
     # ------------------------------------------------------------ writing
 

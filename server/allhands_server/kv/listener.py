@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
+from allhands_server.access import Access
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.connection import KvConnection
 
@@ -38,8 +39,15 @@ class KvListener:
     and exhausted descriptors, and does not bound unauthenticated connections.
     """
 
-    def __init__(self, coordinator: Coordinator, secret: bytes, hello_timeout: float) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        secret: bytes,
+        hello_timeout: float,
+        access: Access | None = None,
+    ) -> None:
         self.coordinator = coordinator
+        self.access = access or Access(coordinator)
         self.hello_timeout = hello_timeout
         self.secret = secret
         self.port = 0
@@ -101,6 +109,7 @@ class KvListener:
 
     def warn(self, name: str, why: str) -> None:
         """Log the refusal of a connection."""
+        self.access.note(None, "", "key-value port", "", name, f"refused: {why}")
         self._log.warning("refused a line from %s: %s", name, why)
 
     # ------------------------------------------------------------ accepting

@@ -6,7 +6,7 @@ refuse the log, not pass over what it does not know.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -27,6 +27,9 @@ from allhands_server.machine.changes import (
     QueueTaken,
     RangeDeleted,
     RevisionReached,
+    TokenCreated,
+    TokenRevoked,
+    TokenUsed,
     WorldOpened,
 )
 from allhands_server.machine.leadership import Term
@@ -50,6 +53,9 @@ _KINDS: dict[str, tuple[type[LogEntry], type]] = {
     "lease_ended": (LeaseEnded, wire.LeaseEnded),
     "member_keys_deleted": (MemberKeysDeleted, wire.MemberKeysDeleted),
     "term": (Term, wire.Term),
+    "token_created": (TokenCreated, wire.TokenCreated),
+    "token_used": (TokenUsed, wire.TokenUsed),
+    "token_revoked": (TokenRevoked, wire.TokenRevoked),
 }
 """By the field of `wire.Change`; the fields of a kind have the same names on both sides."""
 _FIELDS = {kind: tuple(one.name for one in fields(kind)) for kind, _ in _KINDS.values()}
@@ -78,7 +84,12 @@ def decode_changes(payload: bytes, slot: int) -> Iterator[LogEntry]:
             raise LogTooNew(slot, "a change that this version of allhands does not know")
         kind, _ = _KINDS[field]
         message = getattr(one, field)
-        yield kind(*(getattr(message, name) for name in _FIELDS[kind]))
+        yield kind(*(_read(message, name) for name in _FIELDS[kind]))
+
+
+def _read(message: Any, name: str) -> Any:
+    value = getattr(message, name)
+    return value if isinstance(value, str | bytes | int | float) else tuple(value)
 
 
 def _encode_change(change: LogEntry) -> wire.Change:

@@ -135,8 +135,42 @@ class RevisionReached:
     revision: int
 
 
+@fast_dataclass
+class TokenCreated:
+    """A token opens a job from now on; the log has the digest of its secret alone."""
+
+    id: str
+    digest: bytes
+    """SHA-256 of its secret."""
+    job: str
+    """`*`: all jobs."""
+    verbs: tuple[str, ...]
+    expires_at: float
+    """Seconds since 1970; 0: never."""
+    max_joins: int
+    """0: any number."""
+
+
+@fast_dataclass
+class TokenUsed:
+    """A member has joined with a token."""
+
+    id: str
+    member: str
+
+
+@fast_dataclass
+class TokenRevoked:
+    """A token opens nothing any more: it was revoked, or has expired."""
+
+    id: str
+
+
 Change: TypeAlias = (
-    KeyPut
+    TokenCreated
+    | TokenUsed
+    | TokenRevoked
+    | KeyPut
     | KeyDeleted
     | RangeDeleted
     | HistoryCompacted

@@ -42,6 +42,10 @@ class SessionOpened:
     session: int
     join: Join
     randomness: Randomness
+    token: str = ""
+    """Id of the caller's token; empty: the cluster's own."""
+    at: float = 0.0
+    """Time of the wall clock, with a token."""
 
 
 @fast_dataclass

@@ -21,6 +21,9 @@ from allhands_server.machine.changes import (
     QueueTaken,
     RangeDeleted,
     RevisionReached,
+    TokenCreated,
+    TokenRevoked,
+    TokenUsed,
     Undo,
     WorldOpened,
 )
@@ -200,7 +203,7 @@ class Job:
                 self.queues.clear()
                 self.barriers.clear()
                 self._has_had_world, self._was_complete = has_world, False
-            case JobForgotten() | RevisionReached():
+            case _:
                 raise AssertionError(f"{change} is no change of one job")
 
     def make_undo(self, change: Change) -> Undo | None:
@@ -227,7 +230,7 @@ class Job:
         if not self.table.history.is_empty:
             self.watches.hold(now)
         for member_id in self.table.bindings.list_members():
-            if not self._has_member(member_id):
+            if not self.has_member(member_id):
                 self._delete_keys_of(member_id)
 
     def answer_present(self, now: float) -> list[Effect]:
@@ -238,7 +241,8 @@ class Job:
     def _note_unused(self) -> None:
         self._signals.touched[self] = None
 
-    def _has_member(self, member_id: str) -> bool:
+    def has_member(self, member_id: str) -> bool:
+        """Return whether a member is present."""
         if self.world is None:
             return False
         return any(one.member_id == member_id for one in self.world.present.values())
@@ -405,6 +409,8 @@ class Jobs:
                     self._revision = max(self._revision, job.table.revision)
             case RevisionReached(revision):
                 self._revision = max(self._revision, revision)
+            case TokenCreated() | TokenUsed() | TokenRevoked():
+                raise AssertionError(f"{change} is no change of a job")
             case _:
                 job = self._jobs.get(change.job) or self._make(change.job)
                 job.apply(change)

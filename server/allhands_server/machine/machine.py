@@ -9,6 +9,7 @@ Laws:
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -66,6 +67,7 @@ from allhands_server.machine.store.leases import LeaseRequest
 from allhands_server.machine.store.queues import QueueRequest
 from allhands_server.machine.store.watches import Watch
 from allhands_server.machine.timers import TimerQueue
+from allhands_server.machine.tokens import ALL_JOBS, TokenChange, TokenRequest, Tokens
 from allhands_server.machine.waiting import WaitingRequests
 from allhands_server.machine.world import admission, report_collection
 from allhands_server.machine.world.member import Member
@@ -93,6 +95,7 @@ class Machine:
         self._timers = TimerQueue()
         self._recorder = CommitRecorder() if has_log else None
         self._jobs = Jobs(self._timers, self._recorder or NoRecorder(), pid_namespace)
+        self.tokens = Tokens(self._recorder or NoRecorder(), self._has_member)
         self._waiting = WaitingRequests(self._timers)
         self._sessions: dict[int, _Session] = {}
         self._touched: dict[Job, None] = {}
@@ -135,7 +138,10 @@ class Machine:
     def restore(self, changes: Iterable[Change]) -> None:
         """Make the changes of a log, before any event; at their end `finish_restore`."""
         for change in changes:
-            self._jobs.apply(change)
+            if isinstance(change, TokenChange):
+                self.tokens.apply(change)
+            else:
+                self._jobs.apply(change)
 
     def finish_restore(
         self, now: float, lease_seconds: Mapping[tuple[str, int], float] | None = None
@@ -154,7 +160,7 @@ class Machine:
 
         What becomes of this machine meanwhile does not alter them.
         """
-        return self._jobs.list_changes()
+        return itertools.chain(self._jobs.list_changes(), self.tokens.list_changes())
 
     def _undo_commits(self, now: float) -> list[Effect]:
         """Take back the changes that the log has not taken in."""
@@ -373,6 +379,8 @@ class Machine:
             admission.check_join(event.join)
             if self._draining is not None:
                 raise Refused(self._draining.status, self._draining.text)
+            if event.token:
+                self.tokens.check_join(event.token, event.at)
             job = self._jobs.open(event.join.job)
             self._touched[job] = None
             world, member, effects = job.join(event.session, event.join, event.randomness, now)
@@ -382,6 +390,8 @@ class Machine:
                 OperatorLog(f"refused to take in a worker: {refused.refusal.text}"),
             ]
         self._sessions[event.session] = _Session(job, world, member)
+        if event.token:
+            self.tokens.note_join(event.token, member.member_id)
         if world.is_forming:
             known = self._refused_callers.list_recent(now)
             effects += [Push(event.session, CallerRefused(*one)) for one in known]
@@ -438,6 +448,15 @@ class Machine:
         """Return the verdicts made possible by new evidence."""
         return [] if job.verdicts is None else job.verdicts.review(now)
 
+    def _has_member(self, name: str, member_id: str) -> bool:
+        jobs = self._jobs if name == ALL_JOBS else (one for one in self._jobs if one.name == name)
+        return any(job.has_member(member_id) for job in jobs)
+
+    def _use_tokens(
+        self, ticket: int, request: TokenRequest, due: float | None, now: float
+    ) -> list[Effect]:
+        return self.tokens.submit(ticket, request)
+
     def _drain(self, reason: str) -> list[Effect]:
         self._draining = _refuse_shutting_down(reason) if reason else _GOING_DOWN
         effects: list[Effect] = []
@@ -478,5 +497,6 @@ _HANDLERS: dict[type, Callable[[Machine, int, Any, float | None, float], list[Ef
     ListJobs: Machine._list_jobs,
     DescribeJob: Machine._describe_job,
     CollectReports: Machine._collect_reports,
+    **dict.fromkeys(get_args(TokenRequest), Machine._use_tokens),
 }
 """By the type of the request."""

@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 
 from allhands_proto.verdicts import CallCancellation, Verdict
 from allhands_server.machine.fast_dataclass import fast_dataclass
-from allhands_server.machine.values import GroupChange, JobView, MemberReport
+from allhands_server.machine.values import GroupChange, JobView, MemberReport, TokenView
 
 R = TypeVar("R")
 
@@ -97,6 +97,31 @@ class ReportExit(Request[bool]):
     pid: int
     start_ticks: str
     status: int
+
+
+@fast_dataclass
+class CreateToken(Request[str]):
+    """Make a token; answered with its id. `at` is the wall clock's time, as `expires_at`."""
+
+    id: str
+    digest: bytes
+    job: str
+    verbs: tuple[str, ...]
+    expires_at: float
+    max_joins: int
+    at: float
+
+
+@fast_dataclass
+class ListTokens(Request[tuple[TokenView, ...]]):
+    """Answered by job."""
+
+
+@fast_dataclass
+class RevokeToken(Request[str]):
+    """Make a token useless; answered with its id."""
+
+    id: str
 
 
 @fast_dataclass

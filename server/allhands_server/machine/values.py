@@ -30,6 +30,18 @@ class CallStarts:
 
 
 @fast_dataclass
+class TokenView:
+    """A token without its secret; see coordinator.proto."""
+
+    id: str
+    job: str
+    verbs: tuple[str, ...]
+    expires_at: float
+    max_joins: int
+    joins: int
+
+
+@fast_dataclass
 class MemberReport:
     """Serialised flight report of a member, or the reason for the absence."""
 

@@ -13,7 +13,10 @@ import grpc
 import grpc.aio
 
 from allhands_proto.limited_log import LimitedLog
+from allhands_server.access import CALLER, split_token
 from allhands_server.addresses import parse_peer_host
+from allhands_server.machine.refusals import Refused
+from allhands_server.refusal_status import bound_text
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +36,27 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Let through only calls with the token; the health service is open to all."""
+    """Let through only calls with a token; the health service is open to all."""
 
-    def __init__(self, token: str, joiner: Callable[[str, str], None] | None = None) -> None:
-        """Take the token, and a callback for refused joiners: address and reason."""
+    def __init__(
+        self,
+        token: str,
+        joiner: Callable[[str, str], None] | None = None,
+        check_token: Callable[[str, bytes], None] | None = None,
+        note: Callable[[str, str, str], None] | None = None,
+    ) -> None:
+        """Take the cluster's token, and callbacks.
+
+        Args:
+            joiner: is called for refused joiners with address and reason.
+            check_token: raises Refused for a token for one job, given id and digest; None: there
+                are no such tokens.
+            note: is called for refused calls with method, peer and reason.
+        """
         self._token = token.encode()
-        self._refusals = Refusals()
+        self._refusals = Refusals(note)
         self._joiner = joiner
+        self._check_token = check_token
 
     async def intercept_service(
         self,
@@ -56,10 +73,31 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         ]
         if any(self._is_token(value) for value in shown):
             return await continuation(handler_call_details)
+        text, status = _WRONG if shown else _WITHOUT, grpc.StatusCode.UNAUTHENTICATED
+        for value in shown:
+            try:
+                if self._is_scoped_token(value):
+                    return await continuation(handler_call_details)
+            except Refused as error:
+                text = bound_text(error.refusal)
+                status = grpc.StatusCode[error.refusal.status.value]
         refused = None
         if method == _SESSION and self._joiner is not None:
             refused = partial(_report_joiner, self._joiner, "wrong token" if shown else "no token")
-        return self._refusals.make_handler(method, _WRONG if shown else _WITHOUT, refused)
+        return self._refusals.make_handler(method, text, refused, status)
+
+    def _is_scoped_token(self, value: str) -> bool:
+        """Check a token for one job, and note it as the caller's.
+
+        Raises:
+            Refused: the token is not known, or over.
+        """
+        found = split_token(value[len(_SCHEME) :]) if value.startswith(_SCHEME) else None
+        if found is None or self._check_token is None:
+            return False
+        self._check_token(*found)
+        CALLER.set(found[0])
+        return True
 
     def _is_token(self, value: str) -> bool:
         offered = value[len(_SCHEME) :] if value.startswith(_SCHEME) else ""
@@ -78,12 +116,17 @@ class Refusals:
     their stream's first message is still being written. So it waits for a moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[str, str, str], None] | None = None) -> None:
+        self._note = note
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._log = LimitedLog(logger, "refused calls")
 
     def make_handler(
-        self, method: str, text: str, refused: Callable[[str], None] | None = None
+        self,
+        method: str,
+        text: str,
+        refused: Callable[[str], None] | None = None,
+        status: grpc.StatusCode = grpc.StatusCode.UNAUTHENTICATED,
     ) -> Handler:
         """Make a refusing handler; strangers do not learn which methods exist.
 
@@ -94,8 +137,10 @@ class Refusals:
             self._log.warning("refused %.80r from %s: %s", method, context.peer(), text)
             if refused is not None:
                 refused(context.peer())
+            if self._note is not None:
+                self._note(method, context.peer(), text)
             await self._wait()
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+            await context.abort(status, text)
 
         # The kind that fits all: a unary caller sees the status just the same.
         return grpc.stream_stream_rpc_method_handler(refuse)

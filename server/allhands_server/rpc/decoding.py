@@ -6,7 +6,7 @@ Left to itself gRPC answers UNKNOWN and logs a traceback for each.
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from allhands_proto.limited_log import LimitedLog
 from allhands_server.machine.refusals import Refused, Status
+from allhands_server.refusal_status import bound_text
 from allhands_server.rpc.auth import OPEN_TO_ALL
 
 logger = logging.getLogger(__name__)
@@ -27,11 +28,17 @@ Decode: TypeAlias = Callable[[bytes], Any]
 class DecodingInterceptor(grpc.aio.ServerInterceptor):
     """Decode requests instead of gRPC, for every service of the port.
 
-    `served` is told the peer of each call, as gRPC writes it, but for calls that are open to all.
+    `on_call` is told the peer of each call, as gRPC writes it, but for calls that are open to all;
+    `check` refuses calls, given method, request and peer.
     """
 
-    def __init__(self, on_call: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        on_call: Callable[[str], None],
+        check: Callable[[str, Any, str], None] = lambda _method, _message, _peer: None,
+    ) -> None:
         self._on_call = on_call
+        self._check = check
         self._known: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._log = LimitedLog(logger, "undecodable requests")
 
@@ -54,25 +61,36 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
     ) -> "grpc.RpcMethodHandler[Any, Any]":
         """Wrap a handler to receive requests as bytes."""
 
-        served = _ignore_peer if method.startswith(OPEN_TO_ALL) else self._on_call
+        is_open = method.startswith(OPEN_TO_ALL)
+        served = _ignore_peer if is_open else self._on_call
 
         async def decode_one(request: bytes, context: Context) -> Any:
             """Decode the single request of a call."""
             served(context.peer())
             try:
-                return decode(request)
+                message = decode(request)
             except DecodeError:
                 await self._refuse(method, context)
+            if not is_open:
+                try:
+                    self._check(method, message, context.peer())
+                except Refused as refused:
+                    await _abort(context, refused)
+            return message
 
         async def decode_each(
             requests: AsyncIterator[bytes], context: Context
         ) -> AsyncIterator[Any]:
+            is_checked = is_open
             async for request in requests:
                 try:
                     message = decode(request)
                 except DecodeError:
                     self._warn(method, context)
                     raise Refused(Status.INVALID_ARGUMENT, _describe_refusal(method)) from None
+                if not is_checked:  # the first message says what the stream is about
+                    self._check(method, message, context.peer())
+                    is_checked = True
                 yield message
 
         encode = inner.response_serializer
@@ -85,7 +103,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
                     async for reply in serve(decode_each(requests, context), context):
                         yield reply
                 except Refused as refused:
-                    await context.abort(grpc.StatusCode[refused.refusal.status.value], str(refused))
+                    await _abort(context, refused)
 
             return grpc.stream_stream_rpc_method_handler(serve_streams, None, encode)
         assert not inner.request_streaming, f"no method of this port is as {method} is"
@@ -116,6 +134,11 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 
     def _warn(self, method: str, context: Context) -> None:
         self._log.warning("refused %.80r from %s: undecodable request", method, context.peer())
+
+
+async def _abort(context: Context, refused: Refused) -> NoReturn:
+    status = grpc.StatusCode[refused.refusal.status.value]
+    await context.abort(status, bound_text(refused.refusal))
 
 
 def _ignore_peer(_peer: str) -> None:

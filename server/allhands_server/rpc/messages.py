@@ -234,6 +234,17 @@ def encode_member(view: values.MemberView) -> wire.Member:
     )
 
 
+def encode_token(token: values.TokenView) -> wire.TokenDescription:
+    return wire.TokenDescription(
+        id=token.id,
+        job=token.job,
+        verbs=token.verbs,
+        expires_at=token.expires_at,
+        max_joins=token.max_joins,
+        joins=token.joins,
+    )
+
+
 def encode_member_report(one: values.MemberReport) -> wire.MemberReport:
     return wire.MemberReport(rank=one.rank, report=one.report, missing_reason=one.missing_reason)
 

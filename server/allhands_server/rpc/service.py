@@ -2,6 +2,8 @@
 
 import asyncio
 import ipaddress
+import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias
@@ -10,10 +12,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from allhands_proto.kv_handshake import derive_secret
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
 from allhands_proto.verdict_codec import encode_cancellation, encode_verdict
 from allhands_proto.verdicts import AbsentRank, CallCancellation, Verdict
+from allhands_server.access import CALLER, SCOPED_PREFIX, Access, split_token
 from allhands_server.addresses import format_worker_address
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
@@ -46,6 +50,7 @@ _SLACK = 1.0
 _SLACK_PART = 0.4
 """Seconds that a verdict may take, of the time of an RPC that does not name its call's deadline."""
 _ENCODED_KEPT = 256
+_LONGEST_LIFETIME = 1e9
 _SENT_TO_MANY = (
     WorldFormed,
     Newcomers,
@@ -69,8 +74,10 @@ class CoordinatorService(CoordinatorServicer):
         kv_port: int,
         kv_secret: bytes,
         beyond_loopback: bool = False,
+        access: Access | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._access = access or Access(coordinator)
         self._description = wire.CoordinatorDescription(
             kv_port=kv_port, kv_secret=kv_secret, beyond_loopback=beyond_loopback
         )
@@ -87,7 +94,9 @@ class CoordinatorService(CoordinatorServicer):
             address = _get_worker_address(join, context)
         except Refused as refused:
             await _abort(context, refused.refusal)
-        stream = self._coordinator.join(messages.decode_join(join, address), context.peer())
+        token = CALLER.get()
+        joining = messages.decode_join(join, address)
+        stream = self._coordinator.join(joining, context.peer(), token)
         listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
         try:
             async for batch in stream.iterate_batches():
@@ -98,6 +107,8 @@ class CoordinatorService(CoordinatorServicer):
                     for event in events:
                         yield event
         except Refused as refused:
+            ended = f"ended: {refused}"
+            self._access.note(token, "join", "Session", join.job, context.peer(), ended)
             await _abort(context, refused.refusal)
         finally:
             listening.cancel()
@@ -163,16 +174,25 @@ class CoordinatorService(CoordinatorServicer):
     async def DescribeCoordinator(
         self, request: wire.DescribeCoordinatorRequest, context: Context
     ) -> wire.CoordinatorDescription:
-        status = self._coordinator.leadership
-        if status is None:
+        token, status = CALLER.get(), self._coordinator.leadership
+        if status is None and not token:
             return self._description
-        told = wire.CoordinatorDescription(role=status.role, leader=status.leader, term=status.term)
+        told = wire.CoordinatorDescription(token_id=token)
+        if status is not None:
+            told.role, told.leader, told.term = status.role, status.leader, status.term
         told.MergeFrom(self._description)
+        if not self._access.knows(token):
+            told.ClearField("kv_port")
+            told.ClearField("kv_secret")
+        elif token:
+            told.kv_secret = derive_secret(self._description.kv_secret, token)
         return told
 
     async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
         jobs = await self._ask(requests.ListJobs(), context)
-        return wire.ListJobsReply(jobs=map(messages.encode_job, jobs))
+        token = CALLER.get()
+        seen = (one for one in jobs if self._access.sees(token, one.job))
+        return wire.ListJobsReply(jobs=map(messages.encode_job, seen))
 
     async def DescribeJob(self, request: wire.DescribeJobRequest, context: Context) -> wire.Job:
         return messages.encode_job(await self._ask(requests.DescribeJob(request.job), context))
@@ -235,6 +255,38 @@ class CoordinatorService(CoordinatorServicer):
     ) -> wire.DeleteJobReply:
         asked = requests.DeleteJob(request.job, request.by, request.force)
         return wire.DeleteJobReply(expelled=await self._ask(asked, context))
+
+    async def CreateToken(
+        self, request: wire.CreateTokenRequest, context: Context
+    ) -> wire.CreateTokenReply:
+        if not 0 <= request.lifetime < _LONGEST_LIFETIME:
+            text = f"a token's lifetime is from 0 to {_LONGEST_LIFETIME:g} seconds"
+            await _abort(context, Refusal(Status.INVALID_ARGUMENT, text))
+        id, secret, at = secrets.token_hex(6), secrets.token_urlsafe(32), time.time()
+        token = f"{SCOPED_PREFIX}{id}_{secret}"
+        found = split_token(token)
+        assert found is not None
+        asked = requests.CreateToken(
+            *found,
+            request.job,
+            tuple(request.verbs),
+            at + request.lifetime if request.lifetime else 0.0,
+            request.max_joins,
+            at,
+        )
+        return wire.CreateTokenReply(token=token, id=await self._ask(asked, context))
+
+    async def ListTokens(
+        self, request: wire.ListTokensRequest, context: Context
+    ) -> wire.ListTokensReply:
+        tokens = await self._ask(requests.ListTokens(), context)
+        return wire.ListTokensReply(tokens=map(messages.encode_token, tokens))
+
+    async def RevokeToken(
+        self, request: wire.RevokeTokenRequest, context: Context
+    ) -> wire.RevokeTokenReply:
+        await self._ask(requests.RevokeToken(request.id), context)
+        return wire.RevokeTokenReply()
 
     async def ReportExit(
         self, request: wire.ReportExitRequest, context: Context

@@ -67,14 +67,14 @@ class AsyncKvConnection(asyncio.Protocol):
             cls, endpoint.address.host, port.port, ssl=tls, server_hostname=name
         )
         try:
-            await line._authenticate(port.secret)
+            await line._authenticate(port)
         except BaseException:
             line.close("it was not opened")
             raise
         return line
 
-    async def _authenticate(self, secret: bytes) -> None:
-        handshake = CallerHandshake(secret)
+    async def _authenticate(self, port: KvPort) -> None:
+        handshake = CallerHandshake(port.secret, port.token_id)
         self._write(handshake.start())
         self._write(handshake.answer(await self._read_handshake_frame()))
         if (refused := handshake.finish(await self._read_handshake_frame())) is not None:

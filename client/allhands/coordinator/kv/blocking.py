@@ -70,14 +70,14 @@ class KvConnection:
         """Whether no unexpected data has arrived, such as the end of the stream."""
         return not self._poll.poll(0)
 
-    def authenticate(self, secret: bytes, deadline: float) -> None:
+    def authenticate(self, port: KvPort, deadline: float) -> None:
         """Authenticate both sides by the shared secret.
 
         Raises:
             PermissionError: the coordinator's proof is wrong.
             KvCallError: the coordinator rejects this side's proof.
         """
-        handshake = CallerHandshake(secret)
+        handshake = CallerHandshake(port.secret, port.token_id)
         challenge = self._round_trip(handshake.start(), deadline)
         welcome = self._round_trip(handshake.answer(challenge), deadline)
         if (refused := handshake.finish(welcome)) is not None:
@@ -297,7 +297,7 @@ class KvConnectionPool:
                     connected, server_hostname=self._endpoint.tls_name or host
                 )
             line = KvConnection(connected)
-            line.authenticate(port.secret, deadline)
+            line.authenticate(port, deadline)
         except BaseException:
             connected.close()
             raise

@@ -69,11 +69,15 @@ class KvPort:
 
     port: int
     secret: bytes = field(repr=False)
+    token_id: str = ""
+    """Id of the token that the secret is for; empty: the cluster's own."""
 
 
 def read_kv_port(description: wire.CoordinatorDescription) -> KvPort | None:
     """Read where lines are taken; None: nowhere."""
-    return KvPort(description.kv_port, description.kv_secret) if description.kv_port else None
+    if not description.kv_port:
+        return None
+    return KvPort(description.kv_port, description.kv_secret, description.token_id)
 
 
 class KvCallError(Exception):
