@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.1
 """Between attempts: nothing tells of a service that comes back."""
-_PRECEDENCE_SECONDS = 1.0
+_PRECEDENCE_SECONDS = 2.0
 """Head start of a leader's attempts over those of a candidate when a service has come back."""
 
 
@@ -190,6 +190,8 @@ class Replica:
         """Append a term behind the log's end; return whether the slot is this daemon's."""
         head = self._reader.head
         frame = make_frame(term.number, head.index + 1, head.crc, encode_changes([term]))
+        # An attempt that waits in the log's service could come before those of the leader.
+        await self._let_leader_write(frame.index)
         self._handle(AppendBegun())
         result: AppendResult
         while True:
@@ -210,13 +212,19 @@ class Replica:
         return True
 
     async def _let_leader_write(self, slot: int) -> None:
-        """Wait until the log can be read, then for a leader from which it was away as well."""
+        """Wait until the log can be read; if it was away, for a leader to which it was as well."""
+        was_away = False
         while True:
-            await asyncio.sleep(_PAUSE_SECONDS)
-            with contextlib.suppress(LogUnavailable):
-                if not await self._engine.read(slot, 1):
+            try:
+                is_free = not await self._engine.read(slot, 1)
+            except LogUnavailable as error:
+                self._log.warning("cannot become the leader, and try again: %s", error)
+            else:
+                if was_away and is_free:
                     await asyncio.sleep(_PRECEDENCE_SECONDS)
                 return
+            was_away = True
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _lead(self) -> None:
         """Lead until another daemon's term is in the log."""

@@ -29,8 +29,8 @@ _REPEATABLE = frozenset(
     }
 )
 """Methods that may be carried out twice."""
-_last_leaders: dict[tuple[str, ...], str] = {}
-"""Cache of the process: where the daemons of these addresses were last led from."""
+_last_chosen: dict[tuple[str, ...], str] = {}
+"""Cache of the process: which of the daemons of these addresses was called last."""
 
 
 class Decision(enum.Enum):
@@ -68,7 +68,7 @@ class DaemonChoice:
         self._lock = threading.Lock()
         self._unreachable: set[str] = set()
         """Targets to which no connection was had since one answered."""
-        last = _last_leaders.get(self._order, self._order[0])
+        last = _last_chosen.get(self._order, self._order[0])
         self._current = last if last in self._known else self._order[0]
 
     @property
@@ -84,7 +84,7 @@ class DaemonChoice:
         """Note where the daemons are led from."""
         with self._lock:
             self._add(target)
-            self._current = _last_leaders[self._order] = target
+            self._current = _last_chosen[self._order] = target
             self._unreachable.clear()
 
     def on_failure(self, called: ChannelConfig, error: grpc.RpcError, method: str) -> Decision:
@@ -120,6 +120,7 @@ class DaemonChoice:
             if self._current == called.target:
                 place = self._order.index(called.target) if called.target in self._order else -1
                 self._current = self._order[(place + 1) % len(self._order)]
+                _last_chosen[self._order] = self._current
 
     def _add(self, target: str) -> None:
         """Add a daemon that was not in the URL."""

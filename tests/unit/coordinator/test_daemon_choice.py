@@ -12,7 +12,7 @@ A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_choice, "_last_leaders", {})
+    monkeypatch.setattr(daemon_choice, "_last_chosen", {})
 
 
 class Failure(grpc.RpcError):
@@ -58,6 +58,7 @@ def test_without_a_leader_one_daemon_after_the_other_is_asked() -> None:
         targets.append(choice.current.target)
         assert choice.on_failure(choice.current, Failure(leader=""), "Add") is Decision.PAUSE
     assert targets == [A, B, C, A]
+    assert make().current.target == B  # another channel goes on from there
 
 
 @pytest.mark.parametrize(
