@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -22,6 +23,7 @@
  * is checked by those who use it. */
 #define NONCE_BYTES 16
 #define LARGEST_DIRECTORY 4000
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 typedef struct {
     _Atomic uint64_t group;
@@ -85,9 +87,9 @@ static PyObject *segment_create(PyObject *type, PyObject *args) {
     if (length != NONCE_BYTES || nbytes < (Py_ssize_t)sizeof(Head))
         return PyErr_Format(PyExc_ValueError, "a segment has a nonce of %d bytes and at least %zu",
                             NONCE_BYTES, sizeof(Head));
-    int fd = memfd_create("allhands", MFD_CLOEXEC);
+    int fd = memfd_create("allhands", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return PyErr_SetFromErrno(PyExc_OSError);
-    if (ftruncate(fd, nbytes) < 0) {
+    if (ftruncate(fd, nbytes) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         close(fd);
         return NULL;
@@ -101,12 +103,29 @@ static PyObject *segment_open(PyObject *type, PyObject *args) {
     const char *path, *nonce;
     Py_ssize_t length, nbytes;
     if (!PyArg_ParseTuple(args, "sny#", &path, &nbytes, &nonce, &length)) return NULL;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+    /* Looked at before it is opened: whoever announced it may be somebody else, with a device. */
+    int place = open(path, O_PATH | O_CLOEXEC);
+    if (place < 0) return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
     struct stat found;
-    if (fstat(fd, &found) < 0 || !S_ISREG(found.st_mode) || found.st_size != nbytes) {
-        close(fd);
+    if (fstat(place, &found) < 0 || !S_ISREG(found.st_mode) || found.st_size != nbytes) {
+        close(place);
         return PyErr_Format(PyExc_OSError, "%s is not the memory that was announced", path);
+    }
+    if (found.st_uid != geteuid()) {
+        close(place);
+        return PyErr_Format(PyExc_OSError, "%s belongs to uid %u, and this process to uid %u", path,
+                            (unsigned)found.st_uid, (unsigned)geteuid());
+    }
+    char itself[32];
+    snprintf(itself, sizeof itself, "/proc/self/fd/%d", place);
+    int fd = open(itself, O_RDWR | O_CLOEXEC);
+    close(place);
+    if (fd < 0) return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+    /* Memory that its owner can cut off would end this process by SIGBUS. */
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & SEALS) != SEALS) {
+        close(fd);
+        return PyErr_Format(PyExc_OSError, "%s can be cut off by its owner", path);
     }
     PyObject *self = made((PyTypeObject *)type, fd, (size_t)nbytes, false);
     if (self == NULL) return NULL;
