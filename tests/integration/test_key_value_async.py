@@ -8,6 +8,7 @@ import pytest
 import allhands as ah
 from allhands import errors, kv
 from allhands.aio import AsyncControl, AsyncWatch
+from allhands.deadlines import block_deadline
 from allhands.testing.daemon import DaemonProcess
 
 _PATIENCE = 60.0
@@ -190,6 +191,25 @@ async def test_a_lease_lives_as_long_as_its_block(control: AsyncControl) -> None
         assert (put.record.lease, deleted.is_deletion) == (lease.number, True)
     assert await control.leases() == ()
     assert not lease.is_lost
+
+
+async def test_a_deadline_around_its_beginning_does_not_end_a_lease(
+    control: AsyncControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: asyncio.Queue[float | None] = asyncio.Queue()
+    request, here = control.request, asyncio.current_task()
+
+    async def note_deadline(asked: object, timeout: float | None = None) -> object:
+        if asyncio.current_task() is not here:
+            deadlines.put_nowait(block_deadline.get())
+        return await request(asked, timeout)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(control, "request", note_deadline)
+    with ah.deadline(_PATIENCE):
+        lease = await control.lease(3).__aenter__()
+    async with asyncio.timeout(_PATIENCE):
+        assert await deadlines.get() is None
+    await lease.stop()
 
 
 async def test_a_lease_without_keep_alives_ends(control: AsyncControl) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import time
 from types import TracebackType
 from typing import Self
@@ -42,7 +43,9 @@ class AsyncLease:
         asked = requests.make_lease_grant(self._client.job_name, self.ttl, 0)
         self.number = await self._client.request(asked)
         self._keeping = asyncio.create_task(
-            self._keep_alive(begun), name=f"keep-alive of lease {self.number}"
+            self._keep_alive(begun),
+            name=f"keep-alive of lease {self.number}",
+            context=contextvars.Context(),  # without the deadlines of blocks around
         )
         self._owner.add(self)
         return self

@@ -89,6 +89,16 @@ def test_the_keys_of_a_lease_are_events_at_its_end() -> None:
     assert found.events[0].previous.lease == 7
 
 
+def test_all_changes_of_one_instant_are_events() -> None:
+    t = Transcript()
+    for number in (7, 8, 9):
+        t.ask_now(LeaseGrant("j", 3.0, number))
+        t.ask_now(Put("j", f"k{number}", b"", lease=number))
+    waiting = t.ask(Watch("j", "k", prefix=True, wait=True))
+    t.advance_to(3.0)
+    assert names(t.outcomes[waiting]) == ["-k7@7", "-k8@8", "-k9@9"]
+
+
 def test_the_keys_of_a_member_are_events_at_its_loss() -> None:
     t = Transcript()
     _, second = t.form_world(2)
