@@ -156,6 +156,8 @@ class Coordinator:
         self._journal: Journal | None = None
         self._lease_times: LeaseTimes | None = None
         self._held = HeldAnswers()
+        self._writers: set[int] = set()
+        """Tickets of requests with changes that may not be durable."""
         self._may_answer: Callable[[], bool] = lambda: True
         self._gate: Refusal | None = None
         """Refusal of all requests and joins; None: they are taken."""
@@ -240,7 +242,10 @@ class Coordinator:
                 part = time_remaining * _MARGIN_PART
                 due -= part if part < _MARGIN else _MARGIN
         self._pending[ticket] = asker
-        self._carry_out(self._machine.handle(RequestReceived(ticket, request, due), now))
+        effects = self._machine.handle(RequestReceived(ticket, request, due), now)
+        if self._journal is not None and effects and isinstance(effects[0], Changed):
+            self._writers.add(ticket)
+        self._carry_out(effects)
 
     def cancel(self, ticket: int) -> None:
         """Cancel a request; the reply handler is not called. Idempotent."""
@@ -372,6 +377,8 @@ class Coordinator:
         for _ in range(commits):
             self._handle(CommitDurable())
         self._held.note_durable(commits)
+        if self._held.is_settled:
+            self._writers.clear()
         if self._may_answer():
             for answer in self._held.release():
                 self._act(answer)
@@ -379,9 +386,16 @@ class Coordinator:
     def on_refused(self, error: "LogFull") -> None:
         """See `JournalOwner`."""
         logger.error("nothing can be written: %s", error)
-        refusal = Refusal(Status.FAILED_PRECONDITION, f"the coordinator's log is full: {error}")
+        of_writes = Refusal(Status.FAILED_PRECONDITION, f"the coordinator's log is full: {error}")
+        of_reads = Refusal(
+            Status.UNAVAILABLE,
+            "the coordinator's log is full, and changes that the answer has seen were taken back: "
+            f"ask again ({error})",
+        )
         for answer in self._held.drop():  # a refusal too: it may say what is taken back now
-            self._act(Refuse(answer.ticket, refusal))
+            is_write = answer.ticket in self._writers
+            self._act(Refuse(answer.ticket, of_writes if is_write else of_reads))
+        self._writers.clear()
         self._handle(CommitsRefused())
 
     def on_lost(self, error: "LogError") -> None:

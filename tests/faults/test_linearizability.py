@@ -10,10 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from allhands.testing.poll import poll_until
 from support.full_disk import SmallDisk
-from support.linearizability.altered_daemon import MISTAKES, make_command, save_snapshots_often
+from support.linearizability.altered_daemon import (
+    MISTAKES,
+    forget_keep_alives,
+    make_command,
+    save_snapshots_often,
+)
+from support.linearizability.clients import Progress
 from support.linearizability.disturbances import provide_disk
 from support.linearizability.run import run_history
+from support.linearizability.watchers import watching
 from support.served_daemon import ServedDaemon
 
 OPERATIONS = int(os.environ.get("ALLHANDS_HISTORY_OPERATIONS", "5000"))
@@ -40,6 +48,8 @@ def test_a_history_with_faults_is_linearizable(tmp_path: Path, disk: SmallDisk |
     assert run.operations > OPERATIONS * 0.9
     assert {"kill", "pause", "restart"} <= set(run.faults)
     assert run.refused or disk is None
+    assert run.events > OPERATIONS // 20
+    assert run.keep_alives
 
 
 @pytest.mark.timeout(600)
@@ -51,3 +61,17 @@ def test_a_mistake_is_found_in_a_history(tmp_path: Path, mistake: Callable[[], N
     finally:
         daemon.close()
     assert run.contradictions
+
+
+@pytest.mark.timeout(600)
+def test_a_lease_that_ends_too_early_is_found(tmp_path: Path) -> None:
+    daemon = ServedDaemon(tmp_path, make_command(forget_keep_alives))
+    progress = Progress()
+    try:
+        daemon.start()
+        with watching(daemon.endpoint, progress) as (_, holder):
+            poll_until(lambda: holder.ends > 0, 60)
+    finally:
+        daemon.close()
+    assert holder.keep_alives
+    assert "before its time" in holder.faults[0]

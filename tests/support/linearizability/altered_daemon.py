@@ -6,6 +6,7 @@ python -m support.linearizability.altered_daemon ALTERATION OPTIONS...
 import sys
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from allhands_server.coordinator import Coordinator
 from allhands_server.log import journal, sqlite
 from allhands_server.log.engine import Appended, AppendResult
 from allhands_server.machine.store.keys import Add, Append, Get
+from allhands_server.machine.store.leases import LeaseKeepAlive
 from allhands_server.machine.store.queues import QueuePush
+from allhands_server.machine.store.watches import Watch, WatchResult
 
 _LOG_NBYTES = 100_000
 """Of the frames from one snapshot to the next."""
@@ -103,7 +106,53 @@ def apply_twice() -> None:
     Coordinator.post = post_twice  # type: ignore[method-assign, assignment]
 
 
-MISTAKES = (lose_acknowledged_writes, read_stale_values, apply_twice)
+class _Thinning:
+    """Handler that leaves an event out of the answer to a watch."""
+
+    def __init__(self, asker: Any) -> None:
+        self._asker = asker
+
+    def on_answer(self, ticket: int, reply: WatchResult) -> None:
+        self._asker.on_answer(ticket, replace(reply, events=reply.events[1:]))
+
+    def on_refusal(self, ticket: int, refusal: Any) -> None:
+        self._asker.on_refusal(ticket, refusal)
+
+
+def miss_watched_events() -> None:
+    """Leave the first event out of some answers to watches."""
+    post: Any = Coordinator.post
+    watches = iter(range(1 << 62))
+
+    def post_thinned(self: Coordinator, ticket: int, request: Any, *rest: Any) -> None:
+        *due, asker = rest
+        if isinstance(request, Watch) and next(watches) % _EVERY == _EVERY - 1:
+            asker = _Thinning(asker)
+        post(self, ticket, request, *due, asker)
+
+    Coordinator.post = post_thinned  # type: ignore[method-assign, assignment]
+
+
+def forget_keep_alives() -> None:
+    """Acknowledge keep-alives of leases that are not kept alive."""
+    post: Any = Coordinator.post
+
+    def post_forgetful(self: Coordinator, ticket: int, request: Any, *rest: Any) -> None:
+        if isinstance(request, LeaseKeepAlive):
+            rest[-1].on_answer(ticket, 1.0)
+        else:
+            post(self, ticket, request, *rest)
+
+    Coordinator.post = post_forgetful  # type: ignore[method-assign, assignment]
+
+
+MISTAKES = (
+    lose_acknowledged_writes,
+    read_stale_values,
+    apply_twice,
+    miss_watched_events,
+)
+"""That a short history shows; of leases one sees more in time."""
 
 
 def make_command(alteration: Callable[[], None]) -> tuple[str, ...]:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from allhands import kv
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Endpoint
+from allhands.coordinator.kv.records import KeyRange, KeyRecord, TxnResult
 from allhands.errors import CoordinatorUnavailable, NotFound, Refused, StoreTimeout
 from allhands.testing.poll import poll_until
 from support.linearizability.history import UNKNOWN, UNKNOWN_END, History, Operation
@@ -24,6 +26,9 @@ _PARTS_AT_ONCE = 4
 _TIMEOUT = 20.0
 _LARGE = 3_000
 """Bytes of the largest values, so that the log has snapshots."""
+
+KEYS = "abnr"
+"""Keys of a part: two that are used together, a number, and one that is set by its revision."""
 
 Call = tuple[str, tuple[Any, ...]]
 
@@ -52,15 +57,38 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "list": lambda control, part, prefix: tuple(
         key.removeprefix(part) for key in control.list(part + prefix)
     ),
+    "compare_and_set": lambda control, part, key, revision, value: control.compare_and_set(
+        part + key, value, revision=revision
+    ),
+    "get_record": lambda control, part, key: _name_record(control.get_record(part + key)),
+    "exchange": lambda control, part, expected, value: _name_exchange(
+        control.transaction(
+            [kv.value(part + "a") == expected],
+            [kv.Put(part + "a", value), kv.Put(part + "b", value), kv.Delete(part + "n")],
+            [kv.Get(part + "a")],
+        )
+    ),
     "push": lambda control, part, value: control.queue_push(part, value),
     "pop": lambda control, part: control.queue_pop(part),
     "length": lambda control, part: control.queue_length(part),
 }
-_READS = {"get", "multi_get", "list", "length"}
+_READS = {"get", "get_record", "multi_get", "list", "length"}
 
 
 def _name_result(result: Any) -> tuple[bool, bytes | None]:
     return result.swapped, result.value
+
+
+def _name_record(record: KeyRecord | None) -> Any:
+    return ABSENT if record is None else (record.value, record.version, record.mod_revision)
+
+
+def _name_exchange(result: TxnResult) -> Any:
+    if result:
+        return True, result.revision, None
+    [found] = result.results
+    assert isinstance(found, KeyRange)
+    return False, result.revision, found.records[0].value if found else ABSENT
 
 
 class Choices:
@@ -75,9 +103,11 @@ class Choices:
         self._left = [_OPERATIONS_A_PART] * _PARTS_AT_ONCE
         self._last: dict[str, bytes] = {}
         """A value that was written not long ago, by part."""
+        self._revisions: dict[tuple[str, str], int] = {}
+        """Of a key, as an answer has told."""
 
     def choose(self) -> tuple[str, Call]:
-        """Return a part and a call of it."""
+        """Return a part and a call on it."""
         with self._lock:
             place = self._chance.randrange(_PARTS_AT_ONCE)
             if not self._left[place]:
@@ -87,6 +117,14 @@ class Choices:
             part = self._parts[place]
             is_queue = part.startswith(QUEUE_PART)
             return part, self._choose_of_queue() if is_queue else self._choose_of_keys(part)
+
+    def note_result(self, part: str, verb: str, arguments: tuple[Any, ...], result: Any) -> None:
+        """Note the revision of a key that an answer tells."""
+        match verb, result:
+            case (("put" | "compare_and_set"), int()):
+                self._revisions[part, arguments[0]] = result
+            case "get_record", (_, _, revision):
+                self._revisions[part, arguments[0]] = revision
 
     def _name_part(self) -> str:
         number = next(self._numbers)
@@ -99,6 +137,8 @@ class Choices:
     def _choose_of_keys(self, part: str) -> Call:
         value = self._make_value()
         expected = self._last.get(part, b"")
+        place = self._chance.choice("ar")
+        revision = self._revisions.get((part, place), 0)
         call = self._chance.choice(
             (
                 ("put", ("a", value)),
@@ -108,13 +148,17 @@ class Choices:
                 ("get", ("n",)),
                 ("append", ("b", value[:4])),
                 ("cas", ("a", expected, value)),
-                ("delete", (self._chance.choice("abn"),)),
+                ("delete", (self._chance.choice(KEYS),)),
+                ("put", ("r", value)),
+                ("get_record", (self._chance.choice(KEYS),)),
+                ("compare_and_set", (place, revision, value)),
+                ("exchange", (expected, value)),
                 ("multi_put", (("a", value), ("b", value))),
                 ("multi_get", ("a", "b")),
                 ("list", ("",)),
             )
         )
-        if call[0] in ("put", "cas", "multi_put"):
+        if call[0] in ("put", "cas", "multi_put", "compare_and_set", "exchange"):
             self._last[part] = value
         return call
 
@@ -190,7 +234,7 @@ class Client:
         with self._control:
             while not self._progress.is_over:
                 part, (verb, arguments) = choices.choose()
-                self._call(part, verb, arguments)
+                self._call(part, verb, arguments, choices)
 
     def read_all(self, parts: Sequence[str]) -> None:
         """Read parts of the state as they are in the end."""
@@ -201,10 +245,13 @@ class Client:
                     self._call(part, "pop", ())
                 else:
                     self._call(part, "list", ("",))
-                    for key in "abn":
+                    for key in KEYS:
                         self._call(part, "get", (key,))
+                        self._call(part, "get_record", (key,))
 
-    def _call(self, part: str, verb: str, arguments: tuple[Any, ...]) -> None:
+    def _call(
+        self, part: str, verb: str, arguments: tuple[Any, ...], choices: Choices | None = None
+    ) -> None:
         begin = self._history.read_clock()
         try:
             result = perform(self._control, part, verb, arguments)
@@ -225,6 +272,8 @@ class Client:
             return
         end = self._history.read_clock()
         self._history.record(part, Operation(self._number, begin, end, verb, arguments, result))
+        if choices is not None:
+            choices.note_result(part, verb, arguments, result)
         self._progress.note()
 
     def _is_connected(self) -> bool:

@@ -8,6 +8,7 @@ from support.linearizability.clients import QUEUE_PART, Client, Progress, runnin
 from support.linearizability.disturbances import Disturber
 from support.linearizability.history import History, Operation
 from support.linearizability.models import KeysModel, QueueModel
+from support.linearizability.watchers import watching
 from support.served_daemon import ServedDaemon
 
 CLIENTS = 8
@@ -22,6 +23,11 @@ class Run:
     """Calls whose outcome nobody knows."""
     refused: int
     """Calls that a full log refused."""
+    events: int
+    """Events that a watch of all keys has seen."""
+    gaps: int
+    """Times at which the watch came too late, and was told."""
+    keep_alives: int
     faults: tuple[str, ...]
     contradictions: dict[str, str]
     """By the part of the state."""
@@ -29,7 +35,8 @@ class Run:
     def __str__(self) -> str:
         told = (
             f"{self.operations:,} operations, {self.unknown} of unknown outcome, "
-            f"{self.refused} refused, {len(self.faults)} faults"
+            f"{self.refused} refused, {self.events:,} events watched with {self.gaps} gaps, "
+            f"{self.keep_alives:,} keep-alives, {len(self.faults)} faults"
         )
         found = (f"{part}: {why}" for part, why in self.contradictions.items())
         return "\n".join([told, *found])
@@ -45,16 +52,23 @@ def run_history(
     history, progress = History(), Progress()
     disturber = Disturber(daemon, disk, progress, calls // (faults + 1))
     daemon.start()
-    with running_clients(CLIENTS, daemon.endpoint, history, progress, seed):
-        made = disturber.disturb(faults)
-    disturber.kill()
-    Client(CLIENTS, daemon.endpoint, history, progress).read_all(sorted(history.parts))
+    with watching(daemon.endpoint, progress) as (watcher, holder):
+        with running_clients(CLIENTS, daemon.endpoint, history, progress, seed):
+            made = disturber.disturb(faults)
+        disturber.kill()
+        Client(CLIENTS, daemon.endpoint, history, progress).read_all(sorted(history.parts))
+    contradictions = check_history(history.parts)
+    for place, fault in enumerate((*watcher.find_faults(history.parts), *holder.faults)):
+        contradictions[f"watch and lease {place}"] = fault
     return Run(
         len(history),
         progress.unknown,
         progress.refused,
+        len(watcher.events),
+        len(watcher.gaps),
+        holder.keep_alives,
         tuple(made),
-        check_history(history.parts),
+        contradictions,
     )
 
 

@@ -102,7 +102,10 @@ async def test_a_full_log_takes_back_what_a_refusal_has_said_too(
     await engine.has_begun.wait()
     engine.is_full = True
     engine.gate.set()
-    for refused in (deleting, reading):
-        with pytest.raises(Refused, match="log is full"):  # not that there is no such key
-            await refused
+    with pytest.raises(Refused, match="log is full: the disk is full") as of_write:
+        await deleting
+    assert of_write.value.refusal.status is Status.FAILED_PRECONDITION
+    with pytest.raises(Refused, match=r"log is full.* ask again") as of_read:
+        await reading  # not that there is no such key
+    assert of_read.value.refusal.status is Status.UNAVAILABLE
     assert (await coordinator.ask(Get("j", "a"), None)).value == b"1"

@@ -84,6 +84,46 @@ def test_revisions_grow_with_each_change() -> None:
     assert not agrees(KEYS, first, between, call(4, 5, "put", "a", b"2", gives=6))
 
 
+def test_a_key_is_set_by_the_revision_that_it_has() -> None:
+    put = call(0, 1, "put", "a", b"1", gives=3)
+    for expected, gives, is_right in (
+        (3, 4, True),
+        (3, None, False),
+        (2, None, True),
+        (2, 4, False),
+    ):
+        tried = call(2, 3, "compare_and_set", "a", expected, b"2", gives=gives)
+        assert agrees(KEYS, put, tried) is is_right
+    lost = lose(2, "compare_and_set", "a", 3, b"2")
+    for found in (b"1", b"2"):
+        assert agrees(KEYS, put, lost, call(4, 5, "get", "a", gives=found))
+    assert agrees(KEYS, call(0, 1, "compare_and_set", "a", 0, b"1", gives=1))
+
+
+def test_a_record_has_the_version_and_the_revision_of_its_key() -> None:
+    changes = call(0, 1, "put", "a", b"1", gives=3), call(2, 3, "append", "a", b"2", gives=2)
+    assert agrees(KEYS, *changes, call(4, 5, "get_record", "a", gives=(b"12", 2, 4)))
+    for wrong in ((b"12", 1, 4), (b"1", 2, 4), ABSENT):
+        assert not agrees(KEYS, *changes, call(4, 5, "get_record", "a", gives=wrong))
+    assert not agrees(KEYS, changes[0], call(4, 5, "get_record", "a", gives=(b"1", 1, 4)))
+    # What the record has told holds for the next.
+    told = call(4, 5, "get_record", "a", gives=(b"12", 2, 4))
+    assert not agrees(KEYS, *changes, told, call(6, 7, "put", "b", b"", gives=4))
+
+
+def test_a_transaction_happens_as_a_whole() -> None:
+    before = call(0, 1, "put", "a", b"1", gives=1), call(2, 3, "add", "n", 1, gives=1)
+    done = call(4, 5, "exchange", b"1", b"2", gives=(True, 3, None))
+    assert agrees(KEYS, *before, done, call(6, 7, "list", "", gives=("a", "b")))
+    assert not agrees(KEYS, *before, done, call(6, 7, "list", "", gives=("a", "b", "n")))
+    assert not agrees(KEYS, *before, call(4, 5, "exchange", b"0", b"2", gives=(True, 3, None)))
+    assert agrees(KEYS, *before, call(4, 5, "exchange", b"0", b"2", gives=(False, 2, b"1")))
+    assert not agrees(KEYS, *before, call(4, 5, "exchange", b"0", b"2", gives=(False, 2, b"0")))
+    lost = lose(4, "exchange", b"1", b"2")
+    assert agrees(KEYS, *before, lost, call(6, 7, "multi_get", "a", "b", gives=(b"2", b"2")))
+    assert not agrees(KEYS, *before, lost, call(6, 7, "multi_get", "a", "b", gives=(b"1", b"2")))
+
+
 def test_compare_set_and_delete_say_what_was_there() -> None:
     made = call(0, 1, "cas", "a", b"", b"1", gives=(True, b"1"))
     for found, is_right in (((False, b"1"), True), ((False, None), False), ((True, b"3"), False)):
@@ -190,6 +230,8 @@ def _choose_keys(chance: random.Random) -> tuple[str, tuple[Any, ...], list[Any]
             ("multi_put", (("a", value), ("b", value)), [1, 2, 3]),
             ("multi_get", ("a", "b"), [(b"1", b"1"), (b"2", b"2"), ABSENT]),
             ("list", ("",), [(), ("a",), ("a", "b")]),
+            ("get_record", (key,), [(b"1", 1, 1), (b"2", 2, 2), ABSENT]),
+            ("exchange", (b"1", value), [(True, 2, None), (True, 3, None), (False, 1, ABSENT)]),
         ]
     )
 
