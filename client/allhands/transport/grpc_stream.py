@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
-import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 5.0
 CONNECT_SECONDS = 2.0
+_CONNECT_AGAIN_SECONDS = 0.05
 _GRACE_SECONDS = 0.1
 _LARGE = 64 << 10
 """Bytes of a frame behind which others wait noticeably on a slow network."""
@@ -60,8 +61,6 @@ _OPTIONS = [
 _ENCRYPTED_OPTIONS = [
     *_OPTIONS,
     ("grpc.ssl_target_name_override", PEER_NAME),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
 ]
 _LISTENING_OPTIONS = [
     *_OPTIONS,
@@ -103,6 +102,9 @@ class GrpcListener:
         """Whether links are encrypted, those of this worker and those to it; set before `start`."""
         self.certificates: LinkCertificates | None = None
         """None: links are not encrypted, or the worker does not know its world."""
+        self._opening: asyncio.Task[None] | None = None
+        self._reserved: socket.socket | None = None
+        self._host = ""
 
     async def start(self, host: str, port: int = 0) -> None:
         """Listen on a port of `host`; 0 chooses a free port.
@@ -113,9 +115,9 @@ class GrpcListener:
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if self.encrypts:
-                self.port = self._server.add_secure_port(where, self._make_credentials())
-            else:
-                self.port = self._server.add_insecure_port(where)
+                self._reserve(host, port)
+                return
+            self.port = self._server.add_insecure_port(where)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {host} for peers: {error}") from error
         await self._server.start()
@@ -125,20 +127,39 @@ class GrpcListener:
         """Accept peers of this identity's world; their frames go to `receiver`."""
         if self.encrypts and self.certificates is None:
             self.certificates = LinkCertificates(identity.secret)
+            self._opening = asyncio.get_running_loop().create_task(self._open(self.certificates))
         self._identity = identity
         self._receiver = receiver
         self._admitting.set()
 
-    def _make_credentials(self) -> grpc.ServerCredentials:
-        """Make credentials that admit nobody before this worker knows its world."""
-        nobody = LinkCertificates(secrets.token_bytes(32)).make_grpc_configuration()
+    def _reserve(self, host: str, port: int) -> None:
+        """Take a port, on which `_open` listens once the secret of the job is known.
 
-        def choose() -> grpc.ServerCertificateConfiguration:
-            if self.certificates is None:
-                return nobody
-            return self.certificates.make_grpc_configuration()
+        gRPC's credentials are not exchanged later on a port that is open: it ends the process where
+        a peer connects meanwhile.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._reserved = reserved = socket.socket(family, socket.SOCK_STREAM)
+        # gRPC sets it as well: so both may have the port, of which one listens.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            reserved.bind((host, port))
+        except OSError:
+            reserved.close()
+            raise
+        self.port = reserved.getsockname()[1]
+        self._host = host
 
-        return grpc.dynamic_ssl_server_credentials(nobody, choose, True)
+    async def _open(self, certificates: LinkCertificates) -> None:
+        """Listen on the reserved port."""
+        where = f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
+        try:
+            self._server.add_secure_port(where, certificates.make_grpc_server_credentials())
+        except RuntimeError as error:  # peers that cannot link say so as well
+            logger.error("cannot listen on %s for peers: %s", where, error)
+            return
+        await self._server.start()
+        self._connections.watch(self.port)
 
     async def wait_no_links(self, timeout: float) -> None:
         """Return when no peer has a link to this worker, or after `timeout` seconds."""
@@ -150,6 +171,10 @@ class GrpcListener:
     async def aclose(self) -> None:
         """Stop listening and drop the incoming streams. Idempotent."""
         self._is_closing = True
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        if self._reserved is not None:
+            self._reserved.close()
         self._connections.close()
         # Without a grace gRPC cancels at once, and tells the peers' terminals about it.
         await self._server.stop(_GRACE_SECONDS)
@@ -308,14 +333,13 @@ class GrpcFabric:
         address = self._addresses[peer]
         if certificates is None:
             channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        elif not await _accepts_connections(address):
+        elif not await _accepts_in_time(address):
             raise LinkBroken(f"cannot connect to {address}")
         else:
             credentials = certificates.make_grpc_credentials()
             channel = grpc.aio.secure_channel(address, credentials, options=_ENCRYPTED_OPTIONS)
         self._channels.append(channel)
-        # A peer that does not know its world yet refuses, and is tried again.
-        call: RawCall = channel.stream_stream(_METHOD)(wait_for_ready=certificates is not None)
+        call: RawCall = channel.stream_stream(_METHOD)()
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await self._handshake(call, peer)
@@ -387,6 +411,17 @@ async def _accepts_connections(address: str) -> bool:
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return True
+
+
+async def _accepts_in_time(address: str) -> bool:
+    """Wait until a peer takes connections, which it does once it knows its world."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            while True:
+                if await _accepts_connections(address):
+                    return True
+                await asyncio.sleep(_CONNECT_AGAIN_SECONDS)  # there is no event for that
+    return False
 
 
 def _parse(message: M, text: object) -> M:

@@ -48,10 +48,10 @@ class LinkCertificates:
         """Make the credentials of a channel to a peer."""
         return grpc.ssl_channel_credentials(self._authority, self._own.key, self._own.certificate)
 
-    def make_grpc_configuration(self) -> grpc.ServerCertificateConfiguration:
-        """Make the configuration of a server for peers."""
+    def make_grpc_server_credentials(self) -> grpc.ServerCredentials:
+        """Make the credentials of a server for peers, who show certificates as well."""
         pair = (self._own.key, self._own.certificate)
-        return grpc.ssl_server_certificate_configuration([pair], self._authority)
+        return grpc.ssl_server_credentials([pair], self._authority, require_client_auth=True)
 
     def _make_context(self, protocol: "ssl._SSLMethod") -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)

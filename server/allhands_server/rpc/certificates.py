@@ -39,6 +39,7 @@ class ServerCertificates:
             self._context, self._configuration = self._load()
         except ssl.SSLError as error:
             raise ValueError(self._describe(error)) from error
+        self._given = self._configuration
 
     def get_context(self) -> ssl.SSLContext:
         """Return a context for one connection, with the files of now."""
@@ -49,12 +50,22 @@ class ServerCertificates:
     def make_credentials(self) -> grpc.ServerCredentials:
         """Make gRPC's credentials, which ask for the files with each connection."""
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration, self._get_configuration, len(self._paths) == 3
+            self._given,
+            self._get_new_configuration,  # type: ignore[arg-type]  # None: the same as before
+            len(self._paths) == 3,
         )
 
-    def _get_configuration(self) -> grpc.ServerCertificateConfiguration:
+    def _get_new_configuration(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return the configuration once, if it is not the one that gRPC has.
+
+        gRPC ends the process where it replaces one while another thread begins to use it. So that
+        is done for new files alone, and not with each connection.
+        """
         with self._lock:
             self._reload()
+            if self._given is self._configuration:
+                return None
+            self._given = self._configuration
             return self._configuration
 
     def _reload(self) -> None:
