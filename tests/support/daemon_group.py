@@ -57,6 +57,11 @@ class DaemonGroup:
         self.send(port, signal.SIGKILL)
         self._daemons[port].ended()
 
+    def stop(self, port: int) -> int:
+        """End a daemon in order; return its status."""
+        self.send(port, signal.SIGTERM)
+        return self._daemons[port].ended()
+
     def restart(self, port: int) -> None:
         self._daemons[port] = self._serve(port)
 
@@ -76,6 +81,45 @@ class DaemonGroup:
             request = wire.DescribeCoordinatorRequest()
             return stub.DescribeCoordinator(request, timeout=0.5, metadata=config.metadata).role
         return ""
+
+
+class LeadingDaemon:
+    """The daemon that leads, as the one that faults befall; for `support.linearizability`."""
+
+    def __init__(self, group: DaemonGroup) -> None:
+        self._group = group
+        self._ended: int | None = None
+        """Port of the daemon that was ended last, and not started again."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(parse_url(self._group.url), TOKEN)
+
+    def start(self) -> None:
+        """Start the daemon again that was ended; wait until one leads."""
+        self._group.find_leader()
+        if self._ended is not None:
+            self._group.restart(self._ended)
+            self._ended = None
+
+    def kill(self) -> None:
+        self._ended = self._group.find_leader()
+        self._group.kill(self._ended)
+
+    def stop(self) -> int:
+        self._ended = self._group.find_leader()
+        return self._group.stop(self._ended)
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Stop it, and let it go on when another one leads."""
+        paused = self._group.find_leader()
+        self._group.send(paused, signal.SIGSTOP)
+        try:
+            yield
+            self._group.find_leader(besides=paused)
+        finally:
+            self._group.send(paused, signal.SIGCONT)
 
 
 class Writers:
