@@ -33,6 +33,7 @@ from allhands_server.machine.formatting import join_names
 from allhands_server.machine.member_messages import Join
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.store.barriers import Barriers
+from allhands_server.machine.store.history import HistoryBudget
 from allhands_server.machine.store.key_table import KeyTable
 from allhands_server.machine.store.keys import Keys
 from allhands_server.machine.store.leases import Leases
@@ -61,6 +62,8 @@ class Signals:
         """Watches with events since they were answered."""
         self.touched: dict[Job, None] = {}
         """Jobs that may be unused."""
+        self.histories = HistoryBudget()
+        """Of all jobs."""
 
 
 class Job:
@@ -83,7 +86,7 @@ class Job:
         self._recorder = recorder
         self._pid_namespace = pid_namespace
         self.name = name
-        self.table = KeyTable(name, revision)
+        self.table = KeyTable(name, signals.histories, revision)
         self.keys = Keys(name, recorder, self.table, self)
         self.leases = Leases(name, recorder, timers, self.table, self._note_unused)
         self.watches = Watches(self.table, timers, signals.woken, self._note_unused)
@@ -138,10 +141,12 @@ class Job:
         self.leases.check_lease(lease)
 
     def check_member(self, member_id: str) -> None:
-        """Refuse a member that is not present."""
+        """Refuse a member that is not present in a complete world."""
         if self.world is None:
             raise Refused(Status.NOT_FOUND, f"nobody has joined job {self.name}")
-        self.world.find_member(member_id)
+        if self.world.is_outside(member := self.world.find_member(member_id)):
+            text = f"{member} is no member of a complete world of job {self.name} yet"
+            raise Refused(Status.FAILED_PRECONDITION, text)
 
     def join(
         self, session: int, join: Join, randomness: Randomness, now: float
@@ -406,6 +411,7 @@ class Jobs:
             case JobForgotten(name):
                 if (job := self._jobs.pop(name, None)) is not None:
                     job.leases.clear()
+                    job.table.history.close()
                     self._revision = max(self._revision, job.table.revision)
             case RevisionReached(revision):
                 self._revision = max(self._revision, revision)

@@ -8,6 +8,8 @@ from allhands_server.machine.changes import KeyDeleted, KeyPut
 
 HISTORY_NBYTES = 16 << 20
 """Bytes of the history of one job, counted as below."""
+HISTORIES_NBYTES = 256 << 20
+"""Bytes of the histories of all jobs."""
 EVENT_NBYTES = 1024
 """Of an event beside its key and values: more than it takes, so that short events are bounded."""
 
@@ -19,12 +21,28 @@ KeyEvent: TypeAlias = tuple[KeyChange, KeyPut | None, int]
 """Change of a key, the key's record before (None: there was no such key), the bytes counted."""
 
 
+class HistoryBudget:
+    """The bytes of all histories: above the limit the largest are dropped."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.histories: set[History] = set()
+
+    def shrink(self, latest: "History") -> None:
+        """Drop the largest histories but for the latest, until a part of the room is free."""
+        others = sorted(self.histories - {latest}, key=lambda one: one.nbytes)
+        while others and self.nbytes > HISTORIES_NBYTES - HISTORIES_NBYTES // _TRIMMED_PART:
+            others.pop().drop_all()
+
+
 class History:
     """Events of one job's keys, in order; the oldest are dropped above the limits."""
 
-    def __init__(self, floor: int) -> None:
+    def __init__(self, floor: int, budget: HistoryBudget) -> None:
         self._events: list[KeyEvent] = []
-        self._nbytes = 0
+        self._budget = budget
+        budget.histories.add(self)
+        self.nbytes = 0
         self.floor = floor
         """The events up to this revision are not known."""
 
@@ -45,20 +63,35 @@ class History:
         if previous is not None:
             nbytes += len(previous.value)
         self._events.append((change, previous, nbytes))
-        self._nbytes += nbytes
-        if self._nbytes > HISTORY_NBYTES:
+        self.nbytes += nbytes
+        self._budget.nbytes += nbytes
+        if self.nbytes > HISTORY_NBYTES:
             self._trim()
+        if self._budget.nbytes > HISTORIES_NBYTES:
+            self._budget.shrink(self)
 
     def take_back(self, revision: int) -> None:
         """Forget the events from a revision on. Idempotent."""
         while self._events and self._events[-1][0].revision >= revision:
-            self._nbytes -= self._events.pop()[2]
+            nbytes = self._events.pop()[2]
+            self.nbytes -= nbytes
+            self._budget.nbytes -= nbytes
 
     def compact(self, revision: int) -> None:
         """Forget the events up to a revision."""
         if revision > self.floor:
             self.floor = revision
             self._drop(self._find(revision + 1))
+
+    def drop_all(self) -> None:
+        """Forget all events."""
+        if self._events:
+            self.compact(self._events[-1][0].revision)
+
+    def close(self) -> None:
+        """Forget all events, for good. Idempotent."""
+        self.drop_all()
+        self._budget.histories.discard(self)
 
     def iterate_from(self, revision: int) -> Iterator[KeyEvent]:
         """Iterate over the events from a revision on, which is not compacted."""
@@ -78,7 +111,7 @@ class History:
         """Drop the oldest events, but for those of the last revision."""
         last = self._find(self._events[-1][0].revision)
         most = HISTORY_NBYTES - HISTORY_NBYTES // _TRIMMED_PART
-        nbytes, dropped = self._nbytes, 0
+        nbytes, dropped = self.nbytes, 0
         while dropped < last and nbytes > most:
             nbytes -= self._events[dropped][2]
             dropped += 1
@@ -86,7 +119,9 @@ class History:
             self.compact(self._events[dropped - 1][0].revision)
 
     def _drop(self, count: int) -> None:
-        self._nbytes -= sum(nbytes for _, _, nbytes in self._events[:count])
+        nbytes = sum(nbytes for _, _, nbytes in self._events[:count])
+        self.nbytes -= nbytes
+        self._budget.nbytes -= nbytes
         del self._events[:count]
 
 

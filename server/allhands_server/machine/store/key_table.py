@@ -13,7 +13,7 @@ from allhands_server.machine.changes import (
     Undo,
 )
 from allhands_server.machine.store.bindings import Bindings, Owner
-from allhands_server.machine.store.history import History
+from allhands_server.machine.store.history import History, HistoryBudget
 from allhands_server.machine.store.key_index import KeyIndex
 from allhands_server.machine.store.key_range import KeyRange
 
@@ -26,11 +26,12 @@ class KeyTable:
     `revision` counts every change, even across `clear`; changes of one request share a revision.
     """
 
-    def __init__(self, job: str, revision: int = 0) -> None:
+    def __init__(self, job: str, histories: HistoryBudget, revision: int = 0) -> None:
         self.job = job
+        self._histories = histories
         self.records: dict[str, KeyPut] = {}
         self.revision = revision
-        self.history = History(revision)
+        self.history = History(revision, histories)
         self.bindings = Bindings()
         self.on_event: Callable[[int], None] | None = None
         """Called with the revision of each new event."""
@@ -82,7 +83,8 @@ class KeyTable:
         self.records.clear()
         self._index = None
         self.revision = revision
-        self.history = History(revision)
+        self.history.close()
+        self.history = History(revision, self._histories)
         self.bindings = Bindings()
         if self.on_event is not None:
             self.on_event(revision)

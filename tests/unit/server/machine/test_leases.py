@@ -187,6 +187,15 @@ def test_the_keys_of_a_member_go_with_it() -> None:
     assert t.ask_refused(Put("j", "k", member="stranger")).status is Status.NOT_FOUND
 
 
+def test_a_key_is_bound_to_a_member_of_a_complete_world() -> None:
+    t = Transcript()
+    session = t.join(0, 2)
+    refusal = t.ask_refused(Put("j", "k", member=f"member{session}"))
+    assert refusal.status is Status.FAILED_PRECONDITION
+    t.join(1, 2)
+    t.ask_now(Put("j", "k", member=f"member{session}"))
+
+
 # ---------------------------------------------------------------- the log
 
 

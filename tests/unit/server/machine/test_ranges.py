@@ -11,6 +11,7 @@ from allhands_server.machine.requests import DeleteJob
 from allhands_server.machine.store import draft, history, range_query
 from allhands_server.machine.store.keys import Get, Set
 from allhands_server.machine.store.records import DeleteRange, Put, Range
+from allhands_server.machine.store.watches import Watch
 from allhands_server.testing import Transcript
 
 
@@ -101,6 +102,24 @@ def test_the_oldest_events_are_dropped_first(monkeypatch: pytest.MonkeyPatch) ->
     assert 20 < found.oldest < 40
     (record,) = t.ask_now(Range("j", "k", revision=found.oldest)).records
     assert record.revision == found.oldest
+
+
+def test_the_histories_of_all_jobs_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "HISTORIES_NBYTES", 40 * 1100)
+    t = Transcript()
+    t.ask_now(Set("small", "k", b""))
+    for number in range(300):
+        t.ask_now(Set(f"job{number % 3}", "k", b""))
+        assert t.machine._jobs.signals.histories.nbytes <= 40 * 1100
+    oldest = [t.ask_now(Watch(f"job{one}", "k", revision=1)).oldest for one in range(3)]
+    assert all(oldest)
+    assert len(t.ask_now(Watch("small", "k", revision=1)).events) == 1
+    for name in ("small", "job0", "job1", "job2"):
+        t.ask_now(DeleteRange(name, "k"))
+        t.ask_now(DeleteJob(name, "me"))
+    t.advance_to(1000.0)
+    assert t.machine._jobs.signals.histories.nbytes == 0
+    assert not t.machine._jobs.signals.histories.histories
 
 
 def test_one_revision_may_be_larger_than_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
