@@ -55,6 +55,11 @@ class History:
         """The first revision from which on all events are known."""
         return self.floor + 1
 
+    @property
+    def next(self) -> int:
+        """The least revision that a later event can have."""
+        return (self._events[-1][0].revision if self._events else self.floor) + 1
+
     def append(self, change: KeyChange, previous: KeyPut | None) -> None:
         """Note a change with a revision that is not less than the last."""
         nbytes = EVENT_NBYTES + len(change.key)

@@ -152,9 +152,9 @@ class Watches:
 
     def expire(self, ticket: int, now: float) -> Effect:
         """Answer a waiting request past its due time: there were no events."""
+        request = self._waiting[ticket].request
         self.cancel(ticket)
-        revision = self._table.revision
-        return Answer(ticket, WatchResult(revision, next_revision=revision + 1))
+        return Answer(ticket, self._end_result(request, ()))
 
     def answer_new(self) -> list[Effect]:
         """Answer the waiting requests for whose keys there are new events."""
@@ -230,7 +230,15 @@ class Watches:
             if events and (nbytes > LARGEST_REPLY or len(events) >= EVENTS):
                 return WatchResult(table.revision, tuple(events), place, of_revision - 1)
             events.append(event)
-        return WatchResult(table.revision, tuple(events), table.revision + 1)
+        return self._end_result(request, tuple(events))
+
+    def _end_result(self, request: Watch, events: tuple[WatchEvent, ...]) -> WatchResult:
+        """Return the events up to now."""
+        # Behind the last event, and not behind the revision of now: that may be of changes which
+        # the log has refused, and after a restart it would be one that never was.
+        table = self._table
+        place = max(table.history.next, request.revision)
+        return WatchResult(table.revision, events, place)
 
 
 def _select(events: Iterable[KeyEvent], request: Watch, keys: KeyRange) -> Iterable[KeyEvent]:

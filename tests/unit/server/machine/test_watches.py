@@ -7,7 +7,7 @@ import pytest
 from allhands_server.machine import Machine
 from allhands_server.machine.changes import Change, KeyDeleted, KeyPut
 from allhands_server.machine.effects import Answer, Changed
-from allhands_server.machine.events import CommitsRefused, RequestReceived
+from allhands_server.machine.events import CommitDurable, CommitsRefused, RequestReceived
 from allhands_server.machine.refusals import Status
 from allhands_server.machine.requests import DeleteJob, ListJobs
 from allhands_server.machine.store import history, watches
@@ -282,3 +282,20 @@ def test_events_that_the_log_refused_never_were() -> None:
     (answer,) = machine.handle(RequestReceived(3, Watch("j", "k", revision=1)), 0.0)
     assert isinstance(answer, Answer)
     assert names(answer.reply) == ["+k=2@2"]
+
+
+def test_a_watch_goes_on_over_a_restart_after_changes_that_the_log_refused() -> None:
+    machine, log = Machine(has_log=True), list[Change]()
+    for effect in machine.handle(RequestReceived(1, Set("j", "k", b"1")), 0.0):
+        if isinstance(effect, Changed):
+            log += effect.changes
+    machine.handle(CommitDurable(), 0.0)
+    machine.handle(RequestReceived(2, Set("j", "k", b"2")), 0.0)
+    machine.handle(CommitsRefused(), 0.0)
+    (answer,) = machine.handle(RequestReceived(3, Watch("j", "k")), 0.0)
+    assert isinstance(answer, Answer)
+    t = Transcript()
+    t.machine.restore(log)
+    assert names(t.ask_now(Watch("j", "k", revision=answer.reply.next_revision))) == []
+    t.ask_now(Set("j", "k", b"3"))
+    assert names(t.ask_now(Watch("j", "k", revision=answer.reply.next_revision))) == ["+k=3@2"]
