@@ -262,9 +262,14 @@ class CommitRecorder:
                     continue
                 kept.append(change)
                 if isinstance(change, JobCleared):  # the earlier changes of its job are gone
-                    undos = [one for one in undos if getattr(one[0], "job", "") != change.job]
+                    undos = [one for one in undos if not _is_cleared(one[0], change.job)]
         for _, undo in reversed(undos):
             undo()
         self._sent.clear()
         self._kept = [*kept, *self._kept]
         self._changes, self._undos = [], []
+
+
+def _is_cleared(change: Change, job: str) -> bool:
+    """Return whether clearing a job has undone a change; tokens are not of the job they open."""
+    return getattr(change, "job", "") == job and not isinstance(change, TokenCreated)

@@ -452,11 +452,6 @@ class Machine:
         jobs = self._jobs if name == ALL_JOBS else (one for one in self._jobs if one.name == name)
         return any(job.has_member(member_id) for job in jobs)
 
-    def _use_tokens(
-        self, ticket: int, request: TokenRequest, due: float | None, now: float
-    ) -> list[Effect]:
-        return self.tokens.submit(ticket, request)
-
     def _drain(self, reason: str) -> list[Effect]:
         self._draining = _refuse_shutting_down(reason) if reason else _GOING_DOWN
         effects: list[Effect] = []
@@ -497,6 +492,6 @@ _HANDLERS: dict[type, Callable[[Machine, int, Any, float | None, float], list[Ef
     ListJobs: Machine._list_jobs,
     DescribeJob: Machine._describe_job,
     CollectReports: Machine._collect_reports,
-    **dict.fromkeys(get_args(TokenRequest), Machine._use_tokens),
+    **dict.fromkeys(get_args(TokenRequest), lambda self, *args: self.tokens.submit(*args[:2])),
 }
 """By the type of the request."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from allhands_server.machine.changes import CommitRecorder, NoRecorder
+from allhands_server.machine.changes import CommitRecorder, JobCleared, NoRecorder
 from allhands_server.machine.effects import Answer
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.requests import CreateToken, ListTokens, RevokeToken
@@ -152,6 +152,26 @@ def test_the_changes_make_the_same_tokens_again(world: World) -> None:
     assert again.submit(1, ListTokens()) == world.tokens.submit(1, ListTokens())
     with refused(Status.UNAUTHENTICATED, "not known"):
         again.check("b", DIGEST, NOW)
+
+
+def test_a_refused_token_is_gone_though_its_job_was_cleared_afterwards(world: World) -> None:
+    world.create()
+    world.recorder.take_commit()
+    world.recorder.commit(JobCleared("j", 1, has_world=False), Ignoring())
+    world.recorder.take_commit()
+    world.recorder.undo_all()
+    with refused(Status.UNAUTHENTICATED, "not known"):
+        world.tokens.check("a", DIGEST, NOW)
+
+
+class Ignoring:
+    """State that changes in nothing."""
+
+    def apply(self, change: JobCleared) -> None:
+        pass
+
+    def make_undo(self, change: JobCleared) -> None:
+        return None
 
 
 def test_a_token_that_the_log_refuses_is_gone_and_uses_hold(world: World) -> None:
