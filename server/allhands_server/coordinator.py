@@ -8,11 +8,11 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from allhands_proto import process, stack_channel
 from allhands_server import tcp_acks
-from allhands_server.held_answers import HeldAnswers
+from allhands_server.held_effects import HeldEffects
 from allhands_server.machine import Machine
 from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import (
@@ -25,7 +25,6 @@ from allhands_server.machine.effects import (
     InspectProcess,
     JobEnded,
     LeaseTimed,
-    Notification,
     OperatorLog,
     Push,
     Refuse,
@@ -44,13 +43,16 @@ from allhands_server.machine.events import (
     SessionBroken,
     SessionMessage,
     SessionOpened,
+    SessionResumed,
     Tick,
 )
 from allhands_server.machine.formatting import escape_line
-from allhands_server.machine.member_messages import Join, MemberMessage
+from allhands_server.machine.member_messages import Join, MemberMessage, Resume
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier, R, Request
 from allhands_server.machine.tokens import Tokens
+from allhands_server.reply_handler import FutureReply, ReplyHandler
+from allhands_server.session_stream import SessionStream
 
 if TYPE_CHECKING:
     from allhands_server.lease_times import LeaseTimes
@@ -74,67 +76,6 @@ _NOT_LEFT = Refusal(Status.ABORTED, "the stream of the session ended without a L
 _EVERYDAY = {Status.DEADLINE_EXCEEDED, Status.NOT_FOUND, Status.UNAVAILABLE}
 
 
-class ReplyHandler(Protocol):
-    """Receiver of answers and refusals, one for each ticket; called on the coordinator's loop."""
-
-    def on_answer(self, ticket: int, reply: Any) -> None:
-        """Take the answer, of the type named by the request."""
-
-    def on_refusal(self, ticket: int, refusal: Refusal) -> None: ...
-
-
-class _FutureReply:
-    """Reply handler for a future."""
-
-    def __init__(self, answer: "asyncio.Future[Any]") -> None:
-        self._answer = answer
-
-    def on_answer(self, ticket: int, reply: Any) -> None:
-        if not self._answer.done():  # it may have been cancelled
-            self._answer.set_result(reply)
-
-    def on_refusal(self, ticket: int, refusal: Refusal) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(Refused(refusal.status, refusal.text, refusal.leader))
-
-
-class SessionStream:
-    """Notifications to one member, in order, until the session's end."""
-
-    def __init__(self, number: int, peer: str = "") -> None:
-        self.number = number
-        self.peer = peer
-        """The other end of its connection, as gRPC writes it."""
-        self._queue: asyncio.Queue[Notification | EndSession] = asyncio.Queue()
-
-    def put(self, item: Notification | EndSession) -> None:
-        self._queue.put_nowait(item)
-
-    async def iterate_batches(self) -> AsyncIterator[list[Notification]]:
-        """Yield all pending notifications at once, as soon as any is pending.
-
-        Waits as long as the session lives.
-
-        Raises:
-            Refused: the session ends for a reason that the member should hear.
-        """
-        end: EndSession | None = None
-        while end is None:
-            items = [await self._queue.get()]
-            while not self._queue.empty():
-                items.append(self._queue.get_nowait())
-            batch = []
-            for item in items:
-                if isinstance(item, EndSession):
-                    end = item
-                    break
-                batch.append(item)
-            if batch:
-                yield batch
-        if end.refusal is not None:
-            raise Refused(end.refusal.status, end.refusal.text, end.refusal.leader)
-
-
 @dataclass(frozen=True, slots=True)
 class LeadershipStatus:
     """What one of several daemons knows of who leads."""
@@ -153,9 +94,11 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._machine = Machine(process.get_pid_namespace(), has_log)
+        self.is_durable = has_log
+        """Whether a coordinator started after this one has its state."""
         self._journal: Journal | None = None
         self._lease_times: LeaseTimes | None = None
-        self._held = HeldAnswers()
+        self._held = HeldEffects()
         self._writers: set[int] = set()
         """Tickets of requests with changes that may not be durable."""
         self._may_answer: Callable[[], bool] = lambda: True
@@ -196,9 +139,10 @@ class Coordinator:
         from allhands_server.log.recovery import read_log
 
         coordinator = cls(has_log=True)
-        restored = await read_log(engine, coordinator._machine.restore)
+        machine, clock = coordinator._machine, coordinator._clock
+        restored = await read_log(engine, lambda changes: machine.restore(changes, clock()))
         remaining = {} if lease_times is None else lease_times.find_remaining()
-        coordinator._machine.finish_restore(coordinator._clock(), remaining)
+        machine.finish_restore(clock(), remaining)
         coordinator._lease_times = lease_times
         coordinator._journal = Journal(engine, restored, coordinator)
         return coordinator
@@ -213,7 +157,7 @@ class Coordinator:
         """
         answer: asyncio.Future[R] = self._loop.create_future()
         ticket = self.new_ticket()
-        self.post(ticket, request, time_remaining, _FutureReply(answer))
+        self.post(ticket, request, time_remaining, FutureReply(answer))
         try:
             return await answer
         except asyncio.CancelledError:
@@ -274,9 +218,19 @@ class Coordinator:
         self._handle(SessionOpened(stream.number, join, fresh, token, at))
         return stream
 
-    def on_message(self, session: int, message: MemberMessage) -> None:
-        """Pass a member's message to the machine."""
-        self._handle(SessionMessage(session, message))
+    def resume(self, resume: Resume, peer: str = "") -> SessionStream:
+        """Resume a member's session; the stream reports whether that was accepted."""
+        stream = SessionStream(next(self._sessions), peer)
+        if self._gate is not None:
+            stream.put(EndSession(stream.number, self._gate))
+            return stream
+        self._streams[stream.number] = stream
+        self._handle(SessionResumed(stream.number, resume))
+        return stream
+
+    def on_message(self, session: int, message: MemberMessage, number: int = 0) -> None:
+        """Pass a member's message to the machine; not 0: its number, to be acknowledged."""
+        self._handle(SessionMessage(session, message, number))
 
     def on_authentication_failed(self, address: str, why: str) -> None:
         """Note a session refused for a missing or wrong token."""
@@ -340,7 +294,7 @@ class Coordinator:
         self._let_go(refusal, _NOT_KNOWN)
         self._inspections.clear()
         self._checks.clear()
-        self._held = HeldAnswers()
+        self._held = HeldEffects()
         self._journal = None
 
     def lead(self, machine: Machine, journal: "Journal", may_answer: Callable[[], bool]) -> None:
@@ -362,8 +316,11 @@ class Coordinator:
         if self._is_closed:
             return
         self._gate = refusal
-        for answer in self._held.drop_answers():
-            self._act(Refuse(answer.ticket, refusal))
+        for effect in self._held.drop_effects():
+            if isinstance(effect, Answer | Refuse):
+                self._act(Refuse(effect.ticket, refusal))
+            else:
+                self._act(effect)
 
     def take_requests(self) -> None:
         """Take requests again."""
@@ -380,8 +337,8 @@ class Coordinator:
         if self._held.is_settled:
             self._writers.clear()
         if self._may_answer():
-            for answer in self._held.release():
-                self._act(answer)
+            for effect in self._held.release():
+                self._act(effect)
 
     def on_refused(self, error: "LogFull") -> None:
         """See `JournalOwner`."""
@@ -392,9 +349,12 @@ class Coordinator:
             "the coordinator's log is full, and changes that the answer has seen were taken back: "
             f"ask again ({error})",
         )
-        for answer in self._held.drop():  # a refusal too: it may say what is taken back now
-            is_write = answer.ticket in self._writers
-            self._act(Refuse(answer.ticket, of_writes if is_write else of_reads))
+        for effect in self._held.drop():
+            if isinstance(effect, Answer | Refuse):  # a refusal too: it may say what is taken back
+                is_write = effect.ticket in self._writers
+                self._act(Refuse(effect.ticket, of_writes if is_write else of_reads))
+            else:
+                self._act(effect)
         self._writers.clear()
         self._handle(CommitsRefused())
 
@@ -402,8 +362,9 @@ class Coordinator:
         """See `JournalOwner`."""
         logger.critical("the coordinator ends, as its log is gone: %s", error)
         refusal = Refusal(Status.UNAVAILABLE, f"the coordinator's log is gone: {error}")
-        for answer in self._held.drop():
-            self._act(Refuse(answer.ticket, refusal))
+        for effect in self._held.drop():
+            if isinstance(effect, Answer | Refuse):
+                self._act(Refuse(effect.ticket, refusal))
         self.close()
         if not self.failure.done():
             self.failure.set_result(error)
@@ -442,7 +403,7 @@ class Coordinator:
         self._carry_out(self._machine.handle(event, self._clock()))
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        """Carry out the effects of one event; answers wait for the commits before them."""
+        """Carry out the effects of one event; some wait for the commits before them."""
         if self._journal is None:
             for effect in effects:
                 self._act(effect)
@@ -451,15 +412,9 @@ class Coordinator:
                 if isinstance(effect, Changed):
                     self._held.note_commit()
                     self._journal.append(effect.changes)
-                elif not isinstance(effect, Answer | Refuse) or self._is_settled():
+                elif not self._held.hold(effect, may_answer=self._may_answer()):
                     self._act(effect)
-                else:
-                    self._held.hold(effect)
         self._set_timer()
-
-    def _is_settled(self) -> bool:
-        """Return whether an answer may leave at once."""
-        return self._held.is_settled and self._may_answer()
 
     def _act(self, effect: Effect) -> None:
         match effect:

@@ -20,7 +20,8 @@ def main(config: ServerConfig) -> int:
     """Serve until a signal; return the exit status of the process.
 
     The first SIGTERM or SIGINT drains: running worlds get `config.drain_timeout` seconds to end.
-    A second one ends at once. The status is 0 after a drain, 1 where a world was cut off or the
+    A second one ends at once, and so does the first where a log keeps the worlds for the next
+    start. The status is 0 after a drain or with a log, 1 where a world was cut off or the
     coordinator could not listen, 2 where the config is wrong.
     """
     logging.basicConfig(
@@ -65,6 +66,9 @@ async def _serve_until_signal(
 ) -> bool:
     """Serve until a signal, then drain; return whether all worlds ended."""
     first = await signals.get()
+    if running.is_durable:
+        logger.info("%s: going down; worlds go on with the next start", first.name)
+        return True
     logger.info("%s: draining, for up to %g s", first.name, config.drain_timeout)
     return await _drain(running, config, first, signals)
 

@@ -29,6 +29,7 @@ from allhands_server.audit import AuditLog
 from allhands_server.config import ServerConfig, format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.etcd_address import EtcdAddress
+from allhands_server.kept_token import load_token
 from allhands_server.kv.listener import KvListener
 from allhands_server.rpc.auth import TokenInterceptor
 from allhands_server.rpc.certificates import ServerCertificates
@@ -120,6 +121,11 @@ class RunningCoordinator:
         await self._health.enter_graceful_shutdown()
         return await self._coordinator.drain(reason, timeout)
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether a coordinator started after this one has its worlds again."""
+        return self._coordinator.is_durable
+
     async def wait_failure(self) -> Exception:
         """Return the error of the log once it is gone; the coordinator is closed then."""
         return await asyncio.shield(self._coordinator.failure)
@@ -161,9 +167,14 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     engine = None if config.store is None else await _open_store(config.store)
     for warning in config.list_warnings():
         logger.warning("%s", warning)
-    token = config.token or secrets.token_urlsafe(32)
     tls = _read_certificates(config)
     coordinator = coordinator or await _make_coordinator(config)
+    try:
+        token = config.token or _choose_token(config)
+    except BaseException:
+        coordinator.close()
+        await coordinator.close_log()
+        raise
     connections = Connections(partial(_warn_evicted, LimitedLog(logger, "dropped connections")))
     audit = None if config.audit_log is None else AuditLog(config.audit_log)
     access = Access(coordinator, audit)
@@ -258,6 +269,12 @@ async def _make_coordinator(config: ServerConfig) -> Coordinator:
     except BaseException:
         await engine.close()
         raise
+
+
+def _choose_token(config: ServerConfig) -> str:
+    if config.data_dir is None:
+        return secrets.token_urlsafe(32)
+    return load_token(Path(config.data_dir))
 
 
 def _post_notice(

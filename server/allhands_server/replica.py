@@ -273,7 +273,7 @@ class Replica:
         return self._leadership.may_answer(self._clock())
 
     def _restore(self, changes: Iterable[Change]) -> None:
-        self._machine.restore(changes)
+        self._machine.restore(changes, self._clock())
 
     def _on_term(self, term: Term) -> None:
         self._handle(TermTailed(term))

@@ -4,21 +4,26 @@ import itertools
 from dataclasses import dataclass, field
 from typing import cast
 
+from allhands_proto.session_proof import prove_membership
 from allhands_server.machine import Machine
+from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import (
     Answer,
+    Changed,
     CheckConnection,
     Drained,
     Effect,
     EndSession,
     InspectProcess,
     JobEnded,
+    Joined,
     Notification,
     OperatorLog,
     Push,
     Refuse,
 )
 from allhands_server.machine.events import (
+    CommitDurable,
     Event,
     Randomness,
     RequestCancelled,
@@ -26,9 +31,10 @@ from allhands_server.machine.events import (
     SessionBroken,
     SessionMessage,
     SessionOpened,
+    SessionResumed,
     Tick,
 )
-from allhands_server.machine.member_messages import Join, MemberMessage
+from allhands_server.machine.member_messages import Join, MemberMessage, Resume
 from allhands_server.machine.refusals import Refusal
 from allhands_server.machine.requests import R, Request
 
@@ -47,11 +53,13 @@ class Transcript:
     """By session: why it was ended, None for well."""
     inspections: list[InspectProcess] = field(default_factory=list)
     """Processes that the machine wants the shell to look at."""
+    commits: list[tuple[Change, ...]] = field(default_factory=list)
+    """Those of a machine with a log, durable at once."""
     connection_checks: list[CheckConnection] = field(default_factory=list)
     """Connections of which it wants to know whether their other ends acknowledge what they get."""
 
     def __post_init__(self) -> None:
-        self._tickets = itertools.count(1)
+        self.ticket_numbers = itertools.count(1)
         self._sessions = itertools.count(1)
         self._unread: dict[int, list[Notification]] = {}
         self._broken: set[int] = set()
@@ -77,7 +85,7 @@ class Transcript:
 
     def ask(self, request: Request[R], due: float | None = None) -> int:
         """Ask; return the ticket."""
-        ticket = next(self._tickets)
+        ticket = next(self.ticket_numbers)
         self.handle(RequestReceived(ticket, request, due))
         return ticket
 
@@ -132,6 +140,25 @@ class Transcript:
         self.handle(SessionOpened(session, join, fresh))
         return session
 
+    def resume(self, joined: Joined, *, job: str = "j", secret: bytes | None = None) -> int:
+        """Resume the session of a member; return the new session's number."""
+        session = next(self._sessions)
+        self._unread[session] = []
+        proof = prove_membership(
+            joined.secret if secret is None else secret, joined.incarnation, joined.member_id
+        )
+        resume = Resume(job, joined.incarnation, joined.member_id, proof)
+        self.handle(SessionResumed(session, resume))
+        return session
+
+    def restart(self) -> None:
+        """Put a machine with the state of the commits in the place of this one."""
+        self._broken.update(self._unread.keys() - self.ends.keys())
+        self.machine = Machine(has_log=True)
+        for commit in self.commits:
+            self.machine.restore(commit, self.now)
+        self.machine.finish_restore(self.now)
+
     def form_world(
         self,
         size: int,
@@ -161,8 +188,8 @@ class Transcript:
             self.read_pushed(session)
         return sessions
 
-    def send(self, session: int, message: MemberMessage) -> None:
-        self.handle(SessionMessage(session, message))
+    def send(self, session: int, message: MemberMessage, number: int = 0) -> None:
+        self.handle(SessionMessage(session, message, number))
 
     def break_session(self, session: int) -> None:
         self._broken.add(session)
@@ -191,6 +218,9 @@ class Transcript:
                 self.inspections.append(effect)
             case CheckConnection():
                 self.connection_checks.append(effect)
+            case Changed(changes):
+                self.commits.append(changes)
+                self.handle(CommitDurable())
             case OperatorLog(text):
                 self.log.append(text)
             case JobEnded(job):

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from allhands.coordinator.client import Control
 from allhands.errors import CoordinatorUnavailable, NotFound
 from allhands.stores import CoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
+from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.log.sqlite import FILE_NAME
@@ -126,7 +128,7 @@ def test_a_restart_keeps_values_queues_and_what_was_deleted(start: Start) -> Non
 
 
 def test_the_next_world_of_a_job_does_not_meet_the_keys_of_the_last(start: Start) -> None:
-    join = wire.Join(job="j", rank=0, world_size=1, host="h", pid=1, port=1)
+    join = wire.Join(job="j", rank=0, world_size=1, host="h", pid=1, port=1, heartbeat_window=0.5)
     with start() as daemon, connected(daemon) as (control, _):
         control.put("before", b"of the first world")
         member = RawMember(daemon.endpoint, join)
@@ -136,12 +138,31 @@ def test_the_next_world_of_a_job_does_not_meet_the_keys_of_the_last(start: Start
         member.close()
     with start() as daemon, connected(daemon) as (control, _):
         assert control.get("before") == b"of the first world"
-        member = RawMember(daemon.endpoint, join)
-        member.receive("world_formed")
+        member = rejoin(daemon, join)
         for key in ("before", "during"):
             with pytest.raises(NotFound):
                 control.get(key)
         member.close()
+
+
+def rejoin(daemon: DaemonProcess, join: wire.Join) -> RawMember:
+    """Join as a process that the daemon does not know, once the members of before are lost."""
+    members: list[RawMember] = []
+
+    def joins() -> bool:
+        member = RawMember(daemon.endpoint, join)
+        try:
+            member.receive("world_formed")
+        except grpc.RpcError as error:
+            member.close()
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            return False
+        members.append(member)
+        return True
+
+    poll_until(joins, seconds=60)
+    return members[0]
 
 
 def test_a_second_daemon_on_the_same_folder_says_so(start: Start) -> None:

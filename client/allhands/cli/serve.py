@@ -98,7 +98,7 @@ def serve_command(
         typer.Option(
             "--data-dir",
             metavar="DIR",
-            help="Keep keys, queues and barriers in this folder, over restarts and crashes.",
+            help="Keep all state in this folder: jobs go on after restarts and crashes.",
         ),
     ] = None,
     audit_log: Annotated[

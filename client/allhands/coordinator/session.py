@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -12,20 +13,21 @@ import grpc
 import grpc.aio
 
 from allhands.coordinator import report_encoder
+from allhands.coordinator.attempts import RETRY_SECONDS
 from allhands.coordinator.endpoint import ChannelConfig
+from allhands.coordinator.forming_world import SIZE_ADVICE, explain_not_formed
 from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.session_listener import SessionListener, make_heartbeat
+from allhands.coordinator.session_pending import PendingRequests
 from allhands.coordinator.session_requests import INQUIRY_SECONDS, SessionRequests
 from allhands.coordinator.status_errors import translate_error
 from allhands.coordinator.world_member import WorldMember, read_member
 from allhands.errors import (
-    AllhandsError,
-    CollectiveTimeout,
     CoordinatorUnavailable,
     JoinRefused,
 )
-from allhands.verdicts import AbsentRank, Verdict
 from allhands_proto import process, stack_channel
+from allhands_proto.session_proof import prove_membership
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdict_codec import decode_absent_rank, decode_cancellation, decode_verdict
 
@@ -33,14 +35,27 @@ logger = logging.getLogger(__name__)
 
 Stream: TypeAlias = "grpc.aio.StreamStreamCall[wire.SessionRequest, wire.SessionEvent]"
 
+_Code = grpc.StatusCode
+_REFUSALS = (
+    _Code.NOT_FOUND,
+    _Code.UNAUTHENTICATED,
+    _Code.PERMISSION_DENIED,
+    _Code.INVALID_ARGUMENT,
+    _Code.FAILED_PRECONDITION,
+    _Code.UNIMPLEMENTED,
+)
+"""Statuses of a coordinator that does not know a session."""
+_ATTEMPTS = 3
+"""Attempts to resume a session whose refusal gRPC may not have delivered."""
 _LEAVE_SECONDS = 2.0
+_DURABLE_LEAVE_SECONDS = 10.0
+"""The same where the coordinator may be down for a restart."""
+_RESUME_SECONDS = 5.0
+_LONGEST_DELAY = 1.0
+"""Seconds between two attempts to resume a session, at most."""
 _MAX_REFUSED_CALLERS = 16
 """Callers of which a rank that waits for its world remembers that they were refused."""
 _NO_SIZE_WARNING_SECONDS = 2.0
-_SIZE_ADVICE = (
-    "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
-    "or pass world_size"
-)
 WORLD_EVENTS = ("member_lost", "member_left", "broken_links", "aborted", "condition")
 """Events that peers forward to a rank out of the coordinator's reach."""
 
@@ -56,6 +71,7 @@ class Session(SessionRequests):
         self._tasks: list[asyncio.Task[None]] = []
         self._leave_accepted = asyncio.Event()
         self._refused_callers: dict[str, str] = {}  # callers at other addresses, and why
+        self._pending = PendingRequests()
         self._write_tasks: set[asyncio.Task[None]] = set()
         self._write_lock = asyncio.Lock()  # gRPC takes one write at a time
         self._is_leaving = False
@@ -85,7 +101,9 @@ class Session(SessionRequests):
             # Not cancelled at the deadline: the job still counts us while it is asked who is there.
             await asyncio.wait([joining], timeout=timeout)
             if not joining.done():
-                raise await session._explain_not_formed(request, timeout)
+                raise await explain_not_formed(
+                    session._stub, channel_config, request, timeout, session._refused_callers
+                )
             joining.result()
         except BaseException:
             joining.cancel()
@@ -135,10 +153,11 @@ class Session(SessionRequests):
     async def leave(self, leave: wire.Leave) -> None:
         """End the membership in order: peers can finish the calls that this rank completed."""
         self._is_leaving = True
-        if self._stream is not None and not self._stream.done():
+        if self._stream is not None and (self.is_durable or not self._stream.done()):
             await self._send_and_wait(wire.SessionRequest(leave=leave))
+            limit = _DURABLE_LEAVE_SECONDS if self.is_durable else _LEAVE_SECONDS
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LEAVE_SECONDS):
+                async with asyncio.timeout(limit):
                     await self._leave_accepted.wait()
         await self.aclose()
 
@@ -159,6 +178,7 @@ class Session(SessionRequests):
             request.takes_batches = True
             await stream.write(wire.SessionRequest(join=request))
             self.joined = (await self._read_event(stream)).joined
+            self._pending.is_enabled = self.joined.takes_resume
             with self._warn_if_sizeless(request):
                 while not (event := await self._read_event(stream)).HasField("world_formed"):
                     await self._answer_while_forming(stream, event)
@@ -180,7 +200,7 @@ class Session(SessionRequests):
             logger.warning,
             text + "rank brings one, %s",
             self.job,
-            _SIZE_ADVICE,
+            SIZE_ADVICE,
         )
         try:
             yield
@@ -225,48 +245,17 @@ class Session(SessionRequests):
             reason, doing, target=self._channel_config.target, refused=JoinRefused
         )
 
-    async def _explain_not_formed(self, request: wire.Join, timeout: float) -> AllhandsError:
-        """Return the CollectiveTimeout that names the missing ranks."""
-        missing: tuple[int, ...] = ()
-        text = f"the world of job {self.job!r} was not complete within {timeout:g} s"
-        try:
-            jobs = await self._stub.ListJobs(
-                wire.ListJobsRequest(), timeout=2.0, metadata=self._channel_config.metadata
-            )
-        except grpc.RpcError as error:
-            return CollectiveTimeout(f"{text}; {error}", op="init_process_group", seq=0)
-        for job in jobs.jobs:
-            if job.job == self.job:
-                present = {member.rank: member for member in job.members}
-                size = job.world_size or request.world_size
-                missing = tuple(rank for rank in range(size) if rank not in present)
-                named = "; ".join(
-                    f"rank {rank} (host {one.host}, pid {one.pid})"
-                    for rank, one in sorted(present.items())
-                )
-                if size:
-                    text += f": never joined: {', '.join(map(str, missing))} of {size}"
-                else:
-                    text += f": no rank said how many there are; {_SIZE_ADVICE}"
-                text += f"; there: {named}"
-        if self._refused_callers:
-            listed = ", ".join(f"{where} ({why})" for where, why in self._refused_callers.items())
-            text += (
-                f"; refused by the coordinator: a process at {listed}: its ALLHANDS_TOKEN must be "
-                "that of the coordinator"
-            )
-        others = sorted(job.job for job in jobs.jobs if job.job != self.job)
-        if others:
-            text += f"; other jobs at this coordinator: {', '.join(map(repr, others))}"
-        absent = tuple(
-            AbsentRank(rank, "never joined", f"rank {rank} never joined") for rank in missing
-        )
-        found = Verdict("", 0, "init_process_group", absent, text)
-        return CollectiveTimeout(
-            text, op="init_process_group", seq=0, missing_ranks=missing, verdict=found
-        )
-
     async def _listen(self, listener: SessionListener) -> None:
+        """Dispatch events until the session is over; resume it when its stream breaks."""
+        while (reason := await self._dispatch_events(listener)) is not None:
+            if not self.joined.takes_resume:
+                await self._ask_if_gone(listener, reason)
+                return
+            if not await self._resume(listener, reason):
+                return
+
+    async def _dispatch_events(self, listener: SessionListener) -> str | None:
+        """Dispatch the events of the stream; return why it broke, None: the session is over."""
         assert self._stream is not None
         try:
             while True:
@@ -275,20 +264,101 @@ class Session(SessionRequests):
                 if event.WhichOneof("event") in WORLD_EVENTS:
                     listener.relay_event(event)
         except grpc.RpcError as error:
-            if self._is_leaving:
-                return
+            reason = error.details() or error.code().name
             if error.code() is grpc.StatusCode.ABORTED:
-                listener.on_expelled(error.details() or "")
-            else:
-                await self._ask_if_gone(listener, error.details() or error.code().name)
+                self._on_expelled(listener, reason)
+                return None
         except CoordinatorUnavailable as error:
-            if not self._is_leaving:
-                await self._ask_if_gone(listener, str(error))
+            reason = str(error)
+        is_over = self._leave_accepted.is_set() or (self._is_leaving and not self.is_durable)
+        return None if is_over else reason
+
+    async def _resume(self, listener: SessionListener, reason: str) -> bool:
+        """Resume the session on a new stream; return whether that has been done.
+
+        A durable coordinator is waited for as long as this process lives: it is being restarted.
+        """
+        self._is_connected.clear()
+        is_away, attempts, delay = False, 0, RETRY_SECONDS
+        while True:
+            attempts += 1
+            try:
+                await self._open_resumed(listener)
+            except grpc.RpcError as error:
+                code, said = error.code(), error.details() or ""
+            except (TimeoutError, CoordinatorUnavailable):
+                code, said = _Code.UNAVAILABLE, ""
+            else:
+                if is_away:
+                    listener.on_coordinator_back()
+                return True
+            if code is _Code.ABORTED:
+                self._on_expelled(listener, said)
+                return False
+            if code in _REFUSALS:
+                if is_away:  # another one has taken its place
+                    logger.error("the coordinator does not know this session any more: %s", said)
+                elif not self._is_leaving:
+                    listener.on_expelled(f"its session broke: {reason}")
+                return False
+            # gRPC says INTERNAL where a refusal comes while the first message is being written.
+            is_told = code is not _Code.INTERNAL or attempts >= _ATTEMPTS
+            if is_told and not is_away:
+                is_away = True
+                listener.on_coordinator_gone(reason)
+            if is_told and not self.is_durable:
+                return False
+            await asyncio.sleep(delay)  # there is no event for "somebody listens"
+            delay = min(delay * 1.5, _LONGEST_DELAY) * random.uniform(0.8, 1.0)
+
+    async def _open_resumed(self, listener: SessionListener) -> None:
+        """Open a stream with a Resume, and send the requests that may not have arrived.
+
+        Raises:
+            grpc.RpcError, TimeoutError, CoordinatorUnavailable: it was refused, or not answered.
+        """
+        joined = self.joined
+        proof = prove_membership(joined.secret, joined.incarnation, joined.member_id)
+        resume = wire.Resume(
+            job=self.job,
+            incarnation=joined.incarnation,
+            member_id=joined.member_id,
+            proof=proof,
+            takes_batches=True,
+        )
+        stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
+        self._unread_events.clear()
+        try:
+            async with asyncio.timeout(_RESUME_SECONDS):
+                with contextlib.suppress(asyncio.InvalidStateError):  # reading says why
+                    await stream.write(wire.SessionRequest(resume=resume))
+                event = await self._read_event(stream)
+                if not event.HasField("resumed"):
+                    raise CoordinatorUnavailable("the coordinator does not resume the session")
+        except BaseException:
+            stream.cancel()
+            raise
+        self._pending.on_received(event.resumed.received)
+        self.epoch = max(self.epoch, event.resumed.epoch)
+        async with self._write_lock:
+            self._stream = stream
+            for request in (make_heartbeat(listener), *self._pending.list_all()):
+                with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+                    await stream.write(request)
+        self._is_connected.set()
+
+    def _on_expelled(self, listener: SessionListener, reason: str) -> None:
+        """Note that this worker is no member any more, which it may have wanted."""
+        if self._is_leaving:
+            self._leave_accepted.set()
+        else:
+            listener.on_expelled(reason)
 
     async def _ask_if_gone(self, listener: SessionListener, reason: str) -> None:
         """Find out whether the coordinator is gone, or only has no session with this rank.
 
-        gRPC does not always deliver the status with which the other side ended a stream.
+        For coordinators of versions that resume no session. gRPC does not always deliver the status
+        with which the other side ended a stream.
         """
         try:
             job = await self._stub.DescribeJob(
@@ -344,6 +414,8 @@ class Session(SessionRequests):
                 logger.warning("the coordinator is going down: %s", event.draining.reason)
             case "newcomers":
                 listener.on_newcomers(event.newcomers.count)
+            case "received":
+                self._pending.on_received(event.received.number)
             case "leave_accepted":
                 self._leave_accepted.set()
             case "collect_report":
@@ -393,6 +465,7 @@ class Session(SessionRequests):
         await asyncio.shield(self._start_write(request))
 
     def _start_write(self, request: wire.SessionRequest) -> "asyncio.Task[None]":
+        self._pending.add(request)
         task = asyncio.create_task(self._write(request))
         self._write_tasks.add(task)
         task.add_done_callback(self._write_tasks.discard)

@@ -54,7 +54,10 @@ class SessionListener(Protocol):
         """The coordinator no longer counts this worker as a member."""
 
     def on_coordinator_gone(self, reason: str) -> None:
-        """The stream broke from the coordinator's side."""
+        """The coordinator is out of reach; it may come back."""
+
+    def on_coordinator_back(self) -> None:
+        """The coordinator is back, and the session goes on."""
 
     def on_newcomers(self, count: int) -> None:
         """So many workers wait to be taken in."""

@@ -1,11 +1,16 @@
 """Unary requests of a member: verdicts, monitored barriers, group changes."""
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import grpc
 import grpc.aio
 
+from allhands.coordinator.attempts import RETRY_SECONDS
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.status_errors import translate_error
 from allhands.errors import (
@@ -19,11 +24,16 @@ from allhands_proto.v1 import coordinator_pb2_grpc
 from allhands_proto.verdict_codec import decode_cancellation, decode_verdict
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _VERDICT_KEY = "allhands-verdict-bin"
 _GIVEN_UP_KEY = "allhands-given-up-bin"
 _MAX_VERDICT_BYTES = 48 << 10
 _VERDICT_SLACK = 2.0
 """Seconds by which the RPC for a verdict outlasts the call: it must not end before its answer."""
+_JUDGE_ALONE_SECONDS = 0.3
+"""Seconds before a call's deadline from which this rank itself finds out who is missing."""
 INQUIRY_SECONDS = 1.0
 
 
@@ -36,6 +46,41 @@ class SessionRequests:
         self.job = job
         self.joined = wire.Joined()
         self.epoch = 0
+        self._is_connected = asyncio.Event()
+        """Set while the session has a stream."""
+        self._is_connected.set()
+        self._changes_asked = 0
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a restarted coordinator has this session again."""
+        return self.joined.is_durable
+
+    async def _repeat(
+        self, make_call: Callable[[float], Awaitable[T]], timeout: float, spare: float = 0.0
+    ) -> T:
+        """Make a call within `timeout` seconds, again while the coordinator is being restarted.
+
+        It is given up `spare` seconds before the end.
+
+        Raises:
+            grpc.aio.AioRpcError: the call failed.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return await make_call(deadline - time.monotonic())
+            except grpc.aio.AioRpcError as error:
+                is_away = error.code() is grpc.StatusCode.UNAVAILABLE
+                if not is_away or not self.is_durable:
+                    raise
+                remaining = deadline - spare - time.monotonic()
+                if remaining <= RETRY_SECONDS:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)  # the stream may not have broken yet
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(remaining - RETRY_SECONDS):
+                    await self._is_connected.wait()
 
     async def wait_monitored_barrier(
         self, group: str, sequence: int, timeout: float
@@ -50,15 +95,19 @@ class SessionRequests:
             member_id=self.joined.member_id,
             group=group,
             sequence=sequence,
-            remaining=timeout,
             max_nbytes=_MAX_VERDICT_BYTES,
         )
-        try:
+
+        async def meet(remaining: float) -> None:
+            request.remaining = remaining
             await self._stub.MonitoredBarrier(
                 request,
-                timeout=max(timeout, 0) + _VERDICT_SLACK,
+                timeout=max(remaining, 0) + _VERDICT_SLACK,
                 metadata=self._channel_config.metadata,
             )
+
+        try:
+            await self._repeat(meet, timeout)
         except grpc.aio.AioRpcError as error:
             found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
             if isinstance(found, bytes):
@@ -83,15 +132,19 @@ class SessionRequests:
             sequence=sequence,
             operation=operation,
             waiting_on=waiting_on,
-            remaining=max(timeout, 0.0),
             max_nbytes=_MAX_VERDICT_BYTES,
         )
-        try:
+
+        async def ask(remaining: float) -> None:
+            request.remaining = max(remaining, 0.0)
             await self._stub.AwaitVerdict(
                 request,
-                timeout=max(timeout, 0.0) + _VERDICT_SLACK,
+                timeout=request.remaining + _VERDICT_SLACK,
                 metadata=self._channel_config.metadata,
             )
+
+        try:
+            await self._repeat(ask, timeout, _JUDGE_ALONE_SECONDS)
         except grpc.aio.AioRpcError as error:
             trailers = dict(error.trailing_metadata() or ())
             found, given = trailers.get(_VERDICT_KEY), trailers.get(_GIVEN_UP_KEY)
@@ -113,12 +166,18 @@ class SessionRequests:
             Refused: members made another request; the text names them.
             CoordinatorUnavailable: the coordinator does not answer.
         """
+        self._changes_asked += 1
         request.job, request.member_id = self.job, self.joined.member_id
+        request.number = self._changes_asked
         what = f"{request.kind} of group {request.group!r}"
-        try:
+
+        async def decide(remaining: float) -> wire.GroupChange:
             return await self._stub.Reform(
-                request, timeout=max(timeout, 0.001), metadata=self._channel_config.metadata
+                request, timeout=max(remaining, 0.001), metadata=self._channel_config.metadata
             )
+
+        try:
+            return await self._repeat(decide, timeout)
         except grpc.aio.AioRpcError as error:
             said = error.details() or error.code().name
             match error.code():

@@ -206,6 +206,10 @@ class SessionEvents(WorkerState):
         elif host.rank not in self._left:
             self.on_member_lost(host.rank, reason, local_verdict.judge_lost_host(host))
 
+    def on_coordinator_back(self) -> None:
+        self._coordinator_gone.clear()
+        logger.warning("the coordinator is back, and the session goes on")
+
     def on_newcomers(self, count: int) -> None:
         self.newcomer_count = count
 

@@ -135,6 +135,12 @@ class SessionRequest(_message.Message):
     LAST_REPORT_FIELD_NUMBER: _builtins.int
     LINK_SILENT_FIELD_NUMBER: _builtins.int
     INDIRECT_ACK_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Not 0: the member keeps the request until it is told that it was received, and sends it again
+    after a Resume.
+    """
     @_builtins.property
     def join(self) -> Global___Join: ...
     @_builtins.property
@@ -161,6 +167,8 @@ class SessionRequest(_message.Message):
     def link_silent(self) -> Global___LinkSilent: ...
     @_builtins.property
     def indirect_ack(self) -> Global___IndirectAck: ...
+    @_builtins.property
+    def resume(self) -> Global___Resume: ...
     def __init__(
         self,
         *,
@@ -177,16 +185,56 @@ class SessionRequest(_message.Message):
         last_report: Global___LastReport | None = ...,
         link_silent: Global___LinkSilent | None = ...,
         indirect_ack: Global___IndirectAck | None = ...,
+        resume: Global___Resume | None = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "cancel_call", b"cancel_call", "close_group", b"close_group", "heartbeat", b"heartbeat", "indirect_ack", b"indirect_ack", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "peer_inspected", b"peer_inspected", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "cancel_call", b"cancel_call", "close_group", b"close_group", "heartbeat", b"heartbeat", "indirect_ack", b"indirect_ack", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "peer_inspected", b"peer_inspected", "report_part", b"report_part", "request", b"request", "resume", b"resume"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "cancel_call", b"cancel_call", "close_group", b"close_group", "heartbeat", b"heartbeat", "indirect_ack", b"indirect_ack", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "peer_inspected", b"peer_inspected", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "cancel_call", b"cancel_call", "close_group", b"close_group", "heartbeat", b"heartbeat", "indirect_ack", b"indirect_ack", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "number", b"number", "open_group", b"open_group", "peer_inspected", b"peer_inspected", "report_part", b"report_part", "request", b"request", "resume", b"resume"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "peer_inspected", "abort", "cancel_call", "report_part", "last_report", "link_silent", "indirect_ack"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "peer_inspected", "abort", "cancel_call", "report_part", "last_report", "link_silent", "indirect_ack", "resume"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
 Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
+
+@_typing.final
+class Resume(_message.Message):
+    """In place of Join: a member goes on with its session after the stream broke, or after a restart of
+    the coordinator. NOT_FOUND: no such member is known; ABORTED: it is gone, the text says why.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    TAKES_BATCHES_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    incarnation: _builtins.str
+    """as in Joined"""
+    member_id: _builtins.str
+    proof: _builtins.bytes
+    """HMAC-SHA256 of both under the secret of Joined"""
+    takes_batches: _builtins.bool
+    """as in Join"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        member_id: _builtins.str = ...,
+        proof: _builtins.bytes = ...,
+        takes_batches: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "member_id", b"member_id", "proof", b"proof", "takes_batches", b"takes_batches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resume: _TypeAlias = Resume  # noqa: Y015
 
 @_typing.final
 class Join(_message.Message):
@@ -637,6 +685,8 @@ class SessionEvent(_message.Message):
     SILENT_LINKS_FIELD_NUMBER: _builtins.int
     INDIRECT_PROBE_FIELD_NUMBER: _builtins.int
     CONDITION_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -673,6 +723,10 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def condition(self) -> Global___Condition: ...
     @_builtins.property
+    def resumed(self) -> Global___Resumed: ...
+    @_builtins.property
+    def received(self) -> Global___Received: ...
+    @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
         """Several events in order, in place of `event`: when all members leave at once, single events
         would make a number of messages quadratic in the size of the world.
@@ -698,17 +752,67 @@ class SessionEvent(_message.Message):
         silent_links: Global___SilentLinks | None = ...,
         indirect_probe: Global___IndirectProbe | None = ...,
         condition: Global___Condition | None = ...,
+        resumed: Global___Resumed | None = ...,
+        received: Global___Received | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "world_formed", "member_lost", "member_left", "probe", "draining", "leave_accepted", "newcomers", "inspect_peer", "broken_links", "aborted", "call_cancelled", "collect_report", "caller_refused", "silent_links", "indirect_probe", "condition"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "world_formed", "member_lost", "member_left", "probe", "draining", "leave_accepted", "newcomers", "inspect_peer", "broken_links", "aborted", "call_cancelled", "collect_report", "caller_refused", "silent_links", "indirect_probe", "condition", "resumed", "received"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___SessionEvent: _TypeAlias = SessionEvent  # noqa: Y015
+
+@_typing.final
+class Resumed(_message.Message):
+    """First event after Resume. Those follow that the member has to have had since it joined: lost and
+    departed members, aborts, broken links.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    received: _builtins.int
+    """number of the last numbered request; 0: not known"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        received: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "received", b"received"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resumed: _TypeAlias = Resumed  # noqa: Y015
+
+@_typing.final
+class Received(_message.Message):
+    """All numbered requests up to this one have been dealt with for good."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Received: _TypeAlias = Received  # noqa: Y015
 
 @_typing.final
 class CallerRefused(_message.Message):
@@ -747,6 +851,8 @@ class Joined(_message.Message):
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     REPORT_NBYTES_FIELD_NUMBER: _builtins.int
+    IS_DURABLE_FIELD_NUMBER: _builtins.int
+    TAKES_RESUME_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     world_size: _builtins.int
@@ -761,6 +867,10 @@ class Joined(_message.Message):
     """host:port under which peers reach this member"""
     report_nbytes: _builtins.int
     """of what is kept of its records at its end, at most; 0: nothing"""
+    is_durable: _builtins.bool
+    """a restarted coordinator has the world again: resume the session"""
+    takes_resume: _builtins.bool
+    """it takes Resume and numbered requests"""
     def __init__(
         self,
         *,
@@ -773,10 +883,12 @@ class Joined(_message.Message):
         heartbeat_interval: _builtins.float = ...,
         address: _builtins.str = ...,
         report_nbytes: _builtins.int = ...,
+        is_durable: _builtins.bool = ...,
+        takes_resume: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "heartbeat_interval", b"heartbeat_interval", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "member_id", b"member_id", "rank", b"rank", "report_nbytes", b"report_nbytes", "secret", b"secret", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "heartbeat_interval", b"heartbeat_interval", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "is_durable", b"is_durable", "member_id", b"member_id", "rank", b"rank", "report_nbytes", b"report_nbytes", "secret", b"secret", "takes_resume", b"takes_resume", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1754,6 +1866,7 @@ class GroupChangeRequest(_message.Message):
     WANTED_FIELD_NUMBER: _builtins.int
     RETURNED_FIELD_NUMBER: _builtins.int
     COMPUTED_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     member_id: _builtins.str
     group: _builtins.str
@@ -1767,6 +1880,8 @@ class GroupChangeRequest(_message.Message):
     """calls that have ended here for the caller"""
     computed: _builtins.int
     """calls whose result is complete here"""
+    number: _builtins.int
+    """of this member's requests, from 1; the same where it asks again"""
     def __init__(
         self,
         *,
@@ -1778,10 +1893,11 @@ class GroupChangeRequest(_message.Message):
         wanted: _builtins.int = ...,
         returned: _builtins.int = ...,
         computed: _builtins.int = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "flag", b"flag", "group", b"group", "job", b"job", "kind", b"kind", "member_id", b"member_id", "returned", b"returned", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "flag", b"flag", "group", b"group", "job", b"job", "kind", b"kind", "member_id", b"member_id", "number", b"number", "returned", b"returned", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3461,11 +3577,48 @@ class CallId(_message.Message):
 Global___CallId: _TypeAlias = CallId  # noqa: Y015
 
 @_typing.final
+class Origin(_message.Message):
+    """Where a request comes from that is asked again when no answer has come. Its effect takes place
+    once. Over gRPC it travels in the metadata `allhands-origin-bin`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
+    IS_REPEATED_FIELD_NUMBER: _builtins.int
+    client: _builtins.bytes
+    """16 random bytes"""
+    number: _builtins.int
+    """of this client's requests, the same each time"""
+    oldest: _builtins.int
+    """number of its oldest request without an answer"""
+    is_repeated: _builtins.bool
+    """it was sent before"""
+    def __init__(
+        self,
+        *,
+        client: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+        oldest: _builtins.int = ...,
+        is_repeated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "is_repeated", b"is_repeated", "number", b"number", "oldest", b"oldest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Origin: _TypeAlias = Origin  # noqa: Y015
+
+@_typing.final
 class Call(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     SET_FIELD_NUMBER: _builtins.int
     GET_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
@@ -3496,6 +3649,10 @@ class Call(_message.Message):
     """the caller's; no other call of the line that waits has it"""
     timeout: _builtins.float
     """seconds; a wait is refused a hair before; 0: no end"""
+    @_builtins.property
+    def origin(self) -> Global___Origin:
+        """none: it is never sent again"""
+
     @_builtins.property
     def set(self) -> Global___SetRequest: ...
     @_builtins.property
@@ -3553,6 +3710,7 @@ class Call(_message.Message):
         *,
         id: _builtins.int = ...,
         timeout: _builtins.float = ...,
+        origin: Global___Origin | None = ...,
         set: Global___SetRequest | None = ...,
         get: Global___GetRequest | None = ...,
         wait: Global___WaitRequest | None = ...,
@@ -3580,9 +3738,9 @@ class Call(_message.Message):
         lease_time_to_live: Global___LeaseTimeToLiveRequest | None = ...,
         lease_list: Global___LeaseListRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "timeout", b"timeout", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "timeout", b"timeout", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list"]  # noqa: Y015
     _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
@@ -3861,6 +4019,7 @@ class CoordinatorDescription(_message.Message):
     LEADER_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     TOKEN_ID_FIELD_NUMBER: _builtins.int
+    IS_DURABLE_FIELD_NUMBER: _builtins.int
     kv_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
     kv_secret: _builtins.bytes
@@ -3875,6 +4034,8 @@ class CoordinatorDescription(_message.Message):
     """of that leader, or of the last one"""
     token_id: _builtins.str
     """of the token that this call showed, whose secret `kv_secret` is; empty: the cluster's own"""
+    is_durable: _builtins.bool
+    """after a restart it has keys, queues, worlds again"""
     def __init__(
         self,
         *,
@@ -3885,10 +4046,11 @@ class CoordinatorDescription(_message.Message):
         leader: _builtins.str = ...,
         term: _builtins.int = ...,
         token_id: _builtins.str = ...,
+        is_durable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "leader", b"leader", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "leader", b"leader", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,53 +22,84 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from allhands_proto.v1 import coordinator_pb2 as allhands__proto_dot_v1_dot_coordinator__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61llhands_proto/v1/log.proto\x12\x0b\x61llhands.v1\"/\n\x07\x43hanges\x12$\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x13.allhands.v1.Change\"\x9e\x07\n\x06\x43hange\x12&\n\x07key_put\x18\x01 \x01(\x0b\x32\x13.allhands.v1.KeyPutH\x00\x12.\n\x0bkey_deleted\x18\x02 \x01(\x0b\x32\x17.allhands.v1.KeyDeletedH\x00\x12\x30\n\x0cqueue_pushed\x18\x03 \x01(\x0b\x32\x18.allhands.v1.QueuePushedH\x00\x12.\n\x0bqueue_taken\x18\x04 \x01(\x0b\x32\x17.allhands.v1.QueueTakenH\x00\x12\x34\n\x0e\x62\x61rrier_opened\x18\x05 \x01(\x0b\x32\x1a.allhands.v1.BarrierOpenedH\x00\x12\x30\n\x0cworld_opened\x18\x06 \x01(\x0b\x32\x18.allhands.v1.WorldOpenedH\x00\x12.\n\x0bjob_cleared\x18\x07 \x01(\x0b\x32\x17.allhands.v1.JobClearedH\x00\x12\x32\n\rjob_forgotten\x18\x08 \x01(\x0b\x32\x19.allhands.v1.JobForgottenH\x00\x12\x38\n\x10revision_reached\x18\t \x01(\x0b\x32\x1c.allhands.v1.RevisionReachedH\x00\x12\x32\n\rrange_deleted\x18\x14 \x01(\x0b\x32\x19.allhands.v1.RangeDeletedH\x00\x12:\n\x11history_compacted\x18\x15 \x01(\x0b\x32\x1d.allhands.v1.HistoryCompactedH\x00\x12\x32\n\rlease_granted\x18\x16 \x01(\x0b\x32\x19.allhands.v1.LeaseGrantedH\x00\x12.\n\x0blease_ended\x18\x17 \x01(\x0b\x32\x17.allhands.v1.LeaseEndedH\x00\x12=\n\x13member_keys_deleted\x18\x18 \x01(\x0b\x32\x1e.allhands.v1.MemberKeysDeletedH\x00\x12!\n\x04term\x18( \x01(\x0b\x32\x11.allhands.v1.TermH\x00\x12\x32\n\rtoken_created\x18\x32 \x01(\x0b\x32\x19.allhands.v1.TokenCreatedH\x00\x12,\n\ntoken_used\x18\x33 \x01(\x0b\x32\x16.allhands.v1.TokenUsedH\x00\x12\x32\n\rtoken_revoked\x18\x34 \x01(\x0b\x32\x19.allhands.v1.TokenRevokedH\x00\x42\x08\n\x06\x63hange\"\x84\x01\n\x06KeyPut\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x0f\n\x07\x63reated\x18\x05 \x01(\x04\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\r\n\x05lease\x18\x07 \x01(\x04\x12\x0e\n\x06member\x18\x08 \x01(\t\"8\n\nKeyDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"6\n\x0bQueuePushed\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\"&\n\nQueueTaken\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\">\n\rBarrierOpened\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\"\x1a\n\x0bWorldOpened\x12\x0b\n\x03job\x18\x01 \x01(\t\">\n\nJobCleared\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x11\n\thas_world\x18\x03 \x01(\x08\"\x1b\n\x0cJobForgotten\x12\x0b\n\x03job\x18\x01 \x01(\t\"#\n\x0fRevisionReached\x12\x10\n\x08revision\x18\x01 \x01(\x04\"M\n\x0cRangeDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x11\n\trange_end\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x04\"1\n\x10HistoryCompacted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"I\n\x0cLeaseGranted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x0b\n\x03ttl\x18\x03 \x01(\x01\x12\x10\n\x08revision\x18\x04 \x01(\x04\":\n\nLeaseEnded\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\"B\n\x11MemberKeysDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"7\n\x04Term\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06\x64\x61\x65mon\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"m\n\x0cTokenCreated\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\r\n\x05verbs\x18\x04 \x03(\t\x12\x12\n\nexpires_at\x18\x05 \x01(\x01\x12\x11\n\tmax_joins\x18\x06 \x01(\x04\"\'\n\tTokenUsed\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\"\x1a\n\x0cTokenRevoked\x12\n\n\x02id\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61llhands_proto/v1/log.proto\x12\x0b\x61llhands.v1\x1a#allhands_proto/v1/coordinator.proto\"/\n\x07\x43hanges\x12$\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x13.allhands.v1.Change\"\xda\x0c\n\x06\x43hange\x12&\n\x07key_put\x18\x01 \x01(\x0b\x32\x13.allhands.v1.KeyPutH\x00\x12.\n\x0bkey_deleted\x18\x02 \x01(\x0b\x32\x17.allhands.v1.KeyDeletedH\x00\x12\x30\n\x0cqueue_pushed\x18\x03 \x01(\x0b\x32\x18.allhands.v1.QueuePushedH\x00\x12.\n\x0bqueue_taken\x18\x04 \x01(\x0b\x32\x17.allhands.v1.QueueTakenH\x00\x12\x34\n\x0e\x62\x61rrier_opened\x18\x05 \x01(\x0b\x32\x1a.allhands.v1.BarrierOpenedH\x00\x12\x30\n\x0cworld_opened\x18\x06 \x01(\x0b\x32\x18.allhands.v1.WorldOpenedH\x00\x12.\n\x0bjob_cleared\x18\x07 \x01(\x0b\x32\x17.allhands.v1.JobClearedH\x00\x12\x32\n\rjob_forgotten\x18\x08 \x01(\x0b\x32\x19.allhands.v1.JobForgottenH\x00\x12\x38\n\x10revision_reached\x18\t \x01(\x0b\x32\x1c.allhands.v1.RevisionReachedH\x00\x12\x36\n\x0fworld_completed\x18\n \x01(\x0b\x32\x1b.allhands.v1.WorldCompletedH\x00\x12.\n\x0bmember_gone\x18\x0b \x01(\x0b\x32\x17.allhands.v1.MemberGoneH\x00\x12\x34\n\x0eloss_explained\x18\x0c \x01(\x0b\x32\x1a.allhands.v1.LossExplainedH\x00\x12\x32\n\rfailure_noted\x18\r \x01(\x0b\x32\x19.allhands.v1.FailureNotedH\x00\x12\x32\n\rcalls_aborted\x18\x0e \x01(\x0b\x32\x19.allhands.v1.CallsAbortedH\x00\x12\x36\n\x0flinks_announced\x18\x0f \x01(\x0b\x32\x1b.allhands.v1.LinksAnnouncedH\x00\x12\x30\n\x0cgroup_opened\x18\x10 \x01(\x0b\x32\x18.allhands.v1.GroupOpenedH\x00\x12\x30\n\x0cgroup_closed\x18\x11 \x01(\x0b\x32\x18.allhands.v1.GroupClosedH\x00\x12\x32\n\rgroup_decided\x18\x12 \x01(\x0b\x32\x19.allhands.v1.GroupDecidedH\x00\x12G\n\x18monitored_barrier_passed\x18\x13 \x01(\x0b\x32#.allhands.v1.MonitoredBarrierPassedH\x00\x12\x32\n\rrange_deleted\x18\x14 \x01(\x0b\x32\x19.allhands.v1.RangeDeletedH\x00\x12:\n\x11history_compacted\x18\x15 \x01(\x0b\x32\x1d.allhands.v1.HistoryCompactedH\x00\x12\x32\n\rlease_granted\x18\x16 \x01(\x0b\x32\x19.allhands.v1.LeaseGrantedH\x00\x12.\n\x0blease_ended\x18\x17 \x01(\x0b\x32\x17.allhands.v1.LeaseEndedH\x00\x12=\n\x13member_keys_deleted\x18\x18 \x01(\x0b\x32\x1e.allhands.v1.MemberKeysDeletedH\x00\x12!\n\x04term\x18( \x01(\x0b\x32\x11.allhands.v1.TermH\x00\x12\x32\n\rtoken_created\x18\x32 \x01(\x0b\x32\x19.allhands.v1.TokenCreatedH\x00\x12,\n\ntoken_used\x18\x33 \x01(\x0b\x32\x16.allhands.v1.TokenUsedH\x00\x12\x32\n\rtoken_revoked\x18\x34 \x01(\x0b\x32\x19.allhands.v1.TokenRevokedH\x00\x12\x32\n\rverdict_given\x18\x46 \x01(\x0b\x32\x19.allhands.v1.VerdictGivenH\x00\x12+\n\tcompleted\x18G \x01(\x0b\x32\x16.allhands.v1.CompletedH\x00\x12:\n\x11\x63lients_forgotten\x18H \x01(\x0b\x32\x1d.allhands.v1.ClientsForgottenH\x00\x42\x08\n\x06\x63hange\"\x84\x01\n\x06KeyPut\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x0f\n\x07\x63reated\x18\x05 \x01(\x04\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\r\n\x05lease\x18\x07 \x01(\x04\x12\x0e\n\x06member\x18\x08 \x01(\t\"8\n\nKeyDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"6\n\x0bQueuePushed\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\"&\n\nQueueTaken\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\">\n\rBarrierOpened\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\"\x1a\n\x0bWorldOpened\x12\x0b\n\x03job\x18\x01 \x01(\t\">\n\nJobCleared\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x11\n\thas_world\x18\x03 \x01(\x08\"\x1b\n\x0cJobForgotten\x12\x0b\n\x03job\x18\x01 \x01(\t\"#\n\x0fRevisionReached\x12\x10\n\x08revision\x18\x01 \x01(\x04\"M\n\x0cRangeDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x11\n\trange_end\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x04\"1\n\x10HistoryCompacted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"I\n\x0cLeaseGranted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x0b\n\x03ttl\x18\x03 \x01(\x01\x12\x10\n\x08revision\x18\x04 \x01(\x04\":\n\nLeaseEnded\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\"B\n\x11MemberKeysDeleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"7\n\x04Term\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06\x64\x61\x65mon\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"m\n\x0cTokenCreated\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\r\n\x05verbs\x18\x04 \x03(\t\x12\x12\n\nexpires_at\x18\x05 \x01(\x01\x12\x11\n\tmax_joins\x18\x06 \x01(\x04\"\'\n\tTokenUsed\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\"\x1a\n\x0cTokenRevoked\x12\n\n\x02id\x18\x01 \x01(\t\"V\n\x0cMemberRecord\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12%\n\x04join\x18\x03 \x01(\x0b\x32\x17.allhands.v1.JoinRecord\"\xd1\x02\n\nJoinRecord\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x12\n\nworld_size\x18\x03 \x01(\x05\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0b\n\x03pid\x18\x05 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x18\n\x10heartbeat_window\x18\x07 \x01(\x01\x12\r\n\x05label\x18\x08 \x01(\t\x12\x19\n\x11hosts_coordinator\x18\t \x01(\x08\x12\x0e\n\x06memory\x18\n \x01(\t\x12\x11\n\tdata_port\x18\x0b \x01(\x05\x12\x0f\n\x07\x65lastic\x18\x0c \x01(\x08\x12\x13\n\x0bmax_members\x18\r \x01(\x05\x12\x15\n\rpid_namespace\x18\x0e \x01(\t\x12\x13\n\x0bstart_ticks\x18\x0f \x01(\t\x12\x18\n\x10\x65xit_is_reported\x18\x10 \x01(\x08\x12\x15\n\rstack_channel\x18\x11 \x01(\t\"\x97\x01\n\x0eWorldCompleted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06secret\x18\x03 \x01(\x0c\x12\x18\n\x10heartbeat_window\x18\x04 \x01(\x01\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12*\n\x07members\x18\x06 \x03(\x0b\x32\x19.allhands.v1.MemberRecord\"\xca\x01\n\nMemberGone\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0f\n\x07is_lost\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\'\n\x08progress\x18\x06 \x03(\x0b\x32\x15.allhands.v1.Progress\x12%\n\x04loss\x18\x07 \x01(\x0b\x32\x17.allhands.v1.AbsentRank\x12\x11\n\ttraceback\x18\x08 \x01(\t\x12\x0e\n\x06\x61\x62orts\x18\t \x01(\x08\"C\n\rLossExplained\x12\x0b\n\x03job\x18\x01 \x01(\t\x12%\n\x04loss\x18\x02 \x01(\x0b\x32\x17.allhands.v1.AbsentRank\"J\n\x0c\x46\x61ilureNoted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttraceback\x18\x04 \x01(\t\"F\n\x0c\x43\x61llsAborted\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\n\n\x02\x62y\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"S\n\x0eLinksAnnounced\x12\x0b\n\x03job\x18\x01 \x01(\t\x12%\n\x07verdict\x18\x02 \x01(\x0b\x32\x14.allhands.v1.Verdict\x12\r\n\x05ranks\x18\x03 \x03(\x05\"H\n\x0bGroupOpened\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05ranks\x18\x03 \x03(\x05\x12\x0e\n\x06opener\x18\x04 \x01(\x05\"7\n\x0bGroupClosed\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\x05\"\xcd\x01\n\x0cGroupDecided\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0c\n\x04\x66lag\x18\x04 \x01(\x08\x12\x11\n\tcommitted\x18\x05 \x01(\x04\x12\x12\n\nnext_group\x18\x06 \x01(\t\x12\r\n\x05ranks\x18\x07 \x03(\x05\x12,\n\tnewcomers\x18\x08 \x03(\x0b\x32\x19.allhands.v1.MemberRecord\x12\x0f\n\x07\x63\x61llers\x18\t \x03(\x05\x12\x0f\n\x07numbers\x18\n \x03(\x04\"F\n\x16MonitoredBarrierPassed\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"V\n\x0cVerdictGiven\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\nis_barrier\x18\x02 \x01(\x08\x12%\n\x07verdict\x18\x03 \x01(\x0b\x32\x14.allhands.v1.Verdict\"K\n\tCompleted\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0e\n\x06oldest\x18\x03 \x01(\x04\x12\x0e\n\x06\x61nswer\x18\x04 \x01(\x0c\"\x12\n\x10\x43lientsForgottenb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'allhands_proto.v1.log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHANGES']._serialized_start=44
-  _globals['_CHANGES']._serialized_end=91
-  _globals['_CHANGE']._serialized_start=94
-  _globals['_CHANGE']._serialized_end=1020
-  _globals['_KEYPUT']._serialized_start=1023
-  _globals['_KEYPUT']._serialized_end=1155
-  _globals['_KEYDELETED']._serialized_start=1157
-  _globals['_KEYDELETED']._serialized_end=1213
-  _globals['_QUEUEPUSHED']._serialized_start=1215
-  _globals['_QUEUEPUSHED']._serialized_end=1269
-  _globals['_QUEUETAKEN']._serialized_start=1271
-  _globals['_QUEUETAKEN']._serialized_end=1309
-  _globals['_BARRIEROPENED']._serialized_start=1311
-  _globals['_BARRIEROPENED']._serialized_end=1373
-  _globals['_WORLDOPENED']._serialized_start=1375
-  _globals['_WORLDOPENED']._serialized_end=1401
-  _globals['_JOBCLEARED']._serialized_start=1403
-  _globals['_JOBCLEARED']._serialized_end=1465
-  _globals['_JOBFORGOTTEN']._serialized_start=1467
-  _globals['_JOBFORGOTTEN']._serialized_end=1494
-  _globals['_REVISIONREACHED']._serialized_start=1496
-  _globals['_REVISIONREACHED']._serialized_end=1531
-  _globals['_RANGEDELETED']._serialized_start=1533
-  _globals['_RANGEDELETED']._serialized_end=1610
-  _globals['_HISTORYCOMPACTED']._serialized_start=1612
-  _globals['_HISTORYCOMPACTED']._serialized_end=1661
-  _globals['_LEASEGRANTED']._serialized_start=1663
-  _globals['_LEASEGRANTED']._serialized_end=1736
-  _globals['_LEASEENDED']._serialized_start=1738
-  _globals['_LEASEENDED']._serialized_end=1796
-  _globals['_MEMBERKEYSDELETED']._serialized_start=1798
-  _globals['_MEMBERKEYSDELETED']._serialized_end=1864
-  _globals['_TERM']._serialized_start=1866
-  _globals['_TERM']._serialized_end=1921
-  _globals['_TOKENCREATED']._serialized_start=1923
-  _globals['_TOKENCREATED']._serialized_end=2032
-  _globals['_TOKENUSED']._serialized_start=2034
-  _globals['_TOKENUSED']._serialized_end=2073
-  _globals['_TOKENREVOKED']._serialized_start=2075
-  _globals['_TOKENREVOKED']._serialized_end=2101
+  _globals['_CHANGES']._serialized_start=81
+  _globals['_CHANGES']._serialized_end=128
+  _globals['_CHANGE']._serialized_start=131
+  _globals['_CHANGE']._serialized_end=1757
+  _globals['_KEYPUT']._serialized_start=1760
+  _globals['_KEYPUT']._serialized_end=1892
+  _globals['_KEYDELETED']._serialized_start=1894
+  _globals['_KEYDELETED']._serialized_end=1950
+  _globals['_QUEUEPUSHED']._serialized_start=1952
+  _globals['_QUEUEPUSHED']._serialized_end=2006
+  _globals['_QUEUETAKEN']._serialized_start=2008
+  _globals['_QUEUETAKEN']._serialized_end=2046
+  _globals['_BARRIEROPENED']._serialized_start=2048
+  _globals['_BARRIEROPENED']._serialized_end=2110
+  _globals['_WORLDOPENED']._serialized_start=2112
+  _globals['_WORLDOPENED']._serialized_end=2138
+  _globals['_JOBCLEARED']._serialized_start=2140
+  _globals['_JOBCLEARED']._serialized_end=2202
+  _globals['_JOBFORGOTTEN']._serialized_start=2204
+  _globals['_JOBFORGOTTEN']._serialized_end=2231
+  _globals['_REVISIONREACHED']._serialized_start=2233
+  _globals['_REVISIONREACHED']._serialized_end=2268
+  _globals['_RANGEDELETED']._serialized_start=2270
+  _globals['_RANGEDELETED']._serialized_end=2347
+  _globals['_HISTORYCOMPACTED']._serialized_start=2349
+  _globals['_HISTORYCOMPACTED']._serialized_end=2398
+  _globals['_LEASEGRANTED']._serialized_start=2400
+  _globals['_LEASEGRANTED']._serialized_end=2473
+  _globals['_LEASEENDED']._serialized_start=2475
+  _globals['_LEASEENDED']._serialized_end=2533
+  _globals['_MEMBERKEYSDELETED']._serialized_start=2535
+  _globals['_MEMBERKEYSDELETED']._serialized_end=2601
+  _globals['_TERM']._serialized_start=2603
+  _globals['_TERM']._serialized_end=2658
+  _globals['_TOKENCREATED']._serialized_start=2660
+  _globals['_TOKENCREATED']._serialized_end=2769
+  _globals['_TOKENUSED']._serialized_start=2771
+  _globals['_TOKENUSED']._serialized_end=2810
+  _globals['_TOKENREVOKED']._serialized_start=2812
+  _globals['_TOKENREVOKED']._serialized_end=2838
+  _globals['_MEMBERRECORD']._serialized_start=2840
+  _globals['_MEMBERRECORD']._serialized_end=2926
+  _globals['_JOINRECORD']._serialized_start=2929
+  _globals['_JOINRECORD']._serialized_end=3266
+  _globals['_WORLDCOMPLETED']._serialized_start=3269
+  _globals['_WORLDCOMPLETED']._serialized_end=3420
+  _globals['_MEMBERGONE']._serialized_start=3423
+  _globals['_MEMBERGONE']._serialized_end=3625
+  _globals['_LOSSEXPLAINED']._serialized_start=3627
+  _globals['_LOSSEXPLAINED']._serialized_end=3694
+  _globals['_FAILURENOTED']._serialized_start=3696
+  _globals['_FAILURENOTED']._serialized_end=3770
+  _globals['_CALLSABORTED']._serialized_start=3772
+  _globals['_CALLSABORTED']._serialized_end=3842
+  _globals['_LINKSANNOUNCED']._serialized_start=3844
+  _globals['_LINKSANNOUNCED']._serialized_end=3927
+  _globals['_GROUPOPENED']._serialized_start=3929
+  _globals['_GROUPOPENED']._serialized_end=4001
+  _globals['_GROUPCLOSED']._serialized_start=4003
+  _globals['_GROUPCLOSED']._serialized_end=4058
+  _globals['_GROUPDECIDED']._serialized_start=4061
+  _globals['_GROUPDECIDED']._serialized_end=4266
+  _globals['_MONITOREDBARRIERPASSED']._serialized_start=4268
+  _globals['_MONITOREDBARRIERPASSED']._serialized_end=4338
+  _globals['_VERDICTGIVEN']._serialized_start=4340
+  _globals['_VERDICTGIVEN']._serialized_end=4426
+  _globals['_COMPLETED']._serialized_start=4428
+  _globals['_COMPLETED']._serialized_end=4503
+  _globals['_CLIENTSFORGOTTEN']._serialized_start=4505
+  _globals['_CLIENTSFORGOTTEN']._serialized_end=4523
 # @@protoc_insertion_point(module_scope)

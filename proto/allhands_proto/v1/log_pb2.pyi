@@ -5,6 +5,7 @@ The coordinator's log: what a frame holds, and a chunk of a snapshot. Numbers an
 ever; a reader refuses a change that it does not know.
 """
 
+from allhands_proto.v1 import coordinator_pb2 as _coordinator_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -53,6 +54,16 @@ class Change(_message.Message):
     JOB_CLEARED_FIELD_NUMBER: _builtins.int
     JOB_FORGOTTEN_FIELD_NUMBER: _builtins.int
     REVISION_REACHED_FIELD_NUMBER: _builtins.int
+    WORLD_COMPLETED_FIELD_NUMBER: _builtins.int
+    MEMBER_GONE_FIELD_NUMBER: _builtins.int
+    LOSS_EXPLAINED_FIELD_NUMBER: _builtins.int
+    FAILURE_NOTED_FIELD_NUMBER: _builtins.int
+    CALLS_ABORTED_FIELD_NUMBER: _builtins.int
+    LINKS_ANNOUNCED_FIELD_NUMBER: _builtins.int
+    GROUP_OPENED_FIELD_NUMBER: _builtins.int
+    GROUP_CLOSED_FIELD_NUMBER: _builtins.int
+    GROUP_DECIDED_FIELD_NUMBER: _builtins.int
+    MONITORED_BARRIER_PASSED_FIELD_NUMBER: _builtins.int
     RANGE_DELETED_FIELD_NUMBER: _builtins.int
     HISTORY_COMPACTED_FIELD_NUMBER: _builtins.int
     LEASE_GRANTED_FIELD_NUMBER: _builtins.int
@@ -62,6 +73,9 @@ class Change(_message.Message):
     TOKEN_CREATED_FIELD_NUMBER: _builtins.int
     TOKEN_USED_FIELD_NUMBER: _builtins.int
     TOKEN_REVOKED_FIELD_NUMBER: _builtins.int
+    VERDICT_GIVEN_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    CLIENTS_FORGOTTEN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key_put(self) -> Global___KeyPut: ...
     @_builtins.property
@@ -81,6 +95,26 @@ class Change(_message.Message):
     @_builtins.property
     def revision_reached(self) -> Global___RevisionReached: ...
     @_builtins.property
+    def world_completed(self) -> Global___WorldCompleted: ...
+    @_builtins.property
+    def member_gone(self) -> Global___MemberGone: ...
+    @_builtins.property
+    def loss_explained(self) -> Global___LossExplained: ...
+    @_builtins.property
+    def failure_noted(self) -> Global___FailureNoted: ...
+    @_builtins.property
+    def calls_aborted(self) -> Global___CallsAborted: ...
+    @_builtins.property
+    def links_announced(self) -> Global___LinksAnnounced: ...
+    @_builtins.property
+    def group_opened(self) -> Global___GroupOpened: ...
+    @_builtins.property
+    def group_closed(self) -> Global___GroupClosed: ...
+    @_builtins.property
+    def group_decided(self) -> Global___GroupDecided: ...
+    @_builtins.property
+    def monitored_barrier_passed(self) -> Global___MonitoredBarrierPassed: ...
+    @_builtins.property
     def range_deleted(self) -> Global___RangeDeleted: ...
     @_builtins.property
     def history_compacted(self) -> Global___HistoryCompacted: ...
@@ -98,6 +132,12 @@ class Change(_message.Message):
     def token_used(self) -> Global___TokenUsed: ...
     @_builtins.property
     def token_revoked(self) -> Global___TokenRevoked: ...
+    @_builtins.property
+    def verdict_given(self) -> Global___VerdictGiven: ...
+    @_builtins.property
+    def completed(self) -> Global___Completed: ...
+    @_builtins.property
+    def clients_forgotten(self) -> Global___ClientsForgotten: ...
     def __init__(
         self,
         *,
@@ -110,6 +150,16 @@ class Change(_message.Message):
         job_cleared: Global___JobCleared | None = ...,
         job_forgotten: Global___JobForgotten | None = ...,
         revision_reached: Global___RevisionReached | None = ...,
+        world_completed: Global___WorldCompleted | None = ...,
+        member_gone: Global___MemberGone | None = ...,
+        loss_explained: Global___LossExplained | None = ...,
+        failure_noted: Global___FailureNoted | None = ...,
+        calls_aborted: Global___CallsAborted | None = ...,
+        links_announced: Global___LinksAnnounced | None = ...,
+        group_opened: Global___GroupOpened | None = ...,
+        group_closed: Global___GroupClosed | None = ...,
+        group_decided: Global___GroupDecided | None = ...,
+        monitored_barrier_passed: Global___MonitoredBarrierPassed | None = ...,
         range_deleted: Global___RangeDeleted | None = ...,
         history_compacted: Global___HistoryCompacted | None = ...,
         lease_granted: Global___LeaseGranted | None = ...,
@@ -119,12 +169,15 @@ class Change(_message.Message):
         token_created: Global___TokenCreated | None = ...,
         token_used: Global___TokenUsed | None = ...,
         token_revoked: Global___TokenRevoked | None = ...,
+        verdict_given: Global___VerdictGiven | None = ...,
+        completed: Global___Completed | None = ...,
+        clients_forgotten: Global___ClientsForgotten | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "token_created", b"token_created", "token_revoked", b"token_revoked", "token_used", b"token_used", "world_opened", b"world_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "calls_aborted", b"calls_aborted", "change", b"change", "clients_forgotten", b"clients_forgotten", "completed", b"completed", "failure_noted", b"failure_noted", "group_closed", b"group_closed", "group_decided", b"group_decided", "group_opened", b"group_opened", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "links_announced", b"links_announced", "loss_explained", b"loss_explained", "member_gone", b"member_gone", "member_keys_deleted", b"member_keys_deleted", "monitored_barrier_passed", b"monitored_barrier_passed", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "token_created", b"token_created", "token_revoked", b"token_revoked", "token_used", b"token_used", "verdict_given", b"verdict_given", "world_completed", b"world_completed", "world_opened", b"world_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "change", b"change", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "member_keys_deleted", b"member_keys_deleted", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "token_created", b"token_created", "token_revoked", b"token_revoked", "token_used", b"token_used", "world_opened", b"world_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_opened", b"barrier_opened", "calls_aborted", b"calls_aborted", "change", b"change", "clients_forgotten", b"clients_forgotten", "completed", b"completed", "failure_noted", b"failure_noted", "group_closed", b"group_closed", "group_decided", b"group_decided", "group_opened", b"group_opened", "history_compacted", b"history_compacted", "job_cleared", b"job_cleared", "job_forgotten", b"job_forgotten", "key_deleted", b"key_deleted", "key_put", b"key_put", "lease_ended", b"lease_ended", "lease_granted", b"lease_granted", "links_announced", b"links_announced", "loss_explained", b"loss_explained", "member_gone", b"member_gone", "member_keys_deleted", b"member_keys_deleted", "monitored_barrier_passed", b"monitored_barrier_passed", "queue_pushed", b"queue_pushed", "queue_taken", b"queue_taken", "range_deleted", b"range_deleted", "revision_reached", b"revision_reached", "term", b"term", "token_created", b"token_created", "token_revoked", b"token_revoked", "token_used", b"token_used", "verdict_given", b"verdict_given", "world_completed", b"world_completed", "world_opened", b"world_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached", "range_deleted", "history_compacted", "lease_granted", "lease_ended", "member_keys_deleted", "term", "token_created", "token_used", "token_revoked"]  # noqa: Y015
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["key_put", "key_deleted", "queue_pushed", "queue_taken", "barrier_opened", "world_opened", "job_cleared", "job_forgotten", "revision_reached", "world_completed", "member_gone", "loss_explained", "failure_noted", "calls_aborted", "links_announced", "group_opened", "group_closed", "group_decided", "monitored_barrier_passed", "range_deleted", "history_compacted", "lease_granted", "lease_ended", "member_keys_deleted", "term", "token_created", "token_used", "token_revoked", "verdict_given", "completed", "clients_forgotten"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
 
@@ -586,3 +639,487 @@ class TokenRevoked(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TokenRevoked: _TypeAlias = TokenRevoked  # noqa: Y015
+
+@_typing.final
+class MemberRecord(_message.Message):
+    """A member as it joined; fields as in Join."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    JOIN_FIELD_NUMBER: _builtins.int
+    member_id: _builtins.str
+    rank: _builtins.int
+    @_builtins.property
+    def join(self) -> Global___JoinRecord: ...
+    def __init__(
+        self,
+        *,
+        member_id: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        join: Global___JoinRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["join", b"join"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["join", b"join", "member_id", b"member_id", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberRecord: _TypeAlias = MemberRecord  # noqa: Y015
+
+@_typing.final
+class JoinRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_WINDOW_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    HOSTS_COORDINATOR_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    DATA_PORT_FIELD_NUMBER: _builtins.int
+    ELASTIC_FIELD_NUMBER: _builtins.int
+    MAX_MEMBERS_FIELD_NUMBER: _builtins.int
+    PID_NAMESPACE_FIELD_NUMBER: _builtins.int
+    START_TICKS_FIELD_NUMBER: _builtins.int
+    EXIT_IS_REPORTED_FIELD_NUMBER: _builtins.int
+    STACK_CHANNEL_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    rank: _builtins.int
+    world_size: _builtins.int
+    host: _builtins.str
+    pid: _builtins.int
+    address: _builtins.str
+    heartbeat_window: _builtins.float
+    label: _builtins.str
+    hosts_coordinator: _builtins.bool
+    memory: _builtins.str
+    data_port: _builtins.int
+    elastic: _builtins.bool
+    max_members: _builtins.int
+    pid_namespace: _builtins.str
+    start_ticks: _builtins.str
+    exit_is_reported: _builtins.bool
+    stack_channel: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        world_size: _builtins.int = ...,
+        host: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        address: _builtins.str = ...,
+        heartbeat_window: _builtins.float = ...,
+        label: _builtins.str = ...,
+        hosts_coordinator: _builtins.bool = ...,
+        memory: _builtins.str = ...,
+        data_port: _builtins.int = ...,
+        elastic: _builtins.bool = ...,
+        max_members: _builtins.int = ...,
+        pid_namespace: _builtins.str = ...,
+        start_ticks: _builtins.str = ...,
+        exit_is_reported: _builtins.bool = ...,
+        stack_channel: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "world_size", b"world_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinRecord: _TypeAlias = JoinRecord  # noqa: Y015
+
+@_typing.final
+class WorldCompleted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_WINDOW_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    incarnation: _builtins.str
+    secret: _builtins.bytes
+    heartbeat_window: _builtins.float
+    epoch: _builtins.int
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberRecord]: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        secret: _builtins.bytes = ...,
+        heartbeat_window: _builtins.float = ...,
+        epoch: _builtins.int = ...,
+        members: _abc.Iterable[Global___MemberRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "job", b"job", "members", b"members", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorldCompleted: _TypeAlias = WorldCompleted  # noqa: Y015
+
+@_typing.final
+class MemberGone(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    IS_LOST_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    ABORTS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    rank: _builtins.int
+    epoch: _builtins.int
+    is_lost: _builtins.bool
+    reason: _builtins.str
+    traceback: _builtins.str
+    aborts: _builtins.bool
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.Progress]: ...
+    @_builtins.property
+    def loss(self) -> _coordinator_pb2.AbsentRank: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        is_lost: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        progress: _abc.Iterable[_coordinator_pb2.Progress] | None = ...,
+        loss: _coordinator_pb2.AbsentRank | None = ...,
+        traceback: _builtins.str = ...,
+        aborts: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "epoch", b"epoch", "is_lost", b"is_lost", "job", b"job", "loss", b"loss", "progress", b"progress", "rank", b"rank", "reason", b"reason", "traceback", b"traceback"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberGone: _TypeAlias = MemberGone  # noqa: Y015
+
+@_typing.final
+class LossExplained(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    @_builtins.property
+    def loss(self) -> _coordinator_pb2.AbsentRank: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        loss: _coordinator_pb2.AbsentRank | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "loss", b"loss"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LossExplained: _TypeAlias = LossExplained  # noqa: Y015
+
+@_typing.final
+class FailureNoted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    rank: _builtins.int
+    text: _builtins.str
+    traceback: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        text: _builtins.str = ...,
+        traceback: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "rank", b"rank", "text", b"text", "traceback", b"traceback"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailureNoted: _TypeAlias = FailureNoted  # noqa: Y015
+
+@_typing.final
+class CallsAborted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    group: _builtins.str
+    by: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        group: _builtins.str = ...,
+        by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "group", b"group", "job", b"job", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallsAborted: _TypeAlias = CallsAborted  # noqa: Y015
+
+@_typing.final
+class LinksAnnounced(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    @_builtins.property
+    def verdict(self) -> _coordinator_pb2.Verdict: ...
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """pairs, one after the other"""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        verdict: _coordinator_pb2.Verdict | None = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "ranks", b"ranks", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinksAnnounced: _TypeAlias = LinksAnnounced  # noqa: Y015
+
+@_typing.final
+class GroupOpened(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    OPENER_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    group: _builtins.str
+    opener: _builtins.int
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """none where it is open already"""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        group: _builtins.str = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        opener: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "job", b"job", "opener", b"opener", "ranks", b"ranks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupOpened: _TypeAlias = GroupOpened  # noqa: Y015
+
+@_typing.final
+class GroupClosed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    group: _builtins.str
+    rank: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        group: _builtins.str = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "job", b"job", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupClosed: _TypeAlias = GroupClosed  # noqa: Y015
+
+@_typing.final
+class GroupDecided(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    FLAG_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    NEXT_GROUP_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    NEWCOMERS_FIELD_NUMBER: _builtins.int
+    CALLERS_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    group: _builtins.str
+    epoch: _builtins.int
+    flag: _builtins.bool
+    committed: _builtins.int
+    next_group: _builtins.str
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def newcomers(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberRecord]: ...
+    @_builtins.property
+    def callers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        group: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        flag: _builtins.bool = ...,
+        committed: _builtins.int = ...,
+        next_group: _builtins.str = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        newcomers: _abc.Iterable[Global___MemberRecord] | None = ...,
+        callers: _abc.Iterable[_builtins.int] | None = ...,
+        numbers: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callers", b"callers", "committed", b"committed", "epoch", b"epoch", "flag", b"flag", "group", b"group", "job", b"job", "newcomers", b"newcomers", "next_group", b"next_group", "numbers", b"numbers", "ranks", b"ranks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupDecided: _TypeAlias = GroupDecided  # noqa: Y015
+
+@_typing.final
+class MonitoredBarrierPassed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    group: _builtins.str
+    sequence: _builtins.int
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        group: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "job", b"job", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MonitoredBarrierPassed: _TypeAlias = MonitoredBarrierPassed  # noqa: Y015
+
+@_typing.final
+class VerdictGiven(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    IS_BARRIER_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    is_barrier: _builtins.bool
+    @_builtins.property
+    def verdict(self) -> _coordinator_pb2.Verdict: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        is_barrier: _builtins.bool = ...,
+        verdict: _coordinator_pb2.Verdict | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_barrier", b"is_barrier", "job", b"job", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerdictGiven: _TypeAlias = VerdictGiven  # noqa: Y015
+
+@_typing.final
+class Completed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    client: _builtins.bytes
+    number: _builtins.int
+    oldest: _builtins.int
+    answer: _builtins.bytes
+    """MessagePack, see answer_codec"""
+    def __init__(
+        self,
+        *,
+        client: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+        oldest: _builtins.int = ...,
+        answer: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "client", b"client", "number", b"number", "oldest", b"oldest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Completed: _TypeAlias = Completed  # noqa: Y015
+
+@_typing.final
+class ClientsForgotten(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientsForgotten: _TypeAlias = ClientsForgotten  # noqa: Y015

@@ -7,9 +7,10 @@ way, live and when the log is read.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from allhands_server.machine.fast_dataclass import fast_dataclass
+from allhands_server.machine.world_changes import WorldChange
 
 
 @fast_dataclass
@@ -106,7 +107,7 @@ class BarrierOpened:
 
 @fast_dataclass
 class WorldOpened:
-    """All ranks of the job's world have come: keys and queues are this world's from now on."""
+    """A world of which no more is known has been complete: keys and queues are that world's."""
 
     job: str
 
@@ -166,6 +167,22 @@ class TokenRevoked:
     id: str
 
 
+@fast_dataclass
+class Completed:
+    """A client's request has had its effect, and this answer."""
+
+    client: bytes
+    number: int
+    oldest: int
+    """Number of the client's oldest request without an answer: older answers are dropped."""
+    answer: Any
+
+
+@fast_dataclass
+class ClientsForgotten:
+    """Answers of a client were dropped for want of room."""
+
+
 Change: TypeAlias = (
     TokenCreated
     | TokenUsed
@@ -184,6 +201,9 @@ Change: TypeAlias = (
     | JobCleared
     | JobForgotten
     | RevisionReached
+    | WorldChange
+    | Completed
+    | ClientsForgotten
 )
 
 C = TypeVar("C", bound=Change)
@@ -204,12 +224,17 @@ class DurableState(Protocol[C_contra]):
 class ChangeRecorder(Protocol):
     """Maker of changes, which may keep them for a log."""
 
+    is_durable: bool
+    """Whether a log keeps them."""
+
     def commit(self, change: C, state: DurableState[C]) -> None:
         """Have `state` apply a change."""
 
 
 class NoRecorder:
     """Recorder of a coordinator without a log."""
+
+    is_durable = False
 
     def commit(self, change: C, state: DurableState[C]) -> None:
         """Have `state` apply a change."""
@@ -218,6 +243,8 @@ class NoRecorder:
 
 class CommitRecorder:
     """Recorder of the changes that a log has not made durable yet, commit by commit."""
+
+    is_durable = True
 
     def __init__(self) -> None:
         self._kept: list[Change] = []

@@ -21,6 +21,8 @@ class Joined:
     address: str
     report_nbytes: int = 0
     """Of its reports at its end, at most."""
+    is_durable: bool = False
+    """Whether a restarted coordinator has the world again."""
 
 
 @fast_dataclass
@@ -82,6 +84,22 @@ class Draining:
 @fast_dataclass
 class LeaveAccepted:
     pass
+
+
+@fast_dataclass
+class Resumed:
+    """The member has its session again; what it may have missed follows."""
+
+    epoch: int
+    received: int
+    """Number of the last message that came from it; 0: none, or not known any more."""
+
+
+@fast_dataclass
+class Received:
+    """All messages of the member up to this number have been dealt with, for good."""
+
+    number: int
 
 
 @fast_dataclass
@@ -163,6 +181,8 @@ Notification: TypeAlias = (
     | Probe
     | Draining
     | LeaveAccepted
+    | Resumed
+    | Received
     | InspectPeer
     | BrokenLinks
     | SilentLinks

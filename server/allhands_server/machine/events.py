@@ -3,8 +3,22 @@
 from typing import Any, TypeAlias
 
 from allhands_server.machine.fast_dataclass import fast_dataclass
-from allhands_server.machine.member_messages import Join, MemberMessage
+from allhands_server.machine.member_messages import Join, MemberMessage, Resume
 from allhands_server.machine.requests import Request
+
+
+@fast_dataclass
+class Origin:
+    """Where a request comes from, so that it has its effect once though it is asked again."""
+
+    client: bytes
+    """Name of the client: random bytes."""
+    number: int
+    """Of the client's requests, the same each time it is asked."""
+    oldest: int
+    """Number of its oldest request without an answer: it asks no older one again."""
+    is_repeated: bool = False
+    """Whether an earlier attempt may have arrived."""
 
 
 @fast_dataclass
@@ -17,6 +31,8 @@ class RequestReceived:
     ticket: int
     request: Request[Any]
     due: float | None = None
+    origin: Origin | None = None
+    """None: it is never asked again."""
 
 
 @fast_dataclass
@@ -49,11 +65,21 @@ class SessionOpened:
 
 
 @fast_dataclass
+class SessionResumed:
+    """A session, numbered by the shell, began with a Resume."""
+
+    session: int
+    resume: Resume
+
+
+@fast_dataclass
 class SessionMessage:
-    """A message arrived on a session after the Join."""
+    """A message arrived on a session after its beginning."""
 
     session: int
     message: MemberMessage
+    number: int = 0
+    """Not 0: the sender keeps it until it is told that it was received."""
 
 
 @fast_dataclass
@@ -119,6 +145,7 @@ Event: TypeAlias = (
     RequestReceived
     | RequestCancelled
     | SessionOpened
+    | SessionResumed
     | SessionMessage
     | SessionBroken
     | AuthenticationFailed

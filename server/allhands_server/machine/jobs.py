@@ -9,6 +9,8 @@ from allhands_server.machine.changes import (
     BarrierOpened,
     Change,
     ChangeRecorder,
+    ClientsForgotten,
+    Completed,
     HistoryCompacted,
     JobCleared,
     JobForgotten,
@@ -43,8 +45,16 @@ from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.values import JobView
 from allhands_server.machine.world.group_changes import GroupChanges
 from allhands_server.machine.world.member import Member
+from allhands_server.machine.world.resumption import watch_restored
 from allhands_server.machine.world.verdicts import Verdicts
 from allhands_server.machine.world.world import World
+from allhands_server.machine.world_changes import (
+    GroupClosed,
+    MonitoredBarrierPassed,
+    VerdictGiven,
+    WorldChange,
+    WorldCompleted,
+)
 
 IDLE_JOBS_KEPT = 1_000
 """Number of idle jobs kept: ended, or without keys."""
@@ -160,19 +170,16 @@ class Job:
         world = self.world
         if world is not None and self.is_live:
             member, joined = world.join(session, join, randomness.member_id, now)
-            self._note_world(world)
             return world, member, [*effects, *joined]
-        following = World(
-            join, randomness, 0 if world is None else world.epoch, self._timers, self._pid_namespace
-        )
-        following.on_gone = self._delete_keys_of
-        member, joined = following.join(session, join, randomness.member_id, now)
         if self._was_complete:
             self._drop_store(has_world=True)
-        self.world = following
-        self._note_world(following)
-        self.verdicts = Verdicts(following, self._timers)
-        self.group_changes = GroupChanges(following)
+        following = self._make_world(
+            randomness.incarnation,
+            randomness.secret,
+            join.heartbeat_window,
+            0 if world is None else world.epoch,
+        )
+        member, joined = following.join(session, join, randomness.member_id, now)
         return following, member, [*effects, *joined]
 
     def clear(self, why: str, now: float) -> list[Effect]:
@@ -182,7 +189,6 @@ class Job:
         """
         effects = [] if self.world is None else self.world.disband(why, now)
         self._drop_store(has_world=False)
-        self.world = self.verdicts = self.group_changes = None
         return effects
 
     # ------------------------------------------------------------ durable state
@@ -202,14 +208,28 @@ class Job:
                 self.barriers.apply(change)
             case WorldOpened():
                 self._has_had_world = self._was_complete = True
+            case WorldCompleted(_, incarnation, secret, window, epoch):
+                if self.world is None or self.world.incarnation != incarnation:
+                    self._make_world(incarnation, secret, window, epoch)
+                self._has_had_world = self._was_complete = True
+                self._get_world().apply(change)
+            case MonitoredBarrierPassed() | VerdictGiven():
+                assert self.verdicts is not None
+                self.verdicts.apply(change)
+            case GroupClosed(_, group):
+                self._get_world().apply(change)
+                assert self.verdicts is not None
+                self.verdicts.on_group_closed(group)
             case JobCleared(_, revision, has_world):
                 self.leases.clear()
+                self.world = self.verdicts = self.group_changes = None
                 self.table.clear(revision)
                 self.queues.clear()
                 self.barriers.clear()
                 self._has_had_world, self._was_complete = has_world, False
             case _:
-                raise AssertionError(f"{change} is no change of one job")
+                assert isinstance(change, WorldChange), f"{change} is no change of one job"
+                self._get_world().apply(change)
 
     def make_undo(self, change: Change) -> Undo | None:
         """Return None: worlds go on whether the log has their opening or not."""
@@ -223,17 +243,28 @@ class Job:
             self.table.list_changes(),
             self.queues.list_changes(),
             self.barriers.list_changes(),
-            (WorldOpened(self.name),) if self._was_complete else (),
+            self._list_world_changes(),
         )
 
-    def finish_restore(self, now: float, remaining: Mapping[tuple[str, int], float]) -> None:
-        """Begin the time of the leases, and delete the keys of members that are not back.
+    def _list_world_changes(self) -> tuple[Change, ...]:
+        """Return the changes of a complete world, of now."""
+        if not self._was_complete:
+            return ()
+        if self.world is None or self.verdicts is None or self.world.is_forming:
+            return (WorldOpened(self.name),)
+        return (*self.world.list_changes(), *self.verdicts.list_changes())
 
-        Watches may come again as well. `remaining` is as in `Leases.start_all`.
+    def finish_restore(self, now: float, remaining: Mapping[tuple[str, int], float]) -> None:
+        """Begin the time of leases, and give members time to come back.
+
+        Keys of members that are gone are deleted. Watches may come again as well. `remaining` is as
+        in `Leases.start_all`.
         """
         self.leases.start_all(now, remaining)
         if not self.table.history.is_empty:
             self.watches.hold(now)
+        if self.world is not None:
+            watch_restored(self.world, now)
         for member_id in self.table.bindings.list_members():
             if not self.has_member(member_id):
                 self._delete_keys_of(member_id)
@@ -258,14 +289,44 @@ class Job:
             change = MemberKeysDeleted(self.name, member_id, self.table.revision + 1)
             self._recorder.commit(change, self.table)
 
-    def _note_world(self, world: World) -> None:
-        """Record that a world is complete, once."""
-        if not world.is_forming and not self._was_complete:
-            self._recorder.commit(WorldOpened(self.name), self)
+    def _commit(self, change: WorldChange) -> None:
+        """Make a change of the world, which the log keeps once the world is complete."""
+        if self._get_world().is_forming and not isinstance(change, WorldCompleted):
+            self.apply(change)
+        else:
+            self._recorder.commit(change, self)
+
+    def _get_world(self) -> World:
+        assert self.world is not None
+        return self.world
+
+    def _make_world(
+        self, incarnation: str, secret: bytes, heartbeat_window: float, epoch: int
+    ) -> World:
+        """Replace the world by an empty one."""
+        self.world = world = World(
+            self.name,
+            incarnation,
+            secret,
+            heartbeat_window,
+            epoch,
+            self._timers,
+            self._commit,
+            self._pid_namespace,
+            self._recorder.is_durable,
+        )
+        world.on_gone = self._delete_keys_of
+        self.verdicts = Verdicts(world, self._timers)
+        self.group_changes = GroupChanges(world)
+        return world
 
     def _drop_store(self, has_world: bool) -> None:
         revision = self.table.revision + len(self.table.records)
         self._recorder.commit(JobCleared(self.name, revision, has_world), self)
+
+    def review_verdicts(self, now: float) -> list[Effect]:
+        """Return the verdicts made possible by new evidence."""
+        return [] if self.verdicts is None else self.verdicts.review(now)
 
     # ------------------------------------------------------------ views
 
@@ -417,6 +478,8 @@ class Jobs:
                 self._revision = max(self._revision, revision)
             case TokenCreated() | TokenUsed() | TokenRevoked():
                 raise AssertionError(f"{change} is no change of a job")
+            case Completed() | ClientsForgotten():
+                raise AssertionError(f"{change} is no change of the jobs")
             case _:
                 job = self._jobs.get(change.job) or self._make(change.job)
                 job.apply(change)

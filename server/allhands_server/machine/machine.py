@@ -11,21 +11,23 @@ Laws:
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, get_args
 
-from allhands_server.machine.changes import Change, CommitRecorder, NoRecorder
+from allhands_server.machine.changes import (
+    Change,
+    ClientsForgotten,
+    CommitRecorder,
+    Completed,
+    NoRecorder,
+)
+from allhands_server.machine.completions import Completions
 from allhands_server.machine.effects import (
     Answer,
-    CallerRefused,
     Changed,
     Drained,
-    Draining,
     Effect,
     EndSession,
     JobEnded,
-    OperatorLog,
-    Push,
     Refuse,
 )
 from allhands_server.machine.events import (
@@ -35,19 +37,19 @@ from allhands_server.machine.events import (
     ConnectionAcknowledged,
     Drain,
     Event,
+    Origin,
     ProcessInspected,
     RequestCancelled,
     RequestReceived,
     SessionBroken,
     SessionMessage,
     SessionOpened,
+    SessionResumed,
     Tick,
 )
-from allhands_server.machine.formatting import escape, quote
 from allhands_server.machine.jobs import Job, Jobs, Signals
-from allhands_server.machine.member_messages import MemberMessage
+from allhands_server.machine.operator_requests import abort_job, delete_job
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.refused_callers import RefusedCallers
 from allhands_server.machine.requests import (
     AbortJob,
     AwaitVerdict,
@@ -61,7 +63,7 @@ from allhands_server.machine.requests import (
     ReportExit,
     Request,
 )
-from allhands_server.machine.session_messages import take_message
+from allhands_server.machine.sessions import Sessions, refuse_without_world
 from allhands_server.machine.store.keys import KeyRequest
 from allhands_server.machine.store.leases import LeaseRequest
 from allhands_server.machine.store.queues import QueueRequest
@@ -69,19 +71,10 @@ from allhands_server.machine.store.watches import Watch
 from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.tokens import ALL_JOBS, TokenChange, TokenRequest, Tokens
 from allhands_server.machine.waiting import WaitingRequests
-from allhands_server.machine.world import admission, report_collection
-from allhands_server.machine.world.member import Member
-from allhands_server.machine.world.world import World
+from allhands_server.machine.world import report_collection
 
 _CONCLUSIONS = (Answer, Refuse)
 _GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and takes in nobody")
-
-
-@dataclass(frozen=True, slots=True)
-class _Session:
-    job: Job
-    world: World
-    member: Member
 
 
 class Machine:
@@ -97,9 +90,11 @@ class Machine:
         self._jobs = Jobs(self._timers, self._recorder or NoRecorder(), pid_namespace)
         self.tokens = Tokens(self._recorder or NoRecorder(), self._has_member)
         self._waiting = WaitingRequests(self._timers)
-        self._sessions: dict[int, _Session] = {}
+        self._completions = Completions(self._recorder or NoRecorder())
+        self._origins: dict[int, Origin] = {}  # by ticket
+        self._open_tickets: dict[tuple[bytes, int], int] = {}  # by client and number
         self._touched: dict[Job, None] = {}
-        self._refused_callers = RefusedCallers()
+        self._sessions = Sessions(self._jobs, self.tokens, self._touched)
         self._draining: Refusal | None = None
         """Refusal of new members while draining."""
 
@@ -110,6 +105,7 @@ class Machine:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Handle one event, then everything due by `now`."""
+        self._timers.now = now
         effects = self._dispatch(event, now)
         self._forget_ended(effects)  # first: what is answered by now is not due any more
         overdue = self._timers.run_due(now)
@@ -135,22 +131,29 @@ class Machine:
 
     # ------------------------------------------------------------ the log
 
-    def restore(self, changes: Iterable[Change]) -> None:
-        """Make the changes of a log, before any event; at their end `finish_restore`."""
+    def restore(self, changes: Iterable[Change], now: float = 0.0) -> None:
+        """Make the changes of a log, before any event; at their end `finish_restore`.
+
+        What they say has happened counts as happening `now`.
+        """
+        self._timers.now = now
         for change in changes:
             if isinstance(change, TokenChange):
                 self.tokens.apply(change)
+            elif isinstance(change, Completed | ClientsForgotten):
+                self._completions.apply(change)
             else:
                 self._jobs.apply(change)
 
     def finish_restore(
         self, now: float, lease_seconds: Mapping[tuple[str, int], float] | None = None
     ) -> None:
-        """Begin the time of leases, and drop unused jobs, after the last change of a log.
+        """Begin the time of leases and of members, and drop jobs, after a log's last change.
 
         Args:
             lease_seconds: left of leases, by job and number; the others have all of their time.
         """
+        self._timers.now = now
         for job in list(self._jobs):
             job.finish_restore(now, lease_seconds or {})
             self._jobs.drop_unused(job)
@@ -160,7 +163,9 @@ class Machine:
 
         What becomes of this machine meanwhile does not alter them.
         """
-        return itertools.chain(self._jobs.list_changes(), self.tokens.list_changes())
+        return itertools.chain(
+            self._jobs.list_changes(), self.tokens.list_changes(), self._completions.list_changes()
+        )
 
     def _undo_commits(self, now: float) -> list[Effect]:
         """Take back the changes that the log has not taken in."""
@@ -180,22 +185,27 @@ class Machine:
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, RequestReceived):  # first: of these there are most by far
             try:
+                if event.origin is not None:
+                    return self._handle_once(event, event.origin, now)
                 return self._handle_request(event.ticket, event.request, event.due, now)
             except Refused as refused:
                 return [Refuse(event.ticket, refused.refusal)]
         match event:
             case RequestCancelled(ticket):
+                self._forget_origin(ticket)
                 if (job := self._waiting.cancel(ticket)) is not None:
                     self._touched[job] = None
                 return []
             case SessionOpened():
-                return self._open_session(event, now)
-            case SessionMessage(session, message):
-                return self._handle_message(session, message, now)
+                return self._sessions.open(event, self._draining, now)
+            case SessionResumed():
+                return self._sessions.resume(event, now)
+            case SessionMessage():
+                return self._sessions.take_message(event, now)
             case SessionBroken(session):
-                return self._on_session_broken(session, now)
+                return self._sessions.on_broken(session, now)
             case AuthenticationFailed(address, why):
-                return self._on_authentication_failed(address, why, now)
+                return self._sessions.on_authentication_failed(address, why, now)
             case ProcessInspected(name, member_id, found, stack):
                 return self._on_process_inspected(name, member_id, found, stack, now)
             case ConnectionAcknowledged(name, member_id):
@@ -213,11 +223,12 @@ class Machine:
         """Forget concluded tickets, ended sessions and unused jobs."""
         for effect in effects:
             if isinstance(effect, _CONCLUSIONS):
+                if self._origins:
+                    self._note_completion(effect)
                 if self._waiting and (job := self._waiting.forget(effect.ticket)) is not None:
                     self._touched[job] = None
             elif isinstance(effect, EndSession):
-                if (ended := self._sessions.pop(effect.session, None)) is not None:
-                    self._touched[ended.job] = None
+                self._sessions.forget(effect.session)
             elif isinstance(effect, JobEnded):
                 self._touched[self._jobs.get(effect.job)] = None
         # A job to which a refused change may come back is kept until the log has it.
@@ -227,6 +238,37 @@ class Machine:
             self._touched.clear()
 
     # ------------------------------------------------------------ requests
+
+    def _handle_once(self, event: RequestReceived, origin: Origin, now: float) -> list[Effect]:
+        """Handle a request that may have been asked before."""
+        if (found := self._completions.find(origin)) is not None:
+            return [Answer(event.ticket, found[0])]
+        effects: list[Effect] = []
+        key = origin.client, origin.number
+        if (earlier := self._open_tickets.get(key)) is not None:
+            self._forget_origin(earlier)
+            self._waiting.cancel(earlier)
+            text = "the client asks again on another connection"
+            effects.append(Refuse(earlier, Refusal(Status.ABORTED, text)))
+        self._origins[event.ticket] = origin
+        self._open_tickets[key] = event.ticket
+        try:
+            handled = self._handle_request(event.ticket, event.request, event.due, now)
+        except Refused as refused:
+            handled = [Refuse(event.ticket, refused.refusal)]
+        return [*effects, *handled]
+
+    def _note_completion(self, effect: Answer | Refuse) -> None:
+        """Keep the answer of a request that may be asked again."""
+        origin = self._forget_origin(effect.ticket)
+        if origin is not None and isinstance(effect, Answer):
+            self._completions.add(origin, effect.reply)
+
+    def _forget_origin(self, ticket: int) -> Origin | None:
+        """Return where a request came from that is under way no more."""
+        if (origin := self._origins.pop(ticket, None)) is not None:
+            del self._open_tickets[origin.client, origin.number]
+        return origin
 
     def _handle_request(
         self, ticket: int, request: Request[Any], due: float | None, now: float
@@ -253,7 +295,7 @@ class Machine:
     ) -> list[Effect]:
         job = self._jobs.get(request.job)
         if job.verdicts is None:
-            raise _refuse_without_world(job)
+            raise refuse_without_world(job)
         effects = job.verdicts.submit(ticket, request, now, due)
         if not any(isinstance(one, Answer) and one.ticket == ticket for one in effects):
             self._waiting.add(ticket, job, job.verdicts, None)  # verdicts have timers of their own
@@ -263,35 +305,17 @@ class Machine:
         self, ticket: int, request: AbortJob, due: float | None, now: float
     ) -> list[Effect]:
         job = self._jobs.get(request.job)
-        world = job.world
-        if world is None or not world.present:
-            raise Refused(Status.FAILED_PRECONDITION, f"nobody is in job {job.name}")
-        notified = len(world.present)
-        if job.state == "forming":
-            text = f"job {job.name} was aborted by {request.by}: {request.reason}"
-            effects = world.dismiss(Refusal(Status.ABORTED, text))
-        else:
-            effects = world.abort("", request.by, request.reason, now)
+        effects = abort_job(job, ticket, request, now)
         self._touched[job] = None
-        return [Answer(ticket, notified), *effects]
+        return effects
 
     def _delete_job(
         self, ticket: int, request: DeleteJob, due: float | None, now: float
     ) -> list[Effect]:
         job = self._jobs.get(request.job)
-        by = escape(request.by)
-        inside = 0 if job.world is None else len(job.world.present)
-        if inside and not request.force:
-            members = f"{inside:,} member{'s are' if inside > 1 else ' is'}"
-            raise Refused(
-                Status.FAILED_PRECONDITION,
-                f"{members} in job {job.name}: end them first, or abort it "
-                f"(`allhands abort {job.name}`), or delete it by force (`--force`, force=True)",
-            )
+        effects = delete_job(job, ticket, request, now)
         self._touched[job] = None
-        effects = job.clear(f"job {job.name} was deleted by {by}", now)
-        log = OperatorLog(f"job {job.name} was deleted by {quote(by)}")
-        return [Answer(ticket, inside), *effects, log]
+        return effects
 
     def _report_exit(
         self, ticket: int, request: ReportExit, due: float | None, now: float
@@ -300,14 +324,14 @@ class Machine:
         if job.world is None:
             return [Answer(ticket, False)]
         is_known, effects = job.world.process_evidence.on_exit(request, now)
-        return [Answer(ticket, is_known), *effects, *self._review_verdicts(job, now)]
+        return [Answer(ticket, is_known), *effects, *job.review_verdicts(now)]
 
     def _change_group(
         self, ticket: int, request: ChangeGroup, due: float | None, now: float
     ) -> list[Effect]:
         job = self._jobs.get(request.job)
         if job.group_changes is None:
-            raise _refuse_without_world(job)
+            raise refuse_without_world(job)
         effects = job.group_changes.submit(ticket, request, now)
         if not effects:
             self._waiting.add(ticket, job, job.group_changes, due)
@@ -318,7 +342,7 @@ class Machine:
     ) -> list[Effect]:
         job = self._jobs.get(request.job)
         if job.world is None:
-            raise _refuse_without_world(job)
+            raise refuse_without_world(job)
         reports = job.world.reports
         effects = reports.submit(ticket, request)
         if not isinstance(effects[0], Answer):
@@ -372,56 +396,6 @@ class Machine:
             self._waiting.add(ticket, job, job.watches, due)
         return effects
 
-    # ------------------------------------------------------------ sessions
-
-    def _open_session(self, event: SessionOpened, now: float) -> list[Effect]:
-        try:
-            admission.check_join(event.join)
-            if self._draining is not None:
-                raise Refused(self._draining.status, self._draining.text)
-            if event.token:
-                self.tokens.check_join(event.token, event.at)
-            job = self._jobs.open(event.join.job)
-            self._touched[job] = None
-            world, member, effects = job.join(event.session, event.join, event.randomness, now)
-        except Refused as refused:
-            return [
-                EndSession(event.session, refused.refusal),
-                OperatorLog(f"refused to take in a worker: {refused.refusal.text}"),
-            ]
-        self._sessions[event.session] = _Session(job, world, member)
-        if event.token:
-            self.tokens.note_join(event.token, member.member_id)
-        if world.is_forming:
-            known = self._refused_callers.list_recent(now)
-            effects += [Push(event.session, CallerRefused(*one)) for one in known]
-        return effects
-
-    def _handle_message(self, number: int, message: MemberMessage, now: float) -> list[Effect]:
-        if (session := self._sessions.get(number)) is None:
-            return []  # it ended while this was on its way
-        try:
-            effects = take_message(session.job, session.world, session.member, message, now)
-            return [*effects, *self._review_verdicts(session.job, now)]
-        except Refused as refused:
-            return [
-                EndSession(number, refused.refusal),
-                *session.world.on_session_broken(session.member, now),
-            ]
-
-    def _on_session_broken(self, number: int, now: float) -> list[Effect]:
-        if (session := self._sessions.pop(number, None)) is None:
-            return []
-        self._touched[session.job] = None
-        return session.world.on_session_broken(session.member, now)
-
-    def _on_authentication_failed(self, address: str, why: str, now: float) -> list[Effect]:
-        """Notify the members of incomplete worlds."""
-        if not self._refused_callers.add(address, why, now):
-            return []
-        waiting = [one for one, session in self._sessions.items() if session.world.is_forming]
-        return [Push(session, CallerRefused(address, why)) for session in waiting]
-
     def _on_acknowledged(self, name: str, member_id: str, now: float) -> list[Effect]:
         with contextlib.suppress(Refused):  # it is over, or gone
             world = self._jobs.get(name).world
@@ -442,11 +416,7 @@ class Machine:
             if job.world is not None
             else []
         )
-        return [*effects, *self._review_verdicts(job, now)]
-
-    def _review_verdicts(self, job: Job, now: float) -> list[Effect]:
-        """Return the verdicts made possible by new evidence."""
-        return [] if job.verdicts is None else job.verdicts.review(now)
+        return [*effects, *job.review_verdicts(now)]
 
     def _has_member(self, name: str, member_id: str) -> bool:
         jobs = self._jobs if name == ALL_JOBS else (one for one in self._jobs if one.name == name)
@@ -460,13 +430,8 @@ class Machine:
                 effects += job.world.dismiss(_GOING_DOWN)
         if reason:
             dismissed = {effect.session for effect in effects if isinstance(effect, EndSession)}
-            told = [number for number in self._sessions if number not in dismissed]
-            effects += [Push(number, Draining(reason)) for number in told]
+            effects += self._sessions.announce_drain(reason, dismissed)
         return effects
-
-
-def _refuse_without_world(job: Job) -> Refused:
-    return Refused(Status.NOT_FOUND, f"nobody has joined job {job.name}")
 
 
 def _refuse_shutting_down(reason: str) -> Refusal:

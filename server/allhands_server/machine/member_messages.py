@@ -30,6 +30,17 @@ class Join:
 
 
 @fast_dataclass
+class Resume:
+    """First message on the new stream of a session that broke."""
+
+    job: str
+    incarnation: str
+    member_id: str
+    proof: bytes
+    """See allhands_proto.session_proof."""
+
+
+@fast_dataclass
 class Heartbeat:
     probe: int = 0
     progress: tuple[Progress, ...] = ()

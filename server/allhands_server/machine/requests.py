@@ -52,6 +52,8 @@ class ChangeGroup(Request[GroupChange]):
     wanted: int = 0
     returned: int = 0
     computed: int = 0
+    number: int = 0
+    """Of the member's requests; the same where it asks again. 0: it never does."""
 
 
 @fast_dataclass

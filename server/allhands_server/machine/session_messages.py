@@ -52,12 +52,10 @@ def _apply_message(
             return world.reports.add_part(member, message)
         case OpenGroup(group, ranks):
             check_name("the name of the group", group)
-            world.groups.open(group, ranks, member.rank)
+            world.open_group(member, group, ranks)
             return [] if job.verdicts is None else job.verdicts.on_group_opened(group)
         case CloseGroup(group):
             world.close_group(member, group)
-            if job.verdicts is not None:
-                job.verdicts.on_group_closed(group)
             return []
         case LinkBroken(rank, reason, shares_memory):
             return world.on_link_broken(rank, member, reason, shares_memory, now)

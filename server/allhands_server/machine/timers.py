@@ -34,6 +34,8 @@ class TimerQueue:
     """Timers in order of due times, equal times in order of creation."""
 
     def __init__(self) -> None:
+        self.now = 0.0
+        """Time of the event under way."""
         self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._dead = 0

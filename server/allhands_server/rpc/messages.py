@@ -35,6 +35,12 @@ def decode_join(message: wire.Join, address: str) -> member_messages.Join:
     )
 
 
+def decode_resume(message: wire.Resume) -> member_messages.Resume:
+    return member_messages.Resume(
+        message.job, message.incarnation, message.member_id, message.proof
+    )
+
+
 def decode_member_message(message: wire.SessionRequest) -> member_messages.MemberMessage | None:
     """Convert a member's message; None: unknown to this version, or a second Join."""
     match message.WhichOneof("request"):
@@ -137,6 +143,10 @@ def encode_notification(notification: effects.Notification) -> wire.SessionEvent
             return wire.SessionEvent(draining=wire.Draining(reason=reason))
         case effects.LeaveAccepted():
             return wire.SessionEvent(leave_accepted=wire.LeaveAccepted())
+        case effects.Resumed(epoch, received):
+            return wire.SessionEvent(resumed=wire.Resumed(epoch=epoch, received=received))
+        case effects.Received(number):
+            return wire.SessionEvent(received=wire.Received(number=number))
         case effects.InspectPeer(member_id, pid, born, channel):
             asked = wire.InspectPeer(
                 member_id=member_id, pid=pid, start_ticks=born, stack_channel=channel
@@ -206,6 +216,8 @@ def _encode_joined(joined: effects.Joined) -> wire.Joined:
         heartbeat_interval=joined.heartbeat_interval,
         address=joined.address,
         report_nbytes=joined.report_nbytes,
+        is_durable=joined.is_durable,
+        takes_resume=True,
     )
 
 

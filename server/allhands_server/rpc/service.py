@@ -38,6 +38,7 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import R, Request
 from allhands_server.refusal_status import bound_text
 from allhands_server.rpc import messages
+from allhands_server.session_stream import SessionStream
 
 VERDICT_KEY = "allhands-verdict-bin"
 GIVEN_UP_KEY = "allhands-given-up-bin"
@@ -79,7 +80,10 @@ class CoordinatorService(CoordinatorServicer):
         self._coordinator = coordinator
         self._access = access or Access(coordinator)
         self._description = wire.CoordinatorDescription(
-            kv_port=kv_port, kv_secret=kv_secret, beyond_loopback=beyond_loopback
+            kv_port=kv_port,
+            kv_secret=kv_secret,
+            beyond_loopback=beyond_loopback,
+            is_durable=coordinator.is_durable,
         )
         self._first_request_timeout = first_request_timeout
         self._encoded: dict[int, tuple[Notification, wire.SessionEvent]] = {}
@@ -89,47 +93,58 @@ class CoordinatorService(CoordinatorServicer):
     async def Session(
         self, request_iterator: AsyncIterator[wire.SessionRequest], context: Context
     ) -> AsyncIterator[wire.SessionEvent]:
+        token = CALLER.get()
         try:
-            join = await self._read_join(request_iterator, context)
-            address = _get_worker_address(join, context)
+            first = await self._read_first(request_iterator)
+            stream, job, takes_batches = self._open_stream(first, context, token)
         except Refused as refused:
             await _abort(context, refused.refusal)
-        token = CALLER.get()
-        joining = messages.decode_join(join, address)
-        stream = self._coordinator.join(joining, context.peer(), token)
         listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
         try:
             async for batch in stream.iterate_batches():
                 events = [self._encode_once(notification) for notification in batch]
-                if join.takes_batches and len(events) > 1:
+                if takes_batches and len(events) > 1:
                     yield wire.SessionEvent(batch=events)
                 else:
                     for event in events:
                         yield event
         except Refused as refused:
             ended = f"ended: {refused}"
-            self._access.note(token, "join", "Session", join.job, context.peer(), ended)
+            self._access.note(token, "join", "Session", job, context.peer(), ended)
             await _abort(context, refused.refusal)
         finally:
             listening.cancel()
             self._coordinator.on_session_broken(stream.number)
             await asyncio.wait([listening])
 
-    async def _read_join(
-        self, requests: AsyncIterator[wire.SessionRequest], context: Context
-    ) -> wire.Join:
+    async def _read_first(
+        self, requests: AsyncIterator[wire.SessionRequest]
+    ) -> wire.SessionRequest:
         try:
             async with asyncio.timeout(self._first_request_timeout):
                 first = await anext(requests, None)
         except TimeoutError:
             first = None
-        if first is None or first.WhichOneof("request") != "join":
+        if first is None or first.WhichOneof("request") not in ("join", "resume"):
             raise Refused(Status.INVALID_ARGUMENT, "a session begins with a Join")
-        if not 0 < first.join.port < 65536:
-            raise Refused(Status.INVALID_ARGUMENT, f"no such port: {first.join.port}")
-        if not 0 <= first.join.data_port < 65536:
-            raise Refused(Status.INVALID_ARGUMENT, f"no such port: {first.join.data_port}")
-        return first.join
+        return first
+
+    def _open_stream(
+        self, first: wire.SessionRequest, context: Context, token: str
+    ) -> tuple[SessionStream, str, bool]:
+        """Open a new or a broken session; return also its job, and whether it takes batches."""
+        if first.HasField("resume"):
+            resume = messages.decode_resume(first.resume)
+            stream = self._coordinator.resume(resume, context.peer())
+            return stream, resume.job, first.resume.takes_batches
+        join = first.join
+        if not 0 < join.port < 65536:
+            raise Refused(Status.INVALID_ARGUMENT, f"no such port: {join.port}")
+        if not 0 <= join.data_port < 65536:
+            raise Refused(Status.INVALID_ARGUMENT, f"no such port: {join.data_port}")
+        decoded = messages.decode_join(join, _get_worker_address(join, context))
+        stream = self._coordinator.join(decoded, context.peer(), token)
+        return stream, join.job, join.takes_batches
 
     async def _listen(
         self, session: int, requests: AsyncIterator[wire.SessionRequest], context: Context
@@ -139,7 +154,7 @@ class CoordinatorService(CoordinatorServicer):
             async for request in requests:
                 message = messages.decode_member_message(request)
                 if message is not None:
-                    self._coordinator.on_message(session, message)
+                    self._coordinator.on_message(session, message, request.number)
         except Refused as refused:
             self._coordinator.on_session_broken(session, refused.refusal)
         self._coordinator.on_session_broken(session)

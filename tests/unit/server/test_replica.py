@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from allhands.testing import virtual_time
-from allhands_server.coordinator import Coordinator, SessionStream
+from allhands_server.coordinator import Coordinator
 from allhands_server.log import journal
 from allhands_server.log.change_codec import decode_changes
 from allhands_server.log.engine import Slot
@@ -20,6 +20,7 @@ from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.requests import R, Request
 from allhands_server.machine.store.keys import Add, Count, Get, Set
 from allhands_server.replica import Replica
+from allhands_server.session_stream import SessionStream
 from support.shared_log import NetworkedEngine
 
 JOIN = Join(

@@ -6,8 +6,14 @@ from allhands_server.machine.effects import BrokenLinks, Effect, OperatorLog
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.world.absent_ranks import judge_unreachable, make_world_verdict
-from allhands_server.machine.world.broken_links import BrokenLinkReports, Pair, choose_culprits
+from allhands_server.machine.world.broken_links import (
+    BrokenLinkReports,
+    Pair,
+    choose_culprits,
+    order_pair,
+)
 from allhands_server.machine.world.context import WorldContext
+from allhands_server.machine.world_changes import LinksAnnounced
 
 ANNOUNCE_SECONDS = 0.3
 """Time in which links that broke together are reported, and suspects answer their probes."""
@@ -34,6 +40,12 @@ class BrokenLinkMonitor:
     def is_announced(self, pair: Pair) -> bool:
         """Whether all members know that the two ranks cannot reach each other."""
         return self._reports.is_announced(pair)
+
+    def note_announced(self, change: LinksAnnounced) -> None:
+        """Note links that all members are told of."""
+        pairs = zip(change.ranks[::2], change.ranks[1::2], strict=True)
+        self._reports.note_announced(order_pair(*pair) for pair in pairs)
+        self.unreachable.update(one.rank for one in change.verdict.absent)
 
     def discard(self, pair: Pair) -> None:
         """Drop the report of an unannounced link. Idempotent."""
@@ -67,10 +79,11 @@ class BrokenLinkMonitor:
             return []
         found = []
         for rank, others in choose_culprits(pairs).items():
-            self.unreachable.add(rank)
             why = sorted({reasons[pair] for pair in pairs if rank in pair})
             reason = join_names(why, quoted=False)
             found.append(judge_unreachable(members[rank], [members[at] for at in others], reason))
         verdict = make_world_verdict(found)
+        ranks = tuple(rank for pair in pairs for rank in pair)
+        self._world.commit(LinksAnnounced(self._world.job, verdict, ranks))
         log = OperatorLog(f"job {self._world.job}: {verdict.text}")
         return [*self._world.push_to_present(BrokenLinks(verdict, tuple(pairs))), log]

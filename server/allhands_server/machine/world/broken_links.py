@@ -66,3 +66,9 @@ class BrokenLinkReports:
         reasons = {pair: self._open.pop(pair) for pair in ruled}
         self._announced |= reasons.keys()
         return reasons
+
+    def note_announced(self, pairs: Iterable[Pair]) -> None:
+        """Note pairs as announced; their reports are closed. Idempotent."""
+        for pair in pairs:
+            self._announced.add(pair)
+            self._open.pop(pair, None)

@@ -1,10 +1,11 @@
 """The part of a world for the failure detector and link monitors."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from allhands_server.machine.effects import Effect, Notification
 from allhands_server.machine.world.member import Member
+from allhands_server.machine.world_changes import WorldChange
 
 
 class WorldContext(Protocol):
@@ -17,6 +18,9 @@ class WorldContext(Protocol):
     """By rank, including lost members and those who left."""
     present: dict[int, Member]
     """By rank, without lost members and those who left."""
+
+    commit: Callable[[WorldChange], None]
+    """Make a change, which the log keeps once the world is complete."""
 
     @property
     def heartbeat_interval(self) -> float:

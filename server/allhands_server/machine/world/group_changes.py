@@ -21,6 +21,7 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import ChangeGroup
 from allhands_server.machine.values import GroupChange
 from allhands_server.machine.world.world import World
+from allhands_server.machine.world_changes import GroupDecided
 
 _KINDS = ("agree", "shrink", "grow", "admit", "replace")
 
@@ -58,6 +59,9 @@ class GroupChanges:
                 Status.INVALID_ARGUMENT,
                 f"{asker} is not in group {quote(request.group)}",
             )
+        decided = self._world.find_decision(request.group, asker.rank, request.number)
+        if decided is not None:
+            return [Answer(ticket, self._describe(decided, now))]
         proposal = self._proposals.get(request.group) or _Proposal(request)
         if (request.kind, request.wanted) != (proposal.first.kind, proposal.first.wanted):
             other = self._world.members[next(iter(proposal.requests))]
@@ -67,8 +71,13 @@ class GroupChanges:
                 f"but {other} called {_describe_request(proposal.first)}: "
                 "all ranks must call the same",
             )
-        if asker.rank in proposal.requests:
-            raise Refused(Status.ALREADY_EXISTS, f"{asker} has asked already")
+        replaced: list[Effect] = []
+        if (pending := proposal.requests.get(asker.rank)) is not None:
+            if not request.number or pending[1].number != request.number:
+                raise Refused(Status.ALREADY_EXISTS, f"{asker} has asked already")
+            text = f"{asker} asks again on another connection"
+            replaced = [Refuse(pending[0], Refusal(Status.ABORTED, text))]
+            del self._tickets[pending[0]]
         if self._world.max_members and request.kind == "grow":
             size = len(self._list_present(ranks)) + request.wanted
             if size > self._world.max_members:
@@ -80,7 +89,7 @@ class GroupChanges:
         self._proposals[request.group] = proposal
         proposal.requests[asker.rank] = (ticket, request)
         self._tickets[ticket] = (request.group, asker.rank)
-        return self._decide(request.group, now)
+        return [*replaced, *self._decide(request.group, now)]
 
     def cancel(self, ticket: int) -> None:
         """Undo a member's request. Idempotent."""
@@ -135,8 +144,8 @@ class GroupChanges:
         committed = max(max(one.returned for one in asked), min(one.computed for one in asked))
         if request.kind == "agree":
             flag = all(one.flag for one in asked)
-            agreed = GroupChange(flag, self._world.epoch, committed=committed)
-            return [*effects, *self._answer_all(group, agreed)]
+            decided = self._decide_for(proposal, self._world.epoch, flag, committed, "", ())
+            return [*effects, *self._answer_all(group, decided, now)]
         if self._world.broken_links.unreachable.intersection(present):
             # Losing them makes the decision, without them.
             return [*effects, *self._world.lose_unreachable(present, now)]
@@ -153,10 +162,43 @@ class GroupChanges:
         else:
             chosen = [*present, *newcomers]
         name = f"{group.partition('@')[0]}@{self._world.epoch + 1}"
-        members = self._world.form_group(name, chosen, now)
+        epoch = self._world.epoch + 1
+        decided = self._decide_for(proposal, epoch, True, committed, name, chosen)
+        members = self._world.describe_ranks(chosen, now)
         welcome = self._world.push_world_formed(name, members, newcomers)
-        decision = GroupChange(True, self._world.epoch, name, members, committed)
-        return [*effects, *self._answer_all(group, decision), *welcome]
+        return [*effects, *self._answer_all(group, decided, now), *welcome]
+
+    def _decide_for(
+        self,
+        proposal: _Proposal,
+        epoch: int,
+        flag: bool,
+        committed: int,
+        next_group: str,
+        ranks: Sequence[int],
+    ) -> GroupDecided:
+        """Make the decision on a proposal."""
+        requests = proposal.requests
+        decided = GroupDecided(
+            self._world.job,
+            proposal.first.group,
+            epoch,
+            flag,
+            committed,
+            next_group,
+            tuple(ranks),
+            self._world.record_newcomers(ranks),
+            tuple(requests),
+            tuple(one.number for _, one in requests.values()),
+        )
+        self._world.commit(decided)
+        return decided
+
+    def _describe(self, decided: GroupDecided, now: float) -> GroupChange:
+        members = self._world.describe_ranks(decided.ranks, now)
+        return GroupChange(
+            decided.flag, decided.epoch, decided.next_group, members, decided.committed
+        )
 
     def _refuse_gone(self, proposal: _Proposal, rank: int) -> Effect:
         """Refuse the request of a departed member."""
@@ -166,7 +208,9 @@ class GroupChanges:
         text = f"{member} is no member of job {self._world.job} any more: {member.reason}"
         return Refuse(ticket, Refusal(Status.ABORTED, text))
 
-    def _answer_all(self, group: str, decision: GroupChange) -> list[Effect]:
+    def _answer_all(self, group: str, decided: GroupDecided, now: float) -> list[Effect]:
+        """Answer the callers of a proposal by the decision."""
+        decision = self._describe(decided, now)
         proposal = self._proposals.pop(group)
         for ticket, _ in proposal.requests.values():
             del self._tickets[ticket]

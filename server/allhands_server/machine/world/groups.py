@@ -27,6 +27,18 @@ class Groups:
     def get_ranks(self, group: str) -> tuple[int, ...] | None:
         return self._ranks.get(group)
 
+    def get_openers(self, group: str) -> Collection[int]:
+        """Return the ranks that have a group open."""
+        return self._openers.get(group, ())
+
+    def list_openings(self) -> list[tuple[str, tuple[int, ...], int]]:
+        """Return group, ranks and opening rank of each opening, ranks once for each group."""
+        return [
+            (group, ranks if place == 0 else (), opener)
+            for group, ranks in self._ranks.items()
+            for place, opener in enumerate(sorted(self._openers[group]))
+        ]
+
     def list_groups_of(self, rank: int) -> list[tuple[str, tuple[int, ...]]]:
         """Return the groups of a world rank, with all ranks of each."""
         return [(group, ranks) for group, ranks in self._ranks.items() if rank in ranks]

@@ -27,6 +27,12 @@ class Member:
     reason: str = ""
     is_broken: bool = False
     """Session over, member not lost yet."""
+    is_away: bool = False
+    """Restored from the log, and its session not resumed yet."""
+    first_news: int = 0
+    """Number of the world's first news that concerns it."""
+    received: int = 0
+    """Number of its last message that has to arrive."""
     unanswered_since: float | None = None
     """Time of the first unanswered probe."""
     probe_answered_at: float = 0.0

@@ -11,6 +11,7 @@ from allhands_server.machine.formatting import quote
 from allhands_server.machine.values import Presence
 from allhands_server.machine.world.groups import Groups
 from allhands_server.machine.world.member import Member
+from allhands_server.machine.world_changes import FailureNoted
 
 LARGEST_REPORT = 64 << 10
 """Bytes that are kept of one member."""
@@ -41,31 +42,39 @@ class Postmortem:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._failures: list[_Event] = []
-        self._leavers: list[tuple[Member, float]] = []  # who left without an error, in order
+        self._leavers: list[Member] = []  # who left without an error, in order
         self.nbytes = 0
         """Of all reports."""
         self.ended_at: float | None = None
         """Time at which the last member had gone."""
 
-    def note_lost(self, member: Member, now: float) -> None:
-        """Note the loss of a member, explained by the member's `loss`."""
-        self._blame_leavers(member)
-        self._note(_Event(member, "", now))
+    def list_lost(self, job: str, member: Member) -> list[FailureNoted]:
+        """Return the failures to note for a loss, which the member's `loss` explains."""
+        return [*self._blame_leavers(job, member), FailureNoted(job, member.rank, "")]
 
-    def note_left(self, member: Member, error: str, traceback: str, now: float) -> None:
-        """Note a member's departure, with an error or without."""
-        if not error:
-            if len(self._leavers) < MOST_FAILURES:
-                self._leavers.append((member, now))
-            return
-        self._blame_leavers(member)
-        text = f"{member} left the job because of {error}"[:LONGEST_TEXT]
-        self._note(_Event(member, text, now, traceback))
+    def list_left(self, job: str, member: Member, traceback: str) -> list[FailureNoted]:
+        """Return the failures to note for a departure: none without an error."""
+        if not member.reason:
+            return []
+        text = f"{member} left the job because of {member.reason}"[:LONGEST_TEXT]
+        blamed = self._blame_leavers(job, member)
+        return [*blamed, FailureNoted(job, member.rank, text, traceback)]
 
-    def note_aborted(self, by: str, reason: str, now: float) -> None:
-        """Note an abort of all calls."""
+    def list_aborted(self, job: str, by: str, reason: str) -> list[FailureNoted]:
+        """Return the failure to note for an abort of all calls."""
         text = f"it was aborted by {by}: {reason}"[:LONGEST_TEXT]
-        self._note(_Event(None, text, now))
+        return [FailureNoted(job, -1, text)]
+
+    def add_failure(self, failure: FailureNoted, member: Member | None, now: float) -> None:
+        """Add a failure to the record; `member` is the failed one, gone by now, if any."""
+        if len(self._failures) < MOST_FAILURES:
+            at = now if member is None or member.gone_at is None else member.gone_at
+            self._failures.append(_Event(member, failure.text, at, failure.traceback))
+
+    def add_leaver(self, member: Member) -> None:
+        """Note the departure of a member without an error."""
+        if len(self._leavers) < MOST_FAILURES:
+            self._leavers.append(member)
 
     def clear_failures(self) -> None:
         """Forget failures after the members agreed on a new world."""
@@ -102,15 +111,11 @@ class Postmortem:
             else:
                 yield FailureStatus(one.member.rank, "left", one.text, seconds, one.traceback)
 
-    def _note(self, one: _Event) -> None:
-        if len(self._failures) < MOST_FAILURES:
-            self._failures.append(one)
-
-    def _blame_leavers(self, member: Member) -> None:
-        """Record as first failures the members that left before calls of a failed member."""
+    def _blame_leavers(self, job: str, member: Member) -> Iterator[FailureNoted]:
+        """Return as first failures the members that left before calls of a failed member."""
         if self._failures:
             return
-        for leaver, at in self._leavers:
+        for leaver in self._leavers:
             for group, ranks in self._groups.list_groups_of(member.rank):
                 last = leaver.get_begun(group)
                 if leaver.rank in ranks and last < member.get_begun(group):
@@ -119,5 +124,5 @@ class Postmortem:
                         f"{leaver} left the job {call} {quote(group)}, "
                         f"in which {member} was in #{member.get_begun(group)}"
                     )
-                    self._note(_Event(leaver, text, at))
+                    yield FailureNoted(job, leaver.rank, text)
                     break

@@ -11,6 +11,7 @@ from allhands_server.machine.world.absent_ranks import has_ended, judge_lost
 from allhands_server.machine.world.context import WorldContext
 from allhands_server.machine.world.failure_detector import FailureDetector
 from allhands_server.machine.world.member import Member
+from allhands_server.machine.world_changes import LossExplained
 
 LAST_WORDS_SECONDS = 0.2
 """Time after a process's exit in which its last messages may still arrive."""
@@ -38,7 +39,9 @@ class ProcessEvidence:
 
     def _judge_exit(self, member: Member, now: float) -> list[Effect]:
         if member.presence is Presence.LOST:
-            member.loss = judge_lost(member, member.reason, now)
+            self._world.commit(
+                LossExplained(self._world.job, judge_lost(member, member.reason, now))
+            )
         if not member.is_present or self._world.is_forming:
             return []
         if member.is_broken:

@@ -9,7 +9,7 @@ PATIENCE_SECONDS for missing answers.
 A monitored barrier is a call of which the arrivals are counted here.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -39,6 +39,7 @@ from allhands_server.machine.world.absent_ranks import (
 from allhands_server.machine.world.broken_links import Pair, choose_culprits, order_pair
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.world import World
+from allhands_server.machine.world_changes import MonitoredBarrierPassed, VerdictGiven
 
 PROBE_LEAD = 0.3
 """Seconds from the probe to the deadline, at most a third of the remaining time."""
@@ -99,6 +100,7 @@ class Verdicts:
         self._callers: dict[int, tuple[_BlockedCall, tuple[Timer, ...]]] = {}
         self._late: dict[_Key, _BlockedCall] = {}  # those whose deadline has passed
         self._past: dict[_Key, tuple[Verdict, float]] = {}  # for who comes late; oldest first
+        self._passed: dict[str, int] = {}  # number of each group's last passed barrier
 
     def submit(
         self, ticket: int, request: AwaitVerdict | MonitoredBarrier, now: float, due: float | None
@@ -114,6 +116,8 @@ class Verdicts:
                 Status.INVALID_ARGUMENT, "a verdict is given at the call's deadline: give it one"
             )
         asker = self._world.find_member(request.member_id)
+        if isinstance(request, MonitoredBarrier) and self._has_passed(request):
+            return [Answer(ticket, None)]
         blocked = self._open_call(request)
         if blocked.cancellation is not None:
             return [Answer(ticket, blocked.cancellation)]
@@ -144,7 +148,7 @@ class Verdicts:
         for timer in timers:
             timer.cancel()
         rank = blocked.callers.pop(ticket)
-        if blocked.is_barrier:
+        if blocked.is_barrier and rank not in blocked.callers.values():
             blocked.arrived.discard(rank)
         blocked.overdue.discard(ticket)
         self._drop_if_idle(blocked)
@@ -167,9 +171,37 @@ class Verdicts:
         ]
         return [effect for blocked in met for effect in self._answer_passed(blocked)]
 
+    # ------------------------------------------------------------ durable state
+
+    def apply(self, change: MonitoredBarrierPassed | VerdictGiven) -> None:
+        """Make a change of the verdicts."""
+        match change:
+            case MonitoredBarrierPassed(_, group, sequence):
+                self._passed[group] = max(sequence, self._passed.get(group, 0))
+            case VerdictGiven(_, is_barrier, verdict):
+                key = (verdict.group, verdict.sequence, is_barrier)
+                blocked = self._calls.setdefault(key, _BlockedCall(key, verdict.operation))
+                blocked.verdict = verdict
+                now = self._timers.now
+                self._remember(blocked, now)
+                memory = BARRIER_MEMORY_SECONDS if is_barrier else MEMORY_SECONDS
+                self._timers.schedule(now + memory, partial(self._forget, blocked))
+
+    def list_changes(self) -> Iterator[MonitoredBarrierPassed | VerdictGiven]:
+        """Iterate over changes that make these verdicts again."""
+        job = self._world.job
+        for group, sequence in self._passed.items():
+            yield MonitoredBarrierPassed(job, group, sequence)
+        for verdict, _ in self._past.values():
+            yield VerdictGiven(job, False, verdict)
+        for key, blocked in self._calls.items():
+            if blocked.verdict is not None and key not in self._past:
+                yield VerdictGiven(job, blocked.is_barrier, blocked.verdict)
+
     def on_group_closed(self, group: str) -> None:
         """Forget past verdicts of a group after the last rank's close."""
         if self._world.groups.get_ranks(group) is None:
+            self._passed.pop(group, None)
             for key in [one for one in self._past if one[0] == group]:
                 del self._past[key]
 
@@ -190,6 +222,9 @@ class Verdicts:
 
     # ------------------------------------------------------------ cases
 
+    def _has_passed(self, request: MonitoredBarrier) -> bool:
+        return request.sequence <= self._passed.get(request.group, 0)
+
     def _open_call(self, request: AwaitVerdict | MonitoredBarrier) -> _BlockedCall:
         is_barrier = isinstance(request, MonitoredBarrier)
         operation = BARRIER if isinstance(request, MonitoredBarrier) else request.operation
@@ -199,6 +234,7 @@ class Verdicts:
 
     def _answer_passed(self, blocked: _BlockedCall) -> list[Effect]:
         tickets = [*blocked.callers]
+        self._world.commit(MonitoredBarrierPassed(self._world.job, blocked.group, blocked.sequence))
         for ticket in tickets:
             self.cancel(ticket)
         return [Answer(ticket, None) for ticket in tickets]
@@ -221,14 +257,12 @@ class Verdicts:
                     effects += self._probe(blocked, PROBE_LEAD, now)
             if now < blocked.patience_until and self._may_still_answer(blocked):
                 return effects
-            blocked.verdict = self._judge(blocked, now)
-            self._remember(blocked, now)
+            verdict = self._judge(blocked, now)
+            self._world.commit(VerdictGiven(self._world.job, blocked.is_barrier, verdict))
             del self._late[blocked.key]
-            memory = BARRIER_MEMORY_SECONDS if blocked.is_barrier else MEMORY_SECONDS
-            self._timers.schedule(now + memory, partial(self._forget, blocked))
             # Later: whose call it was is to hear of its deadline first.
             self._timers.schedule(
-                now + LOSS_LAG, partial(self._world.failure_detector.lose_silent, blocked.verdict)
+                now + LOSS_LAG, partial(self._world.failure_detector.lose_silent, verdict)
             )
         tickets = blocked.callers if blocked.is_barrier else blocked.overdue
         return effects + self._answer(blocked, [*tickets])

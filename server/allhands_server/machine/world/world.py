@@ -27,41 +27,42 @@ from allhands_server.machine.effects import (
     JobEnded,
     Joined,
     LeaveAccepted,
-    MemberLeft,
-    MemberLost,
     Newcomers,
     Notification,
     OperatorLog,
     Push,
     WorldFormed,
 )
-from allhands_server.machine.events import Randomness
 from allhands_server.machine.formatting import escape, quote
 from allhands_server.machine.member_messages import Join, Leave
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.timers import TimerQueue
-from allhands_server.machine.values import MemberView, Presence
+from allhands_server.machine.values import MemberView
 from allhands_server.machine.world import admission
-from allhands_server.machine.world.absent_ranks import (
-    judge_lost,
-    make_world_verdict,
-)
+from allhands_server.machine.world.absent_ranks import judge_lost
 from allhands_server.machine.world.broken_link_monitor import BrokenLinkMonitor
 from allhands_server.machine.world.broken_links import (
     order_pair,
 )
 from allhands_server.machine.world.call_times import CallTimes
 from allhands_server.machine.world.failure_detector import FailureDetector
-from allhands_server.machine.world.groups import Groups
 from allhands_server.machine.world.member import Member
-from allhands_server.machine.world.postmortem import Postmortem, limit_report
+from allhands_server.machine.world.postmortem import limit_report
 from allhands_server.machine.world.prober import Prober
 from allhands_server.machine.world.process_evidence import ProcessEvidence
 from allhands_server.machine.world.report_collection import ReportCollections
 from allhands_server.machine.world.silent_links import SilentLinkMonitor
+from allhands_server.machine.world.world_state import WorldState, record_member
+from allhands_server.machine.world_changes import (
+    CallsAborted,
+    FailureNoted,
+    GroupClosed,
+    GroupOpened,
+    MemberGone,
+    WorldChange,
+    WorldCompleted,
+)
 
-WORLD = "world"
-"""Prefix of the names of groups of all members."""
 GRACE_SECONDS = 0.5
 """Time from the break of a session to the loss of its member, without other evidence."""
 BEATS_PER_WINDOW = 5
@@ -69,46 +70,45 @@ INTERVAL_MOST = 1.0
 """Seconds between heartbeats at most: silent members are announced within three."""
 
 
-class World:
+class World(WorldState):
     """Members by rank; methods take the time and return effects."""
 
     def __init__(
         self,
-        first: Join,
-        randomness: Randomness,
+        job: str,
+        incarnation: str,
+        secret: bytes,
+        heartbeat_window: float,
         epoch: int,
         timers: TimerQueue,
+        commit: Callable[[WorldChange], None],
         pid_namespace: str = "",
+        is_durable: bool = False,
     ) -> None:
-        """Make an empty world for the first Join; processes in `pid_namespace` can be inspected."""
-        self._timers = timers
-        self._secret = randomness.secret
-        self._formed_size = 0
+        """Make an empty world; processes in `pid_namespace` can be inspected.
+
+        Changes go through `commit`, which has this world apply each. `is_durable`: a restarted
+        coordinator has the world again.
+        """
+        super().__init__(job, incarnation, secret, heartbeat_window, epoch, timers)
+        self.commit = commit
+        """Make a change, which the log keeps once the world is complete."""
+        self._is_durable = is_durable
         self._suspected: set[int] = set()  # ranks to which a link broke
-        self.job = first.job
-        self.incarnation = randomness.incarnation
-        self.heartbeat_window = first.heartbeat_window or limits.WINDOW_DEFAULT
-        self.epoch = epoch
-        self.members: dict[int, Member] = {}
-        self.present: dict[int, Member] = {}
-        """Members neither lost nor left, by rank."""
-        self.newcomers: dict[int, Member] = {}
-        """Workers waiting for a group change, by their future ranks, in order of arrival."""
         self.wanted_newcomers = 0
         """Number of newcomers that pending group changes need."""
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
         """Called after members or newcomers came or left."""
         self.on_gone: Callable[[str], None] = lambda member_id: None
         """Called with the id of each member that is lost or has left."""
-        self.groups = Groups()
-        self.postmortem = Postmortem(self.groups)
-        self.reports = ReportCollections(first.job, self.members, self.present)
-        self.prober = Prober(first.job, pid_namespace, self.present)
+        self.reports = ReportCollections(job, self.members, self.present)
+        self.prober = Prober(job, pid_namespace, self.present)
         self.broken_links = BrokenLinkMonitor(self, timers)
         self.silent_links = SilentLinkMonitor(self, self.prober, self.broken_links, timers)
         self.broken_links.on_announced = self.silent_links.discard
+        self.on_links_announced = self.broken_links.note_announced
         self.failure_detector = FailureDetector(
-            self, self.prober, timers, is_window_given=first.heartbeat_window > 0
+            self, self.prober, timers, is_window_given=heartbeat_window > 0
         )
         self.process_evidence = ProcessEvidence(self, self.failure_detector, timers)
         self.call_times = CallTimes(self.members, self.groups)
@@ -174,7 +174,8 @@ class World:
             return self._add_newcomer(session, join, member_id, now)
         admission.check_size(join, self._find_sized_member())
         if self._formed_size:
-            if self.failure_detector.note_joiner(now):
+            is_away = all(one.is_away for one in self.present.values())
+            if is_away or self.failure_detector.note_joiner(now):
                 raise admission.refuse_for_now(join, self.heartbeat_window)
             raise admission.refuse_late_joiner(join, self.present, self._formed_size)
         place = admission.choose_rank(join, self.members)
@@ -220,22 +221,6 @@ class World:
             effects += self.lose(self.present[rank], "other members cannot reach it", now)
         return effects
 
-    def form_group(self, group: str, ranks: Sequence[int], now: float) -> tuple[MemberView, ...]:
-        """Open an epoch with these ranks as a group, newcomers included.
-
-        Return the group's members in its order. `push_world_formed` notifies the newcomers.
-        """
-        for rank in ranks:
-            if rank in self.newcomers:
-                self.members[rank] = self.present[rank] = self.newcomers.pop(rank)
-        self.epoch += 1
-        for rank in ranks:
-            self.groups.open(group, tuple(ranks), rank)
-        if group.startswith(WORLD):
-            self._formed_size = len(ranks)
-            self.postmortem.clear_failures()
-        return tuple(self.members[rank].describe(now) for rank in ranks)
-
     def push_world_formed(
         self, group: str, members: tuple[MemberView, ...], newcomers: Iterable[int]
     ) -> list[Effect]:
@@ -251,7 +236,7 @@ class World:
         return next((one for one in self.members.values() if one.join.world_size), None)
 
     def _displace(self, member: Member, claimant: Join) -> list[Effect]:
-        self._remove(member)
+        self._dismiss(member)
         return [EndSession(member.session, admission.make_displacement(member, claimant))]
 
     def _make_joined(self, member: Member) -> Joined:
@@ -260,17 +245,27 @@ class World:
             rank=member.rank,
             world_size=self.size,
             incarnation=self.incarnation,
-            secret=self._secret,
+            secret=self.secret,
             heartbeat_window=self.heartbeat_window,
             heartbeat_interval=self.heartbeat_interval,
             address=member.join.address,
             report_nbytes=limit_report(self.size),
+            is_durable=self._is_durable,
         )
 
     def _form(self, now: float) -> list[Effect]:
-        self._formed_size = len(self.members)
-        self.epoch += 1
-        members = tuple(member.describe(now) for _, member in sorted(self.members.items()))
+        in_order = [member for _, member in sorted(self.members.items())]
+        self.commit(
+            WorldCompleted(
+                self.job,
+                self.incarnation,
+                self.secret,
+                self._first_window,
+                self.epoch + 1,
+                tuple(map(record_member, in_order)),
+            )
+        )
+        members = tuple(member.describe(now) for member in in_order)
         formed = WorldFormed(self.epoch, self._formed_size, members)
         report = f"job {self.job}: epoch {self.epoch} opened, {self._formed_size} members"
         return [*self.push(self.members.values(), formed), OperatorLog(report)]
@@ -282,37 +277,36 @@ class World:
         member.update_progress(leave.progress, now)
         effects: list[Effect] = [Push(member.session, LeaveAccepted()), EndSession(member.session)]
         if self.is_outside(member):
-            return [*effects, *self._remove(member)]
+            return [*effects, *self._dismiss(member)]
         error = escape(leave.error)[: limits.LONGEST_ERROR]
         traceback = escape(leave.traceback)[-limits.LONGEST_ERROR :]
-        self._mark_gone(member, Presence.LEFT, error, now)
-        self.postmortem.note_left(member, error, traceback, now)
+        self._remove(
+            MemberGone(
+                self.job,
+                member.rank,
+                self.epoch + (len(self.present) > 1),
+                False,
+                error,
+                member.get_progress(now),
+                None,
+                traceback,
+                leave.aborts,
+            )
+        )
+        self._note_failures(self.postmortem.list_left(self.job, member, traceback))
         if leave.report:
             self.postmortem.keep_report(member, leave.report)
-        others = self.present
-        if others:
-            self.epoch += 1
-        left = MemberLeft(
-            rank=member.rank,
-            host=member.join.host,
-            pid=member.join.pid,
-            progress=member.get_progress(now),
-            error=error,
-            epoch=self.epoch,
-            traceback=traceback,
-            aborts=leave.aborts,
-        )
         why = f" because of {quote(error)}" if error else ""
         report = OperatorLog(
             f"job {self.job}: {member} left{why}; epoch {self.epoch}", is_failure=bool(why)
         )
-        told = self.push(others.values(), left)
+        told = self.push(self.present.values(), self.latest_news)
         return [*effects, *told, report, *self.on_change(now), *self._end_if_empty(now)]
 
     def on_session_broken(self, member: Member, now: float) -> list[Effect]:
         """Note the end of a member's session without a Leave."""
         if self.is_outside(member):
-            return self._remove(member)
+            return self._dismiss(member)
         member.is_broken = True
         if member.exit_status is not None:
             return self.lose(member, "its session broke", now)
@@ -362,13 +356,15 @@ class World:
     ) -> list[Effect]:
         """Release the members of a group, or of the world if `group` is empty."""
         by, reason = escape(by), escape(reason)
-        if not group:
-            self.postmortem.note_aborted(by, reason, now)
+        change = CallsAborted(self.job, group, by, reason[: limits.LONGEST_ERROR])
+        if not group and not self.has_aborted(change):
+            self._note_failures(self.postmortem.list_aborted(self.job, by, reason))
+        self.commit(change)
         ranks = set(self.groups.get_ranks(group) or ()) if group else self.members.keys()
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
         what = f"group {quote(group)} of job {self.job}" if group else f"job {self.job}"
         report = OperatorLog(f"{what} was aborted by {by}: {quote(reason)}", is_failure=True)
-        return [*self.push(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
+        return [*self.push(told, Aborted(group, by, change.reason)), report]
 
     def push_call_cancelled(
         self, group: str, sequence: int, given: CallCancellation
@@ -384,7 +380,7 @@ class World:
         assert not self._formed_size
         ended: list[Effect] = [EndSession(one.session, refusal) for one in self.members.values()]
         for member in list(self.members.values()):
-            self._remove(member)
+            self._dismiss(member)
         return ended
 
     def disband(self, why: str, now: float) -> list[Effect]:
@@ -398,12 +394,15 @@ class World:
         for member in [*self.present.values()]:
             if not member.is_broken:
                 ended.append(EndSession(member.session, refusal))
-            self._mark_gone(member, Presence.LOST, why, now)
+            progress = member.get_progress(now)
+            self._remove(MemberGone(self.job, member.rank, self.epoch, True, why, progress, None))
         return [*ended, *self.on_change(now), *self._end_if_empty(now)]
 
     def lose_broken_members(self, now: float) -> list[Effect]:
         """Lose all members at once if no session is open."""
-        if not self.is_live or any(one.is_reachable for one in self.members.values()):
+        if not self.is_live or any(
+            one.is_reachable or one.is_away for one in self.members.values()
+        ):
             return []
         lost = [self.lose(one, "its session broke", now) for one in [*self.present.values()]]
         return [effect for effects in lost for effect in effects]
@@ -414,41 +413,39 @@ class World:
             text = f"job {self.job} counts {member} as lost: {reason}"
             effects.append(EndSession(member.session, Refusal(Status.ABORTED, text)))
         if self.is_outside(member):
-            return [*effects, *self._remove(member)]
-        member.loss = judge_lost(member, reason, now)
-        self._mark_gone(member, Presence.LOST, reason, now)
-        self.postmortem.note_lost(member, now)
-        self.epoch += 1
-        lost = MemberLost(
-            rank=member.rank,
-            host=member.join.host,
-            pid=member.join.pid,
-            reason=reason,
-            epoch=self.epoch,
-            verdict=make_world_verdict([member.loss]),
+            return [*effects, *self._dismiss(member)]
+        loss = judge_lost(member, reason, now)
+        progress = member.get_progress(now)
+        self._remove(
+            MemberGone(self.job, member.rank, self.epoch + 1, True, reason, progress, loss)
         )
+        self._note_failures(self.postmortem.list_lost(self.job, member))
+        told = self.latest_news
         report = OperatorLog(
             f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", is_failure=True
         )
-        others = self.push(self.present.values(), lost)
+        others = self.push(self.present.values(), told)
         return [*effects, *others, report, *self.on_change(now), *self._end_if_empty(now)]
 
-    def _mark_gone(self, member: Member, presence: Presence, reason: str, now: float) -> None:
-        self.failure_detector.stop(member)
-        member.presence = presence
-        member.gone_at = now
-        member.reason = reason
-        del self.present[member.rank]
-        self.on_gone(member.member_id)
-        self.silent_links.drop_rank(member.rank)
+    def _remove(self, change: MemberGone) -> None:
+        """Make a member one that is gone."""
+        self.failure_detector.stop(self.members[change.rank])
+        self.commit(change)
+        self.on_gone(self.members[change.rank].member_id)
+        self.silent_links.drop_rank(change.rank)
         if not self.present:
             self.broken_links.stop()
+
+    def _note_failures(self, failures: Iterable[FailureNoted]) -> None:
+        for failure in failures:
+            self.commit(failure)
 
     def is_outside(self, member: Member) -> bool:
         """Whether the member belongs to no formed world."""
         return not self._formed_size or member.rank in self.newcomers
 
-    def _remove(self, member: Member) -> list[Effect]:
+    def _dismiss(self, member: Member) -> list[Effect]:
+        """Drop a member of no formed world."""
         self.failure_detector.stop(member)
         if member.rank in self.newcomers:
             del self.newcomers[member.rank]
@@ -459,13 +456,12 @@ class World:
     def _end_if_empty(self, now: float) -> list[Effect]:
         if self.present:
             return []
-        self.postmortem.ended_at = now
         refusal = Refusal(
             Status.UNAVAILABLE, f"the last member of job {self.job} is gone: join again"
         )
         ended: list[Effect] = [EndSession(one.session, refusal) for one in self.newcomers.values()]
         for member in list(self.newcomers.values()):
-            self._remove(member)
+            self._dismiss(member)
         return [*ended, JobEnded(self.job)]
 
     def push(self, members: Iterable[Member], what: Notification) -> list[Effect]:
@@ -483,9 +479,14 @@ class World:
         member.process_state = ""
         return effects
 
+    def open_group(self, member: Member, group: str, ranks: Sequence[int]) -> None:
+        """Open a group for a member; the first opening fixes the ranks."""
+        is_open = self.groups.get_ranks(group) is not None
+        self.commit(GroupOpened(self.job, group, () if is_open else tuple(ranks), member.rank))
+
     def close_group(self, member: Member, group: str) -> None:
         """Close a group for a member."""
         member.forget_group(group)
-        self.groups.close(group, member.rank, self.present)
+        self.commit(GroupClosed(self.job, group, member.rank))
         if self.groups.get_ranks(group) is None:
             self.call_times.forget_group(group)

@@ -28,7 +28,7 @@ class Logged:
         self.answers: dict[int, object] = {}
         self._tickets = 0
         for commit in self.log:
-            self.machine.restore(commit)
+            self.machine.restore(commit, 0.0)
         self.machine.finish_restore(0.0)
 
     def ask(self, request: Request[object]) -> int:

@@ -210,7 +210,7 @@ class Log:
     ) -> None:
         self.machine = Machine(has_log=True)
         self.commits: list[tuple[Change, ...]] = []
-        self.machine.restore(changes or [])
+        self.machine.restore(changes or [], 0.0)
         self.machine.finish_restore(now, remaining)
         self._tickets = 0
 

@@ -147,12 +147,12 @@ def test_the_log_brings_the_history_back_as_far_as_the_log_goes() -> None:
             if isinstance(effect, Changed):
                 log += effect.changes
     whole, shortened = Transcript(), Transcript()
-    whole.machine.restore(log)
-    shortened.machine.restore([*machine.list_changes()])
+    whole.machine.restore(log, 0.0)
+    shortened.machine.restore([*machine.list_changes()], 0.0)
     (record,) = whole.ask_now(Range("j", "k", revision=2)).records
     assert record.value == b"2"
     assert shortened.ask_now(Range("j", "k", revision=2)).oldest == 3
     (record,) = shortened.ask_now(Range("j", "k", revision=3)).records
     assert (record.value, record.created, record.version) == (b"3", 1, 3)
-    whole.machine.restore([HistoryCompacted("j", 3)])
+    whole.machine.restore([HistoryCompacted("j", 3)], 0.0)
     assert whole.ask_now(Range("j", "k", revision=2)).oldest == 3

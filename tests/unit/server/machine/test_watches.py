@@ -163,7 +163,7 @@ def test_a_job_without_keys_keeps_its_history_over_a_restart() -> None:
             if isinstance(effect, Changed):
                 log += effect.changes
     t = Transcript()
-    t.machine.restore(log)
+    t.machine.restore(log, 0.0)
     t.machine.finish_restore(0.0)
     assert names(t.ask_now(Watch("j", "k", revision=1))) == ["+k=1@1", "-k@2"]
     t.advance_to(4 * watches.HOLD_SECONDS)
@@ -262,11 +262,11 @@ def test_a_watch_goes_on_over_a_restart_with_the_log() -> None:
             if isinstance(effect, Changed):
                 log += effect.changes
     t = Transcript()
-    t.machine.restore(log)
+    t.machine.restore(log, 0.0)
     waiting = t.ask(Watch("j", "k", revision=3, wait=True))
     assert names(t.outcomes[waiting]) == ["+k=3@3"]
     shortened = Transcript()
-    shortened.machine.restore(machine.list_changes())
+    shortened.machine.restore(machine.list_changes(), 0.0)
     assert shortened.ask_now(Watch("j", "k", revision=3)) == WatchResult(3, oldest=4)
     waiting = shortened.ask(Watch("j", "k", revision=4, wait=True))
     shortened.ask_now(Set("j", "k", b"4"))

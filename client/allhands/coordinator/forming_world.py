@@ -1,0 +1,64 @@
+"""Explanation of a world that was not complete in time: the ranks that never joined."""
+
+from collections.abc import Mapping
+
+import grpc
+
+from allhands.coordinator.endpoint import ChannelConfig
+from allhands.errors import CollectiveTimeout
+from allhands.verdicts import AbsentRank, Verdict
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+SIZE_ADVICE = (
+    "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
+    "or pass world_size"
+)
+
+
+async def explain_not_formed(
+    stub: "coordinator_pb2_grpc.CoordinatorAsyncStub",
+    channel_config: ChannelConfig,
+    request: wire.Join,
+    timeout: float,
+    refused_callers: Mapping[str, str],
+) -> CollectiveTimeout:
+    """Return the CollectiveTimeout that names the missing ranks."""
+    missing: tuple[int, ...] = ()
+    text = f"the world of job {request.job!r} was not complete within {timeout:g} s"
+    try:
+        jobs = await stub.ListJobs(
+            wire.ListJobsRequest(), timeout=2.0, metadata=channel_config.metadata
+        )
+    except grpc.RpcError as error:
+        return CollectiveTimeout(f"{text}; {error}", op="init_process_group", seq=0)
+    for job in jobs.jobs:
+        if job.job == request.job:
+            present = {member.rank: member for member in job.members}
+            size = job.world_size or request.world_size
+            missing = tuple(rank for rank in range(size) if rank not in present)
+            named = "; ".join(
+                f"rank {rank} (host {one.host}, pid {one.pid})"
+                for rank, one in sorted(present.items())
+            )
+            if size:
+                text += f": never joined: {', '.join(map(str, missing))} of {size}"
+            else:
+                text += f": no rank said how many there are; {SIZE_ADVICE}"
+            text += f"; there: {named}"
+    if refused_callers:
+        listed = ", ".join(f"{where} ({why})" for where, why in refused_callers.items())
+        text += (
+            f"; refused by the coordinator: a process at {listed}: its ALLHANDS_TOKEN must be "
+            "that of the coordinator"
+        )
+    others = sorted(job.job for job in jobs.jobs if job.job != request.job)
+    if others:
+        text += f"; other jobs at this coordinator: {', '.join(map(repr, others))}"
+    absent = tuple(
+        AbsentRank(rank, "never joined", f"rank {rank} never joined") for rank in missing
+    )
+    found = Verdict("", 0, "init_process_group", absent, text)
+    return CollectiveTimeout(
+        text, op="init_process_group", seq=0, missing_ranks=missing, verdict=found
+    )

@@ -1,0 +1,49 @@
+"""Ranks that go on while their coordinator is killed and started again."""
+
+import contextlib
+import os
+
+import numpy as np
+
+import allhands as ah
+from programs.protocol import hear, tell
+
+
+def call_meanwhile(rounds: int) -> None:
+    """Make collectives and groups all the time; then shrink without rank 3."""
+    ah.init_process_group(timeout=60)
+    world = ah.default_group()
+    rank, size = ah.get_rank(), ah.get_world_size()
+    x = np.empty(64)
+    tell("ready")
+    for number in range(rounds):
+        x[:] = rank + number
+        ah.all_reduce(x)
+        assert (x == sum(range(size)) + number * size).all()
+        if number % (rounds // 20) == 0:
+            make_group(rank)
+            ah.monitored_barrier()
+            if rank == 0:
+                tell("round", number=number)
+                hear()
+    tell("sum", sum=float(x[0]))
+    hear()
+    if rank == 3:
+        os._exit(9)
+    with contextlib.suppress(ah.PeerFailed):
+        while True:
+            ah.all_reduce(x)
+    rest = world.shrink()
+    y = np.ones(2)
+    ah.all_reduce(y, group=rest)
+    tell("shrunk", size=rest.size, sum=float(y[0]))
+    ah.destroy_process_group()
+
+
+def make_group(rank: int) -> None:
+    group = ah.new_group([0, 1, 2])
+    if rank < 3:
+        y = np.full(3, float(rank))
+        ah.all_reduce(y, group=group)
+        assert (y == 3).all()
+        ah.destroy_process_group(group)
