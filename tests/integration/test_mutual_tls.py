@@ -1,5 +1,6 @@
 """Certificates of both sides: made by one command, demanded on both ports, renewed in place."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -261,6 +262,17 @@ def test_a_workers_certificate_does_not_pass_for_the_daemons(files: Path, tmp_pa
             pytest.raises(errors.CoordinatorUnavailable, match=r"certificate is for worker\."),
         ):
             control.count()
+
+
+def test_strangers_write_no_line_for_each_handshake_that_fails(daemon: DaemonProcess) -> None:
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", daemon.notice.port), PATIENCE) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with contextlib.suppress(ConnectionResetError):
+                while stranger.recv(4096):
+                    pass
+    assert daemon.run_command("status").returncode == 0
+    assert "Handshake failed" not in "".join(daemon.log_lines)
 
 
 @pytest.mark.parametrize("lost", ["ca.crt", "tls.crt", "tls.key"])
