@@ -29,7 +29,7 @@ def test_every_load_gets_a_row_for_each_way(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     cells = {(row["clients"], row["outstanding"], row["operation"]) for row in rows}
-    operations = ("set", "get", "add")
+    operations = ("set", "get", "add", "txn")
     assert cells == {(*load, op) for load in ((1, 1), (2, 1), (2, 64)) for op in operations}
     assert {row["contender"] for row in rows} == {"allhands", "allhands by gRPC"}
     assert all(row["per_second"] > 0 for row in rows)

@@ -2,6 +2,7 @@
 
 All contenders take turns in one run, and check what they read. Three loads: one client with one
 call at a time (latency), several such clients, and as many that keep 64 calls under way each.
+`txn` sets a key if present.
 `server us` is CPU time of the server for a call: its inverse is calls a second and core.
 """
 
@@ -20,7 +21,7 @@ from rich.table import Table
 
 from allhands.bench.store_servers import SERVERS, StoreServer, find_missing
 
-OPERATIONS = ("set", "get", "add")
+OPERATIONS = ("set", "get", "add", "txn")
 OUTSTANDING = 64
 
 _GRPC = "allhands by gRPC"
@@ -28,7 +29,7 @@ _SUPPORTED = {  # alone, together
     "allhands": (OPERATIONS, OPERATIONS),
     _GRPC: (OPERATIONS, ()),
     "tcpstore": (("get", "add"), ()),
-    "etcd": (("set", "get"), ("set", "get")),
+    "etcd": (("set", "get", "txn"), ("set", "get", "txn")),
 }
 
 

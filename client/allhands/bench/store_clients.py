@@ -14,12 +14,16 @@ from typing import Any, Protocol
 
 import uvloop
 
+from allhands import kv
+from allhands.aio import AsyncControl
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
-from allhands.stores import AsyncCoordinatorStore, CoordinatorStore
+from allhands.stores import CoordinatorStore
 
 _VALUE = b"twenty bytes of text"
 _JOB = "bench"
+_GREATER = 1
+"""Of etcd's relations."""
 
 Call = Callable[[], None]
 AsyncCall = Callable[[], Awaitable[None]]
@@ -44,18 +48,26 @@ class AllhandsClient:
     def __init__(self, name: str, port: int, token: str, *, use_lines: bool = True) -> None:
         self._name = name
         self._endpoint = Endpoint(Address("127.0.0.1", port), token)
-        control = Control(self._endpoint, job=_JOB, use_lines=use_lines)
-        self._store = CoordinatorStore(control)
+        self._control = Control(self._endpoint, job=_JOB, use_lines=use_lines)
+        self._store = CoordinatorStore(self._control)
         self._store.set(name, _VALUE)
         self._sum = 0
         self._use_lines = use_lines
-        self._async_store: AsyncCoordinatorStore | None = None
+        self._async_control: AsyncControl | None = None
 
     def make_calls(self) -> dict[str, Call]:
-        return {"set": self._set, "get": self._get, "add": self._add}
+        return {"set": self._set, "get": self._get, "add": self._add, "txn": self._txn}
 
     def _set(self) -> None:
         self._store.set(self._name, _VALUE)
+
+    def _txn(self) -> None:
+        """Set the key if present."""
+        conditions, success = self._make_txn()
+        _check(self._control.transaction(conditions, success).succeeded)
+
+    def _make_txn(self) -> tuple[list[kv.Condition], list[kv.Operation]]:
+        return [kv.version(self._name) > 0], [kv.Put(self._name, _VALUE)]
 
     def _get(self) -> None:
         _check(self._store.get(self._name) == _VALUE)
@@ -67,7 +79,8 @@ class AllhandsClient:
     async def open_async_calls(self) -> dict[str, AsyncCall]:
         if not self._use_lines:
             return {}
-        self._async_store = many = AsyncCoordinatorStore(self._endpoint, job=_JOB)
+        self._async_control = control = AsyncControl(self._endpoint, job=_JOB)
+        many = control.store
         await many.set(self._name, _VALUE)
 
         async def put() -> None:
@@ -81,11 +94,14 @@ class AllhandsClient:
             expected = self._sum
             _check(await many.add(f"{self._name}/sum", 1) == expected)
 
-        return {"set": put, "get": get, "add": add}
+        async def txn() -> None:
+            _check((await control.transaction(*self._make_txn())).succeeded)
+
+        return {"set": put, "get": get, "add": add, "txn": txn}
 
     async def aclose(self) -> None:
-        if self._async_store is not None:
-            await self._async_store.aclose()
+        if self._async_control is not None:
+            await self._async_control.aclose()
 
 
 class TcpStoreClient:
@@ -124,13 +140,22 @@ class EtcdClient:
 
         self._name = name.encode()
         self._target = f"127.0.0.1:{port}"
-        self._put, self._range = _make_etcd_calls(grpc.insecure_channel(self._target))
+        self._put, self._range, self._txn = _make_etcd_calls(grpc.insecure_channel(self._target))
         self._channel: Any = None
         self._requests = _make_etcd_messages()
         self._set()
 
     def make_calls(self) -> dict[str, Call]:
-        return {"set": self._set, "get": self._get}
+        return {"set": self._set, "get": self._get, "txn": self._set_if_present}
+
+    def _set_if_present(self) -> None:
+        _check(self._txn(self._make_txn()).succeeded)
+
+    def _make_txn(self) -> Any:
+        put = self._requests["PutRequest"](key=self._name, value=_VALUE)
+        is_present = self._requests["Compare"](result=_GREATER, key=self._name, version=0)
+        operation = self._requests["RequestOp"](request_put=put)
+        return self._requests["TxnRequest"](compare=[is_present], success=[operation])
 
     def _set(self) -> None:
         self._put(self._requests["PutRequest"](key=self._name, value=_VALUE))
@@ -143,7 +168,7 @@ class EtcdClient:
         import grpc.aio
 
         self._channel = grpc.aio.insecure_channel(self._target)
-        put, look = _make_etcd_calls(self._channel)
+        put, look, carry_out = _make_etcd_calls(self._channel)
 
         async def set_() -> None:
             await put(self._requests["PutRequest"](key=self._name, value=_VALUE))
@@ -152,7 +177,10 @@ class EtcdClient:
             found = await look(self._requests["RangeRequest"](key=self._name))
             _check(found.kvs[0].value == _VALUE)
 
-        return {"set": set_, "get": get}
+        async def txn() -> None:
+            _check((await carry_out(self._make_txn())).succeeded)
+
+        return {"set": set_, "get": get, "txn": txn}
 
     async def aclose(self) -> None:
         await self._channel.close()
@@ -166,21 +194,27 @@ def _make_etcd_messages() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(
         name="etcd_subset.proto", package="etcdserverpb", syntax="proto3"
     )
-    forms = {
-        "PutRequest": {"key": 1, "value": 2},
+    forms: dict[str, dict[str, tuple[int, str]]] = {
+        "PutRequest": {"key": (1, ""), "value": (2, "")},
         "PutResponse": {},
-        "RangeRequest": {"key": 1},
-        "KeyValue": {"key": 1, "value": 5},
-        "RangeResponse": {"kvs": 2},
+        "RangeRequest": {"key": (1, "")},
+        "KeyValue": {"key": (1, ""), "value": (5, "")},
+        "RangeResponse": {"kvs": (2, "KeyValue")},
+        "Compare": {"result": (1, "number"), "key": (3, ""), "version": (4, "number")},
+        "RequestOp": {"request_put": (2, "PutRequest")},
+        "TxnRequest": {"compare": (1, "Compare"), "success": (2, "RequestOp")},
+        "TxnResponse": {"succeeded": (2, "number")},
     }
-    for name, numbers in forms.items():
+    for name, parts in forms.items():
         message = file.message_type.add(name=name)
-        for key, number in numbers.items():
+        for key, (number, kind) in parts.items():
             one = message.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
-            one.type = field.TYPE_BYTES
-            if key == "kvs":
-                one.label, one.type = field.LABEL_REPEATED, field.TYPE_MESSAGE
-                one.type_name = ".etcdserverpb.KeyValue"
+            if kind in forms:
+                one.type, one.type_name = field.TYPE_MESSAGE, f".etcdserverpb.{kind}"
+                if key != "request_put":
+                    one.label = field.LABEL_REPEATED
+            else:
+                one.type = field.TYPE_INT64 if kind else field.TYPE_BYTES
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
@@ -197,7 +231,7 @@ def _make_etcd_calls(channel: Any) -> tuple[Any, ...]:
             request_serializer=messages[f"{name}Request"].SerializeToString,
             response_deserializer=messages[f"{name}Response"].FromString,
         )
-        for name in ("Put", "Range")
+        for name in ("Put", "Range", "Txn")
     )
 
 
