@@ -22,6 +22,10 @@ from allhands_proto.v1 import coordinator_pb2_grpc
 
 Method = Any  # multi-callables, which the stubs type
 
+_WATCH_SECONDS = 1.0
+"""Between two looks for another leader than that of a stream. A stream has to be at the new one
+within the heartbeat window, or its member is lost."""
+
 
 class MovingAioChannel(grpc.aio.Channel):
     """Channel of one loop whose unary calls find the leader, within their deadline.
@@ -36,7 +40,7 @@ class MovingAioChannel(grpc.aio.Channel):
         self._choice = DaemonChoice(config)
         self._open_one = open_one
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._notes: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def get(self, config: ChannelConfig) -> grpc.aio.Channel:
         """Return the channel to one daemon, opened if it is not open."""
@@ -131,9 +135,25 @@ class MovingAioChannel(grpc.aio.Channel):
             called = self._choice.current
             channel = self.get(called)
             made = channel.stream_stream(method, request_serializer, response_deserializer)
-            return self._follow(called, made(request_iterator, **options))
+            stream = self._follow(called, made(request_iterator, **options))
+            return _MovingStream(self, called, stream, options.get("metadata"))
 
         return call
+
+    def watch_leader(self, stream: "_MovingStream", metadata: Any) -> None:
+        """Break a stream when another daemon leads: one that is stopped does not end it."""
+
+        async def watch() -> None:
+            while not stream.done():
+                await asyncio.sleep(_WATCH_SECONDS)  # nothing tells of a new leader
+                if not stream.done() and await self._has_other_leader(metadata):
+                    stream.break_off()
+
+        self._keep(asyncio.ensure_future(watch()))
+
+    def _keep(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _follow(self, called: ChannelConfig, stream: Any) -> Any:
         """Have the end of a stream choose the daemon for the next one; return the stream."""
@@ -146,9 +166,7 @@ class MovingAioChannel(grpc.aio.Channel):
                 self._choice.on_failure(called, error, "")
 
         def on_done(_: object) -> None:
-            noting = asyncio.ensure_future(note())
-            self._notes.add(noting)
-            noting.add_done_callback(self._notes.discard)
+            self._keep(asyncio.ensure_future(note()))
 
         stream.add_done_callback(on_done)
         return stream
@@ -157,6 +175,8 @@ class MovingAioChannel(grpc.aio.Channel):
         raise NotImplementedError("the coordinator has no such method")
 
     async def close(self, grace: float | None = None) -> None:
+        for task in list(self._tasks):
+            task.cancel()
         for channel in self._channels.values():
             await channel.close(grace)
 
@@ -174,3 +194,44 @@ class MovingAioChannel(grpc.aio.Channel):
 
     async def channel_ready(self) -> None:
         await self.get(self._choice.current).channel_ready()
+
+
+class _MovingStream:
+    """A stream to one daemon, which breaks when another one leads."""
+
+    def __init__(
+        self, channel: MovingAioChannel, called: ChannelConfig, stream: Any, metadata: Any
+    ) -> None:
+        self._stream = stream
+        self._called = called
+        self._is_broken_off = False
+        channel.watch_leader(self, metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def break_off(self) -> None:
+        """End the stream as if its daemon had ended."""
+        self._is_broken_off = True
+        self._stream.cancel()
+
+    async def read(self) -> Any:
+        try:
+            return await self._stream.read()
+        except asyncio.CancelledError:
+            self._check_leader()
+            raise
+
+    async def write(self, request: Any) -> None:
+        try:
+            await self._stream.write(request)
+        except asyncio.CancelledError:
+            self._check_leader()
+            raise
+
+    def _check_leader(self) -> None:
+        """Raise an error where the stream was broken off, not its reader cancelled."""
+        if self._is_broken_off:
+            code, empty = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
+            text = f"{self._called.target} is silent and leads no more"
+            raise grpc.aio.AioRpcError(code, empty, empty, text) from None
