@@ -160,6 +160,7 @@ class WorldConfig:
     """Path of the authorities whose certificates the coordinator of rank 0 demands; None: none."""
     insecure: bool = False
     """Whether a coordinator beyond loopback may do without TLS, hosted by rank 0 or not."""
+    data_dir: str | None = None  # for the log of the coordinator that rank 0 hosts
     advertise: str = ""
     """Name or address of this host that peers dial; empty: it is found."""
     interface: str = ""
@@ -284,6 +285,7 @@ def resolve_config(
         tls_cert=cert or None,
         tls_key=key or None,
         tls_client_ca=environ.get("ALLHANDS_TLS_CLIENT_CA") or None,
+        data_dir=environ.get("ALLHANDS_DATA_DIR") or None,
         advertise=read_host(environ.get("ALLHANDS_ADVERTISE", ""), "ALLHANDS_ADVERTISE"),
         interface=environ.get("ALLHANDS_INTERFACE", ""),
         ports=read_port_range(environ.get("ALLHANDS_PORT_RANGE", ""), "ALLHANDS_PORT_RANGE"),

@@ -27,6 +27,16 @@ def show_a_word() -> None:
     print("ran")
 
 
+def keep_a_key(value: str) -> None:
+    """Set a key of the world's job, and print the variable of the folder."""
+    import allhands as ah
+
+    ah.init_process_group()
+    ah.store().set("kept", value)
+    print(os.environ.get("ALLHANDS_DATA_DIR", "unset"))
+    ah.destroy_process_group()
+
+
 def wait_to_end() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     show_environment("ALLHANDS_URL,ALLHANDS_TOKEN")

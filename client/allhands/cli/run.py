@@ -110,6 +110,16 @@ _PortRangeOption: TypeAlias = Annotated[
     ),
 ]
 
+_DataDirOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Folder for the state of the launcher's own coordinator, over its end; else "
+        "ALLHANDS_DATA_DIR, else in memory.",
+    ),
+]
+
 _GraceOption: TypeAlias = Annotated[
     float,
     typer.Option(
@@ -135,6 +145,7 @@ def run_command(
     interface: _InterfaceOption = None,
     port_range: _PortRangeOption = None,
     insecure: InsecureOption = False,
+    data_dir: _DataDirOption = None,
     grace: _GraceOption = GRACE_SECONDS,
 ) -> None:
     """Launch the ranks of a job on this host.
@@ -160,10 +171,21 @@ def run_command(
     job = _resolve_job_name(job, endpoint)
     _check_world(placement, min_size, has_common_job=endpoint is not None and job is not None)
     if endpoint is not None:
+        if data_dir is not None:
+            raise typer.BadParameter(
+                "the coordinator is there already, and keeps what it keeps: give the folder to "
+                "`allhands serve`",
+                param_hint="--data-dir",
+            )
         probe(endpoint)
+    # Taken out: it is not for worlds of the ranks' own.
+    named_dir = environment.pop("ALLHANDS_DATA_DIR", None)
+    data_dir = data_dir or named_dir or None
     with _open_tees(tee, placement) as tees:
         job = job or make_job_name(stem)
-        status = _run(arguments, placement, endpoint, job, tees, min_size, environment, grace)
+        status = _run(
+            arguments, placement, endpoint, job, tees, min_size, environment, grace, data_dir
+        )
     raise typer.Exit(status)
 
 
@@ -329,6 +351,7 @@ def _run(
     min_size: int,
     environment: Mapping[str, str],
     grace: float,
+    data_dir: str | None,
 ) -> int:
     import uvloop
 
@@ -337,7 +360,11 @@ def _run(
     from allhands.launcher.plan import LaunchPlan, choose_master
 
     async def run() -> int:
-        meeting = nullcontext(make_job_endpoint(endpoint, job)) if endpoint else run_embedded(job)
+        meeting = (
+            nullcontext(make_job_endpoint(endpoint, job))
+            if endpoint
+            else run_embedded(job, data_dir)
+        )
         async with meeting as rendezvous:
             master = choose_master(placement, rendezvous)
             return await launch(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from allhands.errors import CoordinatorUnavailable
 from allhands.runtime.loading import pause_gc
 
 if TYPE_CHECKING:
@@ -21,14 +22,17 @@ async def start_coordinator(
     tls_client_ca: str | Path | None = None,
     insecure: bool = False,
     post_notice: bool = True,
+    data_dir: str | Path | None = None,
 ) -> "RunningCoordinator":
     """Start a coordinator on the running loop; port 0: any free port.
 
     Args:
         token: secret of the callers; None: a new one, for readers of the notice.
         post_notice: whether commands of the same user find the coordinator.
+        data_dir: folder of a log that keeps its state for the next one there; None: memory alone.
 
     Raises:
+        CoordinatorUnavailable: the log cannot be opened, or is damaged; the text says which.
         ValueError: other hosts could connect without a token and TLS, a file is missing.
         OSError: the port is taken, the host is not of this machine, a file cannot be read.
     """
@@ -36,20 +40,27 @@ async def start_coordinator(
         from allhands_server import embedded
         from allhands_server.config import VARIABLES, ServerConfig
 
-    return await embedded.start(
-        ServerConfig(
-            host=host,
-            port=port,
-            token=token,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            tls_client_ca=tls_client_ca,
-            insecure=insecure,
-            post_notice=post_notice,
-            kind="embedded",
-            setting_names=VARIABLES,
-        )
+    config = ServerConfig(
+        host=host,
+        port=port,
+        token=token,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_client_ca=tls_client_ca,
+        insecure=insecure,
+        data_dir=data_dir,
+        post_notice=post_notice,
+        kind="embedded",
+        setting_names=VARIABLES,
     )
+    if data_dir is None:
+        return await embedded.start(config)
+    from allhands_server.log.errors import LogError  # which few coordinators need
+
+    try:
+        return await embedded.start(config)
+    except LogError as error:
+        raise CoordinatorUnavailable(f"no coordinator in {data_dir}: {error}") from error
 
 
 def make_inproc_coordinator(clock: Callable[[], float]) -> "InprocCoordinator":

@@ -219,6 +219,7 @@ async def _start_coordinator(
         tls_key=config.tls_key if guarded else None,
         tls_client_ca=config.tls_client_ca if guarded else None,
         insecure=config.insecure,
+        data_dir=config.data_dir,
     )
     logger.info("rank 0 hosts the coordinator of job %s at %s", config.job, running.url)
     if guarded and name is not None:

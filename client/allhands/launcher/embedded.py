@@ -55,14 +55,15 @@ def make_job_endpoint(endpoint: Endpoint, job: str) -> JobEndpoint:
 
 
 @asynccontextmanager
-async def run_embedded(job: str) -> AsyncIterator[JobEndpoint]:
+async def run_embedded(job: str, data_dir: str | None = None) -> AsyncIterator[JobEndpoint]:
     """Run a coordinator on this loop, on loopback, with a notice for the user's commands.
 
     Raises:
         OSError: it cannot listen.
+        CoordinatorUnavailable: the log in `data_dir` cannot be opened, or is damaged.
     """
     token = secrets.token_urlsafe(32)  # the ranks find it in their environment
-    running = await start_coordinator(token=token)
+    running = await start_coordinator(token=token, data_dir=data_dir)
     try:
         yield JobEndpoint("127.0.0.1", running.port, job, running.token)
     finally:
