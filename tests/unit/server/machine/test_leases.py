@@ -1,11 +1,19 @@
 """Leases: their time, the keys that end with them, and restarts."""
 
+from dataclasses import dataclass, field
+
 import pytest
 
 from allhands_server.machine import Machine
 from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import Answer, Changed, Effect, LeaseTimed
-from allhands_server.machine.events import CommitDurable, CommitsRefused, RequestReceived, Tick
+from allhands_server.machine.events import (
+    CommitDurable,
+    CommitsRefused,
+    Event,
+    RequestReceived,
+    Tick,
+)
 from allhands_server.machine.member_messages import Leave
 from allhands_server.machine.refusals import Status
 from allhands_server.machine.requests import DeleteJob, ListJobs, Request
@@ -327,3 +335,35 @@ def test_keys_of_members_that_are_not_back_after_a_restart_are_deleted() -> None
     assert again.ask(List("j"), 1.0) == ()
     (commit,) = again.commits  # the deletion is a change as well
     assert Log([*changes, *commit]).ask(List("j"), 1.0) == ()
+
+
+@dataclass
+class Recorded(Transcript):
+    """A machine with a log."""
+
+    machine: Machine = field(default_factory=lambda: Machine(has_log=True))
+    changes: list[Change] = field(default_factory=list)
+
+    def handle(self, event: Event) -> list[Effect]:
+        effects = super().handle(event)
+        made = (effect for effect in effects if isinstance(effect, Changed))
+        self.changes += [change for one in made for change in one.changes]
+        return effects
+
+
+def test_keys_of_members_stay_over_a_restart_while_the_members_may_come_back() -> None:
+    before = Recorded()
+    _, second = before.form_world(2, window=2.0)
+    before.ask_now(Put("j", "k", b"", member=f"member{second}"))
+    after = Recorded()
+    after.machine.restore(before.changes)
+    after.machine.finish_restore(0.0)
+    after.advance_to(1.0)
+    assert after.ask_now(List("j")) == ("k",)
+    assert after.ask_now(Range("j", "k")).records[0].member == f"member{second}"
+    after.advance_to(60.0)
+    assert after.ask_now(List("j")) == ()
+    # The log has it all: the loss, and the deletion with it.
+    again = Transcript()
+    again.machine.restore([*before.changes, *after.changes])
+    assert again.ask_now(List("j")) == ()
