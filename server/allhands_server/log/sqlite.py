@@ -260,7 +260,7 @@ class SqliteEngine:
         text = f"{self._path}: {error}"
         match code:
             case sqlite3.SQLITE_FULL:
-                return LogFull(f"{text}: make room, then start the daemon again")
+                return LogFull(f"{text}: make room on its disk")
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return LogUnavailable(f"{self._path} is in use by another process")
             case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
