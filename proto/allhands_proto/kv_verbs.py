@@ -52,6 +52,14 @@ _GRACE_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"queue_pop": 2.0}
 something may have taken it."""
 
 
+_READS: Final = frozenset(
+    (
+        *("get", "wait", "multi_get", "list", "count", "queue_length", "range", "watch"),
+        *("lease_time_to_live", "lease_list", "lease_keep_alive"),
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class KvVerb(Generic[Q, P]):
     """A verb with its request message Q and its reply message P."""
@@ -67,6 +75,11 @@ class KvVerb(Generic[Q, P]):
     def action(self) -> str:
         """Beginning of a description for an error's text."""
         return _ACTIONS.get(self.name) or self.name.replace("_", " ")
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it may change something, so that it must have its effect once."""
+        return self.name not in _READS
 
     @property
     def grace_seconds(self) -> float:

@@ -7,12 +7,12 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from allhands_proto import process, stack_channel
 from allhands_server import tcp_acks
 from allhands_server.held_effects import HeldEffects
+from allhands_server.leadership_status import LeadershipStatus
 from allhands_server.machine import Machine
 from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import (
@@ -36,6 +36,7 @@ from allhands_server.machine.events import (
     ConnectionAcknowledged,
     Drain,
     Event,
+    Origin,
     ProcessInspected,
     Randomness,
     RequestCancelled,
@@ -74,16 +75,6 @@ _NOT_KNOWN = Refusal(
 )
 _NOT_LEFT = Refusal(Status.ABORTED, "the stream of the session ended without a Leave")
 _EVERYDAY = {Status.DEADLINE_EXCEEDED, Status.NOT_FOUND, Status.UNAVAILABLE}
-
-
-@dataclass(frozen=True, slots=True)
-class LeadershipStatus:
-    """What one of several daemons knows of who leads."""
-
-    role: str
-    leader: str
-    """Address; empty: none is known."""
-    term: int
 
 
 class Coordinator:
@@ -147,7 +138,9 @@ class Coordinator:
         coordinator._journal = Journal(engine, restored, coordinator)
         return coordinator
 
-    async def ask(self, request: Request[R], time_remaining: float | None) -> R:
+    async def ask(
+        self, request: Request[R], time_remaining: float | None, origin: Origin | None = None
+    ) -> R:
         """Return the answer; the refusal of a wait comes a hair before the time is over.
 
         Cancellation of the caller cancels the request. `time_remaining` None: wait without end.
@@ -157,7 +150,7 @@ class Coordinator:
         """
         answer: asyncio.Future[R] = self._loop.create_future()
         ticket = self.new_ticket()
-        self.post(ticket, request, time_remaining, FutureReply(answer))
+        self.post(ticket, request, time_remaining, FutureReply(answer), origin)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -169,11 +162,17 @@ class Coordinator:
         return next(self._tickets)
 
     def post(
-        self, ticket: int, request: Request[R], time_remaining: float | None, asker: ReplyHandler
+        self,
+        ticket: int,
+        request: Request[R],
+        time_remaining: float | None,
+        asker: ReplyHandler,
+        origin: Origin | None = None,
     ) -> None:
         """Submit a request under a new ticket; `asker` is called at once or with the answer.
 
-        For many small requests this costs less than `ask`.
+        For many small requests this costs less than `ask`. With an `origin` its effect takes place
+        once, however often it is submitted.
         """
         if self._gate is not None:
             asker.on_refusal(ticket, self._gate)
@@ -186,7 +185,7 @@ class Coordinator:
                 part = time_remaining * _MARGIN_PART
                 due -= part if part < _MARGIN else _MARGIN
         self._pending[ticket] = asker
-        effects = self._machine.handle(RequestReceived(ticket, request, due), now)
+        effects = self._machine.handle(RequestReceived(ticket, request, due, origin), now)
         if self._journal is not None and effects and isinstance(effects[0], Changed):
             self._writers.add(ticket)
         self._carry_out(effects)

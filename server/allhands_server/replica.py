@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from allhands_proto import process
 from allhands_proto.limited_log import LimitedLog
-from allhands_server.coordinator import Coordinator, LeadershipStatus
+from allhands_server.coordinator import Coordinator
+from allhands_server.leadership_status import LeadershipStatus
 from allhands_server.log.change_codec import LogEntry, decode_changes, encode_changes
 from allhands_server.log.engine import AppendResult, LogEngine, Slot, SlotTrimmed, Taken
 from allhands_server.log.errors import (

@@ -44,9 +44,11 @@ def kill(daemon: DaemonProcess) -> None:
 
 
 @contextlib.contextmanager
-def connected(daemon: DaemonProcess) -> Iterator[tuple[Control, CoordinatorStore]]:
-    with Control(daemon.endpoint, job="j", timeout=30) as control:
-        yield control, CoordinatorStore(control, 30)
+def connected(
+    daemon: DaemonProcess, timeout: float = 30
+) -> Iterator[tuple[Control, CoordinatorStore]]:
+    with Control(daemon.endpoint, job="j", timeout=timeout) as control:
+        yield control, CoordinatorStore(control, timeout)
 
 
 def write_until_killed(
@@ -59,12 +61,14 @@ def write_until_killed(
     pairs: dict[str, bytes] = {}
     counts = [0] * writers
     are_busy = [threading.Event() for _ in range(writers)]
+    controls: list[Control] = []
 
     def write(place: int) -> None:
         with (
-            connected(daemon) as (_, store),
+            connected(daemon) as (control, store),
             contextlib.suppress(CoordinatorUnavailable),
         ):
+            controls.append(control)
             for number in range(10**6):
                 key, value = f"{life}-{place}-{number}", os.urandom(8)
                 store.set(key, value)
@@ -80,6 +84,8 @@ def write_until_killed(
     for busy in are_busy:
         assert busy.wait(60)
     kill(daemon)
+    for control in controls:
+        control.close()  # else its call waits for the daemon until the deadline
     for thread in threads:
         thread.join()
     return pairs, counts
@@ -188,7 +194,7 @@ def fill(store: CoordinatorStore) -> None:
 
 def test_a_daemon_whose_log_fails_ends_and_names_it(start: Start, tmp_path: Path) -> None:
     with start() as daemon:
-        with connected(daemon) as (_, store):
+        with connected(daemon, timeout=5) as (_, store):
             store.set("a", b"1")
             # Its files may grow no further: the write fails in the middle.
             subprocess.run(["prlimit", "--fsize=100000", f"--pid={daemon.process.pid}"], check=True)

@@ -6,6 +6,7 @@ import os
 import numpy as np
 
 import allhands as ah
+from allhands.coordinator.client import Control
 from programs.protocol import hear, tell
 
 
@@ -13,6 +14,7 @@ def call_meanwhile(rounds: int) -> None:
     """Make collectives and groups all the time; then shrink without rank 3."""
     ah.init_process_group(timeout=60)
     world = ah.default_group()
+    store = ah.connect(timeout=60)
     rank, size = ah.get_rank(), ah.get_world_size()
     x = np.empty(64)
     tell("ready")
@@ -23,10 +25,12 @@ def call_meanwhile(rounds: int) -> None:
         if number % (rounds // 20) == 0:
             make_group(rank)
             ah.monitored_barrier()
+            use_store(store, rank, size, number)
             if rank == 0:
                 tell("round", number=number)
                 hear()
-    tell("sum", sum=float(x[0]))
+    counts = [store.add(name, 0) for name in ("count", "popped")]
+    tell("sum", sum=float(x[0]), counts=counts, length=store.queue_length("values"))
     hear()
     if rank == 3:
         os._exit(9)
@@ -36,6 +40,7 @@ def call_meanwhile(rounds: int) -> None:
     rest = world.shrink()
     y = np.ones(2)
     ah.all_reduce(y, group=rest)
+    store.close()
     tell("shrunk", size=rest.size, sum=float(y[0]))
     ah.destroy_process_group()
 
@@ -47,3 +52,14 @@ def make_group(rank: int) -> None:
         ah.all_reduce(y, group=group)
         assert (y == 3).all()
         ah.destroy_process_group(group)
+
+
+def use_store(store: Control, rank: int, size: int, number: int) -> None:
+    """Write what shows whether each write was made once."""
+    store.add("count", 1)
+    store.put(f"key{rank}", f"{number}")
+    assert store.get(f"key{rank}") == f"{number}".encode()
+    store.queue_push("values", f"{rank}")
+    store.queue_pop("values", wait=True)
+    store.add("popped", 1)
+    assert store.barrier(f"meet{number}", f"{rank}", [f"{one}" for one in range(size)]) == 1

@@ -1,17 +1,18 @@
 """A synchronous client of the coordinator: keys, queues, barriers, jobs."""
 
+import contextlib
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self, TypeAlias, TypeVar, cast
 
 import grpc
 
 from allhands.coordinator.analysis import diagnose
-from allhands.coordinator.attempts import explain_unavailable
+from allhands.coordinator.attempts import RETRY_SECONDS, explain_unavailable
 from allhands.coordinator.blocking_channel import open_channel
 from allhands.coordinator.diagnosis import Diagnosis
 from allhands.coordinator.endpoint import (
@@ -24,8 +25,15 @@ from allhands.coordinator.job_codec import read_job
 from allhands.coordinator.job_reports import JobReports, read_reports
 from allhands.coordinator.key_value import KeyValueClient
 from allhands.coordinator.kv.blocking import KvConnectionPool
-from allhands.coordinator.kv.calls import KvCallError, KvPort, describe_call, read_kv_port
+from allhands.coordinator.kv.calls import (
+    KvCallError,
+    KvPort,
+    describe_call,
+    find_code,
+    read_kv_port,
+)
 from allhands.coordinator.kv.cancelling import CallCanceller
+from allhands.coordinator.kv.request_numbers import ORIGIN_KEY, RequestNumbers
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.coordinator.token_calls import TokenCalls
@@ -36,6 +44,9 @@ from allhands_proto.kv_verbs import P, Q, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
+Metadata: TypeAlias = "tuple[tuple[str, str | bytes], ...]"
+
+T = TypeVar("T")
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
 
@@ -85,7 +96,7 @@ class Control(KeyValueClient, TokenCalls):
         ValueError: the coordinator rejects an argument as invalid, or the call needs a job and none
             was named; nothing was changed.
         CoordinatorUnavailable: no connection, or the connection broke; a change may or may not have
-            happened.
+            happened. A coordinator with a log is waited for: then it was away until the deadline.
         Unauthenticated, PermissionDenied: the token is missing or not accepted; nothing was
             changed.
     """
@@ -108,6 +119,9 @@ class Control(KeyValueClient, TokenCalls):
         self._job = job
         self._timeout = to_seconds(timeout)
         find_port = partial(_find_port_of, weakref.ref(self))
+        self._numbers = RequestNumbers()
+        self._is_durable: bool | None = None
+        """Whether the coordinator has its state again after a restart; None: not asked yet."""
         self._kv_pool = KvConnectionPool(
             self._channel_config.endpoint, find_port if use_lines else lambda _: None
         )
@@ -167,7 +181,7 @@ class Control(KeyValueClient, TokenCalls):
             job=self._require_job(), name=name, participant=participant, participants=participants
         )
         doing = self._append_job(f"wait at barrier {name!r} as {participant!r}")
-        return self._call(self._calls.Barrier, request, doing, timeout).generation
+        return self._call(self._calls.Barrier, request, doing, timeout, is_write=True).generation
 
     def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
         """Return every job at the coordinator, sorted by name."""
@@ -244,7 +258,7 @@ class Control(KeyValueClient, TokenCalls):
         """
         request = wire.AbortJobRequest(job=job or self._require_job(), by=by, reason=reason)
         doing = f"abort job {request.job!r}"
-        return self._call(self._calls.AbortJob, request, doing, timeout).notified
+        return self._call(self._calls.AbortJob, request, doing, timeout, is_write=True).notified
 
     def delete_job(
         self,
@@ -267,7 +281,7 @@ class Control(KeyValueClient, TokenCalls):
             job=name or self._require_job(), by=by or f"process {os.getpid()}", force=force
         )
         doing = f"delete job {request.job!r}"
-        return self._call(self._calls.DeleteJob, request, doing, timeout).expelled
+        return self._call(self._calls.DeleteJob, request, doing, timeout, is_write=True).expelled
 
     def report_exit(
         self, space: str, pid: int, born: str, status: int, *, timeout: Timeout | None = None
@@ -283,7 +297,7 @@ class Control(KeyValueClient, TokenCalls):
             job=self._require_job(), pid_namespace=space, pid=pid, start_ticks=born, status=status
         )
         doing = self._append_job(f"report the end of process {pid}")
-        return self._call(self._calls.ReportExit, request, doing, timeout).known
+        return self._call(self._calls.ReportExit, request, doing, timeout, is_write=True).known
 
     def _connect(self) -> None:
         """Make this process's channel, which connects with its first call."""
@@ -307,6 +321,14 @@ class Control(KeyValueClient, TokenCalls):
             self._connect()
 
     def _find_port(self, limit: float) -> KvPort | None:
+        return read_kv_port(self._describe(limit))
+
+    def _describe(self, limit: float) -> wire.CoordinatorDescription:
+        """Ask the coordinator what it is.
+
+        Raises:
+            grpc.RpcError: it cannot be asked.
+        """
         self._reconnect_if_forked()
         deadline = time.monotonic() + limit
 
@@ -328,9 +350,10 @@ class Control(KeyValueClient, TokenCalls):
                 found = describe()
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return None  # an older one
+                return wire.CoordinatorDescription()  # an older one
             raise
-        return read_kv_port(found)
+        self._is_durable = found.is_durable
+        return found
 
     def _require_job(self) -> str:
         if not self._job:
@@ -350,18 +373,22 @@ class Control(KeyValueClient, TokenCalls):
         limit = self._timeout if timeout is None else to_seconds(timeout)
         limit = clip_or_raise(lambda: self._append_job(describe_call(verb, request)), limit)
         deadline = time.monotonic() + limit
-        try:
-            reply = self._kv_pool.call(verb, request, deadline, canceller)
+
+        def attempt(origin: wire.Origin | None) -> P:
+            reply = self._kv_pool.call(verb, request, deadline, canceller, origin)
             if reply is None:
                 method = getattr(self._calls, verb.method)
                 remaining = deadline - time.monotonic()
-                metadata = self._channel_config.metadata
+                metadata = self._make_metadata(origin)
                 if canceller is None:
                     return cast(P, method(request, timeout=remaining, metadata=metadata))
                 call = method.future(request, timeout=remaining, metadata=metadata)
                 with canceller.hold(call.cancel):
                     return cast(P, call.result())
             return reply
+
+        try:
+            return self._repeat(attempt, deadline, is_write=verb.is_write)
         except KvCallError as error:
             doing = self._append_job(describe_call(verb, request))
             raise translate_status(
@@ -382,13 +409,62 @@ class Control(KeyValueClient, TokenCalls):
         request: _Request,
         action: str,
         timeout: Timeout | None,
+        *,
+        is_write: bool = False,
+        repeats: bool = True,
     ) -> _Reply:
         limit = self._timeout if timeout is None else to_seconds(timeout)
         limit = clip_or_raise(lambda: action, limit)
+        deadline = time.monotonic() + limit
+
+        def attempt(origin: wire.Origin | None) -> _Reply:
+            remaining = max(deadline - time.monotonic(), 0.0)
+            return method(request, timeout=remaining, metadata=self._make_metadata(origin))
+
         try:
-            return method(request, timeout=limit, metadata=self._channel_config.metadata)
+            if not repeats:
+                return attempt(None)
+            return self._repeat(attempt, deadline, is_write=is_write)
         except grpc.RpcError as error:
             raise self._translate(error, action) from error
+
+    def _repeat(
+        self, attempt: Callable[[wire.Origin | None], T], deadline: float, *, is_write: bool
+    ) -> T:
+        """Make an attempt, and further ones while a durable coordinator is being restarted.
+
+        Raises:
+            KvCallError, grpc.RpcError: the last one failed.
+        """
+        if not self._knows_durable(deadline):
+            return attempt(None)
+        with self._numbers.open() if is_write else contextlib.nullcontext() as origin:
+            while True:
+                try:
+                    return attempt(origin)
+                except (KvCallError, grpc.RpcError) as error:
+                    is_away = find_code(error) is grpc.StatusCode.UNAVAILABLE
+                    if not is_away or self._is_closed:
+                        raise
+                    if time.monotonic() + RETRY_SECONDS > deadline:
+                        raise
+                if origin is not None:
+                    origin.is_repeated = True
+                time.sleep(RETRY_SECONDS)  # there is no event for "somebody listens"
+                self._kv_pool.note_restart()
+
+    def _knows_durable(self, deadline: float) -> bool:
+        """Whether the coordinator is known to have its state again after a restart."""
+        if self._is_durable is None:
+            with contextlib.suppress(grpc.RpcError):  # the call itself will say what is wrong
+                self._describe(max(deadline - time.monotonic(), 0.0))
+        return bool(self._is_durable)
+
+    def _make_metadata(self, origin: wire.Origin | None) -> Metadata:
+        metadata = self._channel_config.metadata
+        if origin is None:
+            return metadata
+        return (*metadata, (ORIGIN_KEY, origin.SerializeToString()))
 
     def _translate(self, error: grpc.RpcError, action: str) -> Exception:
         reason = explain_unavailable(error, self._channel_config.endpoint)

@@ -56,6 +56,8 @@ class TokenCalls:
         request: _Request,
         action: str,
         timeout: Timeout | None,
+        *,
+        repeats: bool = True,
     ) -> _Reply:
         raise NotImplementedError
 
@@ -92,7 +94,7 @@ class TokenCalls:
             max_joins=max_joins,
         )
         doing = f"create a token for job {request.job!r}"
-        return self._call(self._calls.CreateToken, request, doing, timeout).token
+        return self._call(self._calls.CreateToken, request, doing, timeout, repeats=False).token
 
     def tokens(self, *, timeout: Timeout | None = None) -> tuple[TokenStatus, ...]:
         """Return the tokens of the coordinator, by job; needs the cluster's own token."""
@@ -109,4 +111,4 @@ class TokenCalls:
             NotFound: there is no such token.
         """
         request = wire.RevokeTokenRequest(id=id)
-        self._call(self._calls.RevokeToken, request, f"revoke token {id!r}", timeout)
+        self._call(self._calls.RevokeToken, request, f"revoke token {id!r}", timeout, repeats=False)

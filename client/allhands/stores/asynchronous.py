@@ -1,6 +1,7 @@
 """The store of a job for asyncio: the methods of `Store`, awaited."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -11,23 +12,25 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from allhands.coordinator.attempts import explain_unavailable
+from allhands.coordinator.attempts import RETRY_SECONDS, explain_unavailable
 from allhands.coordinator.endpoint import Endpoint, configure_channel, tls_context
 from allhands.coordinator.kv.asynchronous import AsyncKvConnection
 from allhands.coordinator.kv.blocking import CONNECT_SECONDS
 from allhands.coordinator.kv.calls import (
     KvCallError,
     describe_call,
+    find_code,
     make_deadline_error,
     read_kv_port,
 )
+from allhands.coordinator.kv.request_numbers import ORIGIN_KEY, RequestNumbers
 from allhands.coordinator.kv.values import encode, pair_up
 from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks
 from allhands_proto.framing import MalformedFrame
-from allhands_proto.kv_verbs import P, Q, find_verb
+from allhands_proto.kv_verbs import KvVerb, P, Q, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -52,6 +55,9 @@ class AsyncCoordinatorStore:
         self._timeout = to_seconds(timeout)
         self._connection: AsyncKvConnection | None = None
         self._open_lock = asyncio.Lock()
+        self._numbers = RequestNumbers()
+        self._is_durable = False
+        """Whether the coordinator has its state again after a restart, as far as is known."""
         self._is_kv_unavailable = False  # no line is to be had: all calls are gRPC
         forks.hold(self)
 
@@ -158,18 +164,8 @@ class AsyncCoordinatorStore:
         verb = find_verb(request, reply_type)
         limit = self._timeout if timeout is None else timeout
         limit = clip_or_raise(lambda: describe_call(verb, request), limit)
-        line = self._connection
         try:
-            if line is None or line.failure is not None:
-                deadline = time.monotonic() + limit
-                line = await self._get_connection(limit)
-                limit = deadline - time.monotonic()
-            if line is not None:
-                return await line.call(verb, request, limit)
-            method = getattr(self._stub, verb.method)
-            return cast(
-                P, await method(request, timeout=limit, metadata=self._channel_config.metadata)
-            )
+            return await self._repeat(verb, request, limit)
         except KvCallError as error:
             doing = f"{describe_call(verb, request)} of job {self._job!r}"
             raise translate_status(
@@ -181,6 +177,46 @@ class AsyncCoordinatorStore:
             raise translate_error(
                 error, doing, target=self._channel_config.target, reason=reason
             ) from error
+
+    async def _repeat(self, verb: KvVerb[Q, P], request: Q, limit: float) -> P:
+        """Make a call, and further attempts while a durable coordinator is being restarted.
+
+        Raises:
+            KvCallError, grpc.RpcError: the last one failed.
+        """
+        deadline = time.monotonic() + limit
+        if self._connection is None and not self._is_kv_unavailable:
+            await self._get_connection(limit)  # whose description says whether it is durable
+        if not self._is_durable:
+            return await self._attempt(verb, request, deadline, None)
+        with self._numbers.open() if verb.is_write else contextlib.nullcontext() as origin:
+            while True:
+                try:
+                    return await self._attempt(verb, request, deadline, origin)
+                except (KvCallError, grpc.RpcError) as error:
+                    if find_code(error) is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    if time.monotonic() + RETRY_SECONDS > deadline:
+                        raise
+                if origin is not None:
+                    origin.is_repeated = True
+                await asyncio.sleep(RETRY_SECONDS)  # there is no event for "somebody listens"
+                self._is_kv_unavailable = False
+
+    async def _attempt(
+        self, verb: KvVerb[Q, P], request: Q, deadline: float, origin: wire.Origin | None
+    ) -> P:
+        line = self._connection
+        if line is None or line.failure is not None:
+            line = await self._get_connection(deadline - time.monotonic())
+        limit = deadline - time.monotonic()
+        if line is not None:
+            return await line.call(verb, request, limit, origin)
+        method = getattr(self._stub, verb.method)
+        metadata: tuple[tuple[str, str | bytes], ...] = self._channel_config.metadata
+        if origin is not None:
+            metadata = (*metadata, (ORIGIN_KEY, origin.SerializeToString()))
+        return cast(P, await method(request, timeout=limit, metadata=metadata))
 
     async def _get_connection(self, limit: float) -> AsyncKvConnection | None:
         """Return a key-value connection, opened if absent; None: the port is unreachable."""
@@ -205,6 +241,7 @@ class AsyncCoordinatorStore:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
             found = wire.CoordinatorDescription()  # an older one
+        self._is_durable = found.is_durable
         if (port := read_kv_port(found)) is None:
             self._is_kv_unavailable = True
             return None

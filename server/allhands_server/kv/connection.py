@@ -22,6 +22,7 @@ from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.refusal_status import CODES, bound_text
+from allhands_server.request_origin import decode_origin
 
 _LARGEST_HELLO = 256
 _MOST_NOTED = 1_000
@@ -272,6 +273,7 @@ class KvConnection(asyncio.Protocol):
             return
         try:
             request = KV_CALLS[kind].parse(getattr(call, kind))
+            origin = decode_origin(call.origin) if call.HasField("origin") else None
         except Refused as refused:
             self._ready.append((id, "refused", refused.refusal))
             return
@@ -280,7 +282,7 @@ class KvConnection(asyncio.Protocol):
         remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
         ticket = self._coordinator.new_ticket()
         self._requests[ticket] = id, kind
-        self._coordinator.post(ticket, request, remaining, self)
+        self._coordinator.post(ticket, request, remaining, self, origin)
         if ticket in self._requests:
             self._waiting[id] = ticket
 

@@ -37,6 +37,7 @@ from allhands_server.machine.formatting import quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import R, Request
 from allhands_server.refusal_status import bound_text
+from allhands_server.request_origin import find_origin
 from allhands_server.rpc import messages
 from allhands_server.session_stream import SessionStream
 
@@ -176,7 +177,8 @@ class CoordinatorService(CoordinatorServicer):
 
     async def _ask(self, request: Request[R], context: Context) -> R:
         try:
-            return await self._coordinator.ask(request, context.time_remaining())
+            origin = find_origin(context.invocation_metadata())
+            return await self._coordinator.ask(request, context.time_remaining(), origin)
         except Refused as refused:
             await _abort(context, refused.refusal)
 

@@ -82,13 +82,14 @@ def read_stale_values() -> None:
     answers, reads = dict[Any, Any](), iter(range(1 << 62))
 
     def post_stale(self: Coordinator, ticket: int, request: Any, *rest: Any) -> None:
-        *due, asker = rest
+        due, asker, *origin = rest
         if not isinstance(request, Get):
             post(self, ticket, request, *rest)
         elif next(reads) % _EVERY == 0 and request.key in answers:
             asker.on_answer(ticket, answers[request.key])
         else:
-            post(self, ticket, request, *due, _Remembering(asker, answers, request))
+            remembering = _Remembering(asker, answers, request)
+            post(self, ticket, request, due, remembering, *origin)
 
     Coordinator.post = post_stale  # type: ignore[method-assign, assignment]
 
@@ -125,10 +126,10 @@ def miss_watched_events() -> None:
     watches = iter(range(1 << 62))
 
     def post_thinned(self: Coordinator, ticket: int, request: Any, *rest: Any) -> None:
-        *due, asker = rest
+        due, asker, *origin = rest
         if isinstance(request, Watch) and next(watches) % _EVERY == _EVERY - 1:
             asker = _Thinning(asker)
-        post(self, ticket, request, *due, asker)
+        post(self, ticket, request, due, asker, *origin)
 
     Coordinator.post = post_thinned  # type: ignore[method-assign, assignment]
 
@@ -139,7 +140,7 @@ def forget_keep_alives() -> None:
 
     def post_forgetful(self: Coordinator, ticket: int, request: Any, *rest: Any) -> None:
         if isinstance(request, LeaseKeepAlive):
-            rest[-1].on_answer(ticket, 1.0)
+            rest[1].on_answer(ticket, 1.0)
         else:
             post(self, ticket, request, *rest)
 

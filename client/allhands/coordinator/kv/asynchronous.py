@@ -87,7 +87,9 @@ class AsyncKvConnection(asyncio.Protocol):
             raise come
         return come
 
-    async def call(self, verb: KvVerb[Q, P], request: Q, timeout: float) -> P:
+    async def call(
+        self, verb: KvVerb[Q, P], request: Q, timeout: float, origin: wire.Origin | None = None
+    ) -> P:
         """Make a call, sent before the first wait; cancelling withdraws the call.
 
         Raises:
@@ -98,7 +100,7 @@ class AsyncKvConnection(asyncio.Protocol):
         if timeout <= 0:
             raise make_deadline_error()
         id = next(self._ids)
-        self._send(encode_call(verb, id, request, timeout))
+        self._send(encode_call(verb, id, request, timeout, origin))
         reply: asyncio.Future[wire.Reply] = self._loop.create_future()
         due = self._loop.time() + timeout + verb.grace_seconds
         self._pending[id] = reply, due

@@ -83,13 +83,19 @@ class KvConnection:
         if (refused := handshake.finish(welcome)) is not None:
             raise KvCallError.from_refusal(refused)
 
-    def call(self, verb: KvVerb[Q, P], request: Q, deadline: float) -> wire.Reply:
+    def call(
+        self,
+        verb: KvVerb[Q, P],
+        request: Q,
+        deadline: float,
+        origin: wire.Origin | None = None,
+    ) -> wire.Reply:
         """Make a call, and return the reply, which may be a refusal.
 
         Raises:
             TimeoutError: there was none at the deadline.
         """
-        frame = framing.encode_frame(encode_call(verb, 1, request, _remaining(deadline)))
+        frame = framing.encode_frame(encode_call(verb, 1, request, _remaining(deadline), origin))
         body = self._round_trip(frame, deadline + verb.grace_seconds)
         return wire.Replies.FromString(body).replies[0]
 
@@ -159,6 +165,7 @@ class KvConnectionPool:
         request: Q,
         deadline: float,
         canceller: CallCanceller | None = None,
+        origin: wire.Origin | None = None,
     ) -> P | None:
         """Make a call; None: not made, for want of a connection.
 
@@ -170,10 +177,10 @@ class KvConnectionPool:
             return None
         try:
             if canceller is None:
-                reply = line.call(verb, request, deadline)
+                reply = line.call(verb, request, deadline, origin)
             else:
                 with canceller.hold(line.shut_down):
-                    reply = line.call(verb, request, deadline)
+                    reply = line.call(verb, request, deadline, origin)
         except TimeoutError as error:
             self._drop(line)
             raise make_deadline_error() from error
@@ -187,6 +194,10 @@ class KvConnectionPool:
         if self._closed.is_set():
             self.close()  # the one under way may not have seen it
         return decode_reply(verb, reply)
+
+    def note_restart(self) -> None:
+        """Try the port again with the next call: the coordinator may be another process by now."""
+        self._is_kv_unavailable = False
 
     def close(self) -> None:
         """Shut all connections down; waiting calls raise KvCallError. Idempotent."""

@@ -15,12 +15,16 @@ TO_THE_END = "\0"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def encode_call(verb: KvVerb[Q, P], id: int, request: Q, timeout: float) -> bytes:
+def encode_call(
+    verb: KvVerb[Q, P], id: int, request: Q, timeout: float, origin: wire.Origin | None = None
+) -> bytes:
     """Encode a call as a Calls message; concatenated encodings are a Calls message too."""
     calls = wire.Calls()
     call = calls.calls.add()
     call.id = id
     call.timeout = timeout
+    if origin is not None:
+        call.origin.CopyFrom(origin)
     getattr(call, verb.name).MergeFrom(request)
     return calls.SerializeToString()
 
@@ -91,6 +95,11 @@ class KvCallError(Exception):
     @classmethod
     def from_refusal(cls, refusal: wire.Refused) -> "KvCallError":
         return cls(_CODES.get(refusal.code, grpc.StatusCode.UNKNOWN), refusal.text)
+
+
+def find_code(error: "KvCallError | grpc.RpcError") -> grpc.StatusCode:
+    """Return the gRPC status of a failed call."""
+    return error.code if isinstance(error, KvCallError) else error.code()
 
 
 def make_deadline_error() -> KvCallError:
