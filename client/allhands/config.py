@@ -259,16 +259,12 @@ def resolve_config(
     environ = apply_tls_directory(environ)
     settings: WorldOptions = {**WORLD_DEFAULTS, **options}
     launcher, rank, world_size = _resolve_rank(environ, settings)
-    timeout, backend = settings["timeout"], settings["backend"]
-    backend = backend if backend != "auto" else environ.get("ALLHANDS_BACKEND") or "auto"
+    timeout, backend = settings["timeout"], _resolve_backend(environ, settings)
     if backend == "fake":
-        if rank == -1 or world_size == -1:
-            raise ValueError("backend='fake' wants rank and world_size: any rank of any world")
-        rendezvous = SingleProcess()
+        rendezvous = _meet_nobody(rank, world_size)
     elif rendezvous is None:
-        rendezvous = _resolve_rendezvous(
-            environ, init_method, launcher, rank, world_size, parent, attempt
-        )
+        known = (launcher, rank, world_size, parent, attempt)
+        rendezvous = _resolve_rendezvous(environ, init_method, *known)
         if isinstance(rendezvous, SingleProcess):
             rank, world_size = 0, 1
     _check_rank_is_known(rendezvous, rank, world_size)
@@ -298,6 +294,19 @@ def resolve_config(
         dump_on_failure=environ.get("ALLHANDS_DUMP_ON_FAILURE", ""),
         **get_group_policy(settings),
     )
+
+
+def _meet_nobody(rank: int, world_size: int) -> RendezvousMethod:
+    """Return the rendezvous of a fake world."""
+    if rank == -1 or world_size == -1:
+        raise ValueError("backend='fake' wants rank and world_size: any rank of any world")
+    return SingleProcess()
+
+
+def _resolve_backend(environ: Mapping[str, str], options: WorldOptions) -> str:
+    if options["backend"] != "auto":
+        return options["backend"]
+    return environ.get("ALLHANDS_BACKEND") or "auto"
 
 
 def _resolve_rank(environ: Mapping[str, str], options: WorldOptions) -> tuple[str, int, int]:

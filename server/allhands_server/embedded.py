@@ -169,27 +169,11 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         logger.warning("%s", warning)
     tls = _read_certificates(config)
     coordinator = coordinator or await _make_coordinator(config)
-    try:
-        token = config.token or _choose_token(config)
-    except BaseException:
-        coordinator.close()
-        await coordinator.close_log()
-        raise
+    token = config.token or await _choose_token(config, coordinator)
     connections = Connections(partial(_warn_evicted, LimitedLog(logger, "dropped connections")))
     audit = None if config.audit_log is None else AuditLog(config.audit_log)
     access = Access(coordinator, audit)
-    interceptors = [
-        TokenInterceptor(
-            token,
-            coordinator.on_authentication_failed,
-            access.check_token,
-            partial(_note_refusal, access),
-        ),
-        DecodingInterceptor(connections.mark_proven, access.check_rpc),
-    ]
-    options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", limit_connections())]
-    forks.use_grpc()
-    server = grpc.aio.server(interceptors=interceptors, options=options)
+    server = _make_server(token, coordinator, access, connections)
     kv_listener = KvListener(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS, access)
     health_service = health.aio.HealthServicer()
     notice_ = replica = None
@@ -205,11 +189,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
             beyond_loopback=not config.is_loopback,
             access=access,
         )
-        add_CoordinatorServicer_to_server(service, server)
-        health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-        server.add_generic_rpc_handlers((Reflection((_SERVICE, health.SERVICE_NAME)),))
-        await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
-        await server.start()
+        await _start_server(server, service, health_service)
         connections.watch(port)
         if engine is not None:
             replica = _make_replica(engine, coordinator, config, address)
@@ -232,6 +212,33 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     )
     forks.hold(running)
     return running
+
+
+def _make_server(
+    token: str, coordinator: Coordinator, access: Access, connections: Connections
+) -> grpc.aio.Server:
+    interceptors = [
+        TokenInterceptor(
+            token,
+            coordinator.on_authentication_failed,
+            access.check_token,
+            partial(_note_refusal, access),
+        ),
+        DecodingInterceptor(connections.mark_proven, access.check_rpc),
+    ]
+    options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", limit_connections())]
+    forks.use_grpc()
+    return grpc.aio.server(interceptors=interceptors, options=options)
+
+
+async def _start_server(
+    server: grpc.aio.Server, service: CoordinatorService, health_service: health.aio.HealthServicer
+) -> None:
+    add_CoordinatorServicer_to_server(service, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
+    server.add_generic_rpc_handlers((Reflection((_SERVICE, health.SERVICE_NAME)),))
+    await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    await server.start()
 
 
 async def _open_store(address: EtcdAddress) -> "EtcdEngine":
@@ -271,10 +278,15 @@ async def _make_coordinator(config: ServerConfig) -> Coordinator:
         raise
 
 
-def _choose_token(config: ServerConfig) -> str:
+async def _choose_token(config: ServerConfig, coordinator: Coordinator) -> str:
     if config.data_dir is None:
         return secrets.token_urlsafe(32)
-    return load_token(Path(config.data_dir))
+    try:
+        return load_token(Path(config.data_dir))
+    except BaseException:
+        coordinator.close()
+        await coordinator.close_log()
+        raise
 
 
 def _post_notice(

@@ -3,117 +3,47 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, TypeAlias
 
 import typer
 
+from allhands.cli.serve_options import (
+    Advertise,
+    AuditLog,
+    DataDir,
+    DrainTimeout,
+    Insecure,
+    Listen,
+    Store,
+    StoreCa,
+    StoreCert,
+    StoreKey,
+    StoreUser,
+    TlsCert,
+    TlsClientCa,
+    TlsDir,
+    TlsKey,
+    TokenFile,
+)
 from allhands_proto.tls_files import DIRECTORY_VARIABLE, apply_tls_directory
-
-_DrainTimeout: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        "--drain-timeout",
-        metavar="SECONDS",
-        help="How long running jobs get to end after SIGTERM or Ctrl-C.",
-    ),
-]
-_Store: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="etcd://HOST:PORT,...",
-        help="Keep the state in this etcd cluster, with other daemons that stand by.",
-    ),
-]
-_StoreCa: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--store-ca", metavar="FILE", help="Authorities of the store, PEM; else no TLS."),
-]
-_StoreCert: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--store-cert", metavar="FILE", help="This daemon's certificate for the store."),
-]
-_StoreKey: TypeAlias = Annotated[
-    Path | None, typer.Option("--store-key", metavar="FILE", help="Its key, PEM.")
-]
-_StoreUser: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--store-user-file",
-        metavar="FILE",
-        help="NAME:PASSWORD for the store; else ALLHANDS_STORE_USER, else none.",
-    ),
-]
-_Advertise: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--advertise",
-        metavar="HOST:PORT",
-        help="Where clients reach this daemon, of several; else where it listens.",
-    ),
-]
 
 
 def serve_command(
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Port 0 takes any free one.")
-    ] = "127.0.0.1:7070",
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--token-file",
-            metavar="FILE",
-            help="The token that callers must show; else ALLHANDS_TOKEN, else a random one.",
-        ),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain, PEM.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")
-    ] = None,
-    tls_client_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-client-ca",
-            metavar="FILE",
-            help="Authorities, PEM: callers have to show a certificate of theirs.",
-        ),
-    ] = None,
-    tls_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-dir",
-            metavar="DIR",
-            help="ca.crt, tls.crt, tls.key and token in one folder, as `allhands token init` "
-            "makes; else ALLHANDS_TLS_DIR.",
-        ),
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Listen beyond loopback without token or TLS."),
-    ] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir",
-            metavar="DIR",
-            help="Keep all state in this folder: jobs go on after restarts and crashes.",
-        ),
-    ] = None,
-    audit_log: Annotated[
-        Path | None,
-        typer.Option(
-            "--audit-log", metavar="FILE", help="Append a line of JSON for each call to FILE."
-        ),
-    ] = None,
-    drain_timeout: _DrainTimeout = 30.0,
-    store: _Store = None,
-    store_ca: _StoreCa = None,
-    store_cert: _StoreCert = None,
-    store_key: _StoreKey = None,
-    store_user_file: _StoreUser = None,
-    advertise: _Advertise = "",
+    listen: Listen = "127.0.0.1:7070",
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+    tls_dir: TlsDir = None,
+    insecure: Insecure = False,
+    data_dir: DataDir = None,
+    audit_log: AuditLog = None,
+    drain_timeout: DrainTimeout = 30.0,
+    store: Store = None,
+    store_ca: StoreCa = None,
+    store_cert: StoreCert = None,
+    store_key: StoreKey = None,
+    store_user_file: StoreUser = None,
+    advertise: Advertise = "",
 ) -> None:
     """Run a coordinator until SIGTERM or Ctrl-C; a second one ends it at once.
 

@@ -248,11 +248,16 @@ class Session(SessionRequests):
     async def _listen(self, listener: SessionListener) -> None:
         """Dispatch events until the session is over; resume it when its stream breaks."""
         while (reason := await self._dispatch_events(listener)) is not None:
-            if not self.joined.takes_resume:
-                await self._ask_if_gone(listener, reason)
+            self._is_settled.clear()
+            if self.joined.takes_resume:
+                is_back = await self._resume(listener, reason)
+            else:
+                is_back = await self._ask_if_gone(listener, reason)
+            self._is_over = not is_back
+            self._is_settled.set()
+            if not is_back:
                 return
-            if not await self._resume(listener, reason):
-                return
+        self._is_over = True
 
     async def _dispatch_events(self, listener: SessionListener) -> str | None:
         """Dispatch the events of the stream; return why it broke, None: the session is over."""
@@ -278,7 +283,6 @@ class Session(SessionRequests):
 
         A durable coordinator is waited for as long as this process lives: it is being restarted.
         """
-        self._is_connected.clear()
         is_away, attempts, delay = False, 0, RETRY_SECONDS
         while True:
             attempts += 1
@@ -345,7 +349,6 @@ class Session(SessionRequests):
             for request in (make_heartbeat(listener), *self._pending.list_all()):
                 with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
                     await stream.write(request)
-        self._is_connected.set()
 
     def _on_expelled(self, listener: SessionListener, reason: str) -> None:
         """Note that this worker is no member any more, which it may have wanted."""
@@ -354,8 +357,10 @@ class Session(SessionRequests):
         else:
             listener.on_expelled(reason)
 
-    async def _ask_if_gone(self, listener: SessionListener, reason: str) -> None:
+    async def _ask_if_gone(self, listener: SessionListener, reason: str) -> bool:
         """Find out whether the coordinator is gone, or only has no session with this rank.
+
+        Returns False: in either case the session is over.
 
         For coordinators of versions that resume no session. gRPC does not always deliver the status
         with which the other side ended a stream.
@@ -369,11 +374,12 @@ class Session(SessionRequests):
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:
                 listener.on_coordinator_gone(reason)
-                return
+                return False
             job = wire.Job()
         mine = [one for one in job.members if one.member_id == self.joined.member_id]
         known = next((one.reason for one in mine if one.reason), "")
         listener.on_expelled(known or f"its session broke: {reason}")
+        return False
 
     def handle_event(self, event: wire.SessionEvent, listener: SessionListener) -> None:
         """Dispatch an event of the coordinator, received directly or relayed by a peer."""

@@ -46,9 +46,11 @@ class SessionRequests:
         self.job = job
         self.joined = wire.Joined()
         self.epoch = 0
-        self._is_connected = asyncio.Event()
-        """Set while the session has a stream."""
-        self._is_connected.set()
+        self._is_settled = asyncio.Event()
+        """Set while the session has a stream, and once it is over."""
+        self._is_settled.set()
+        self._is_over = False
+        """Whether the session has lost its coordinator for good."""
         self._changes_asked = 0
 
     @property
@@ -72,7 +74,7 @@ class SessionRequests:
                 return await make_call(deadline - time.monotonic())
             except grpc.aio.AioRpcError as error:
                 is_away = error.code() is grpc.StatusCode.UNAVAILABLE
-                if not is_away or not self.is_durable:
+                if not is_away or not self.is_durable or self._is_over:
                     raise
                 remaining = deadline - spare - time.monotonic()
                 if remaining <= RETRY_SECONDS:
@@ -80,7 +82,7 @@ class SessionRequests:
             await asyncio.sleep(RETRY_SECONDS)  # the stream may not have broken yet
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(remaining - RETRY_SECONDS):
-                    await self._is_connected.wait()
+                    await self._is_settled.wait()
 
     async def wait_monitored_barrier(
         self, group: str, sequence: int, timeout: float

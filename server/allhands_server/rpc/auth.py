@@ -26,7 +26,7 @@ _SCHEME = "Bearer "
 _WITHOUT = "this coordinator wants its token: send the metadata 'authorization: Bearer TOKEN'"
 _WRONG = "this is not the token of this coordinator"
 
-_REFUSAL_SECONDS = 0.1
+_REFUSAL_SECONDS = 0.3
 """How long a refusal waits, so that a caller's first small message is written before it comes."""
 _MOST_WAITING = 512
 """Refusals that wait, of all callers; for one more the oldest goes out. Each holds what gRPC takes

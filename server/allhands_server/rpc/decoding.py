@@ -114,19 +114,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
                 return await answer(await decode_one(request, context), context)
 
             return grpc.unary_unary_rpc_method_handler(serve_unary, None, encode)
-        tell: Behaviour = inner.unary_stream
-        if not inspect.isasyncgenfunction(tell):
-
-            async def serve_writer(request: bytes, context: Context) -> None:
-                await tell(await decode_one(request, context), context)
-
-            return grpc.unary_stream_rpc_method_handler(serve_writer, None, encode)
-
-        async def serve_stream(request: bytes, context: Context) -> Any:
-            async for reply in tell(await decode_one(request, context), context):
-                yield reply
-
-        return grpc.unary_stream_rpc_method_handler(serve_stream, None, encode)
+        return _wrap_replies(inner.unary_stream, decode_one, encode)
 
     async def _refuse(self, method: str, context: Context) -> None:
         self._warn(method, context)
@@ -147,3 +135,21 @@ def _ignore_peer(_peer: str) -> None:
 
 def _describe_refusal(method: str) -> str:
     return f"what came is no request of {method}: it cannot be decoded"
+
+
+def _wrap_replies(
+    tell: Behaviour, decode_one: Callable[[bytes, Context], Awaitable[Any]], encode: Any
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    """Wrap a behaviour with several replies, a generator or not, to receive bytes."""
+    if not inspect.isasyncgenfunction(tell):
+
+        async def serve_writer(request: bytes, context: Context) -> None:
+            await tell(await decode_one(request, context), context)
+
+        return grpc.unary_stream_rpc_method_handler(serve_writer, None, encode)
+
+    async def serve_stream(request: bytes, context: Context) -> Any:
+        async for reply in tell(await decode_one(request, context), context):
+            yield reply
+
+    return grpc.unary_stream_rpc_method_handler(serve_stream, None, encode)

@@ -3,6 +3,7 @@
 python -m support.linearizability.altered_daemon ALTERATION OPTIONS...
 """
 
+import itertools
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -10,16 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import typer
 
 from allhands.cli.serve import serve_command
 from allhands_server.coordinator import Coordinator
+from allhands_server.kv.connection import KvConnection
 from allhands_server.log import journal, sqlite
 from allhands_server.log.engine import Appended, AppendResult
 from allhands_server.machine.store.keys import Add, Append, Get
 from allhands_server.machine.store.leases import LeaseKeepAlive
 from allhands_server.machine.store.queues import QueuePush
 from allhands_server.machine.store.watches import Watch, WatchResult
+from allhands_server.rpc.service import CoordinatorService
 
 _LOG_NBYTES = 100_000
 """Of the frames from one snapshot to the next."""
@@ -145,6 +149,29 @@ def forget_keep_alives() -> None:
             post(self, ticket, request, *rest)
 
     Coordinator.post = post_forgetful  # type: ignore[method-assign, assignment]
+
+
+def lose_answers() -> None:
+    """Break some connections in the place of an answer, whose change is made; no mistake."""
+    on_answer: Any = KvConnection.on_answer
+    ask: Any = CoordinatorService._ask
+    answers = itertools.count(1)
+
+    def break_off(self: KvConnection, ticket: int, reply: Any) -> None:
+        if next(answers) % _EVERY:
+            on_answer(self, ticket, reply)
+        else:
+            self._requests.pop(ticket)
+            self.abort()
+
+    async def ask_and_forget(self: Any, request: Any, context: Any) -> Any:
+        reply = await ask(self, request, context)
+        if next(answers) % _EVERY == 0:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost")
+        return reply
+
+    KvConnection.on_answer = break_off  # type: ignore[method-assign]
+    CoordinatorService._ask = ask_and_forget  # type: ignore[method-assign]
 
 
 MISTAKES = (

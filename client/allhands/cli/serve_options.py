@@ -1,0 +1,101 @@
+"""Options of `allhands serve`."""
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+Listen: TypeAlias = Annotated[
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Port 0 takes any free one.")
+]
+TokenFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="The token that callers must show; else ALLHANDS_TOKEN, else a random one.",
+    ),
+]
+TlsCert: TypeAlias = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain, PEM.")
+]
+TlsKey: TypeAlias = Annotated[
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")
+]
+TlsClientCa: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="Authorities, PEM: callers have to show a certificate of theirs.",
+    ),
+]
+TlsDir: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-dir",
+        metavar="DIR",
+        help="ca.crt, tls.crt, tls.key and token in one folder, as `allhands token init` "
+        "makes; else ALLHANDS_TLS_DIR.",
+    ),
+]
+Insecure: TypeAlias = Annotated[
+    bool, typer.Option("--insecure", help="Listen beyond loopback without token or TLS.")
+]
+DataDir: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Keep all state in this folder: jobs go on after restarts and crashes.",
+    ),
+]
+AuditLog: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--audit-log", metavar="FILE", help="Append a line of JSON for each call to FILE."
+    ),
+]
+DrainTimeout: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--drain-timeout",
+        metavar="SECONDS",
+        help="How long running jobs get to end after SIGTERM or Ctrl-C.",
+    ),
+]
+Store: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="etcd://HOST:PORT,...",
+        help="Keep the state in this etcd cluster, with other daemons that stand by.",
+    ),
+]
+StoreCa: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--store-ca", metavar="FILE", help="Authorities of the store, PEM; else no TLS."),
+]
+StoreCert: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--store-cert", metavar="FILE", help="This daemon's certificate for the store."),
+]
+StoreKey: TypeAlias = Annotated[
+    Path | None, typer.Option("--store-key", metavar="FILE", help="Its key, PEM.")
+]
+StoreUser: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--store-user-file",
+        metavar="FILE",
+        help="NAME:PASSWORD for the store; else ALLHANDS_STORE_USER, else none.",
+    ),
+]
+Advertise: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="Where clients reach this daemon, of several; else where it listens.",
+    ),
+]
