@@ -349,9 +349,9 @@ class Control(KeyValueClient, TokenCalls):
                 # is another one by now. Where there is none, this fails at once.
                 found = describe()
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return wire.CoordinatorDescription()  # an older one
-            raise
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            found = wire.CoordinatorDescription()  # an older one
         self._is_durable = found.is_durable
         return found
 

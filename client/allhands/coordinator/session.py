@@ -21,7 +21,7 @@ from allhands.coordinator.session_listener import SessionListener, make_heartbea
 from allhands.coordinator.session_pending import PendingRequests
 from allhands.coordinator.session_requests import INQUIRY_SECONDS, SessionRequests
 from allhands.coordinator.status_errors import translate_error
-from allhands.coordinator.world_member import WorldMember, read_member
+from allhands.coordinator.world_member import read_member
 from allhands.errors import (
     CoordinatorUnavailable,
     JoinRefused,
@@ -77,8 +77,6 @@ class Session(SessionRequests):
         self._is_leaving = False
         self.group = ""
         """The group that took this worker in while its world ran; empty: it was there before."""
-        self.members: tuple[WorldMember, ...] = ()
-        """Of that group, or of the world, in the order of their ranks there."""
 
     @classmethod
     async def join(

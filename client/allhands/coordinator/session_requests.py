@@ -13,6 +13,7 @@ import grpc.aio
 from allhands.coordinator.attempts import RETRY_SECONDS
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.status_errors import translate_error
+from allhands.coordinator.world_member import WorldMember
 from allhands.errors import (
     CollectiveTimeout,
     CoordinatorUnavailable,
@@ -45,6 +46,8 @@ class SessionRequests:
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         self.job = job
         self.joined = wire.Joined()
+        self.members: tuple[WorldMember, ...] = ()
+        """Of its first group, or of the world, in the order of their ranks there."""
         self.epoch = 0
         self._is_settled = asyncio.Event()
         """Set while the session has a stream, and once it is over."""
@@ -55,8 +58,9 @@ class SessionRequests:
 
     @property
     def is_durable(self) -> bool:
-        """Whether a restarted coordinator has this session again."""
-        return self.joined.is_durable
+        """Whether the coordinator may be restarted, and has this session again then."""
+        is_hosted = any(one.hosts_coordinator for one in self.members)  # it ends with its rank
+        return self.joined.is_durable and not is_hosted
 
     async def _repeat(
         self, make_call: Callable[[float], Awaitable[T]], timeout: float, spare: float = 0.0
