@@ -29,7 +29,7 @@ from allhands.coordinator.kv.calls import (
     KvCallError,
     KvPort,
     describe_call,
-    find_code,
+    may_come_back,
     read_kv_port,
 )
 from allhands.coordinator.kv.cancelling import CallCanceller
@@ -443,8 +443,7 @@ class Control(KeyValueClient, TokenCalls):
                 try:
                     return attempt(origin)
                 except (KvCallError, grpc.RpcError) as error:
-                    is_away = find_code(error) is grpc.StatusCode.UNAVAILABLE
-                    if not is_away or self._is_closed:
+                    if not may_come_back(error) or self._is_closed:
                         raise
                     if time.monotonic() + RETRY_SECONDS > deadline:
                         raise
@@ -456,7 +455,8 @@ class Control(KeyValueClient, TokenCalls):
     def _knows_durable(self, deadline: float) -> bool:
         """Whether the coordinator is known to have its state again after a restart."""
         if self._is_durable is None:
-            with contextlib.suppress(grpc.RpcError):  # the call itself will say what is wrong
+            # The call itself will say what is wrong: no answer, or a channel that is closed.
+            with contextlib.suppress(grpc.RpcError, ValueError):
                 self._describe(max(deadline - time.monotonic(), 0.0))
         return bool(self._is_durable)
 

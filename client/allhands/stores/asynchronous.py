@@ -19,8 +19,8 @@ from allhands.coordinator.kv.blocking import CONNECT_SECONDS
 from allhands.coordinator.kv.calls import (
     KvCallError,
     describe_call,
-    find_code,
     make_deadline_error,
+    may_come_back,
     read_kv_port,
 )
 from allhands.coordinator.kv.request_numbers import ORIGIN_KEY, RequestNumbers
@@ -194,7 +194,7 @@ class AsyncCoordinatorStore:
                 try:
                     return await self._attempt(verb, request, deadline, origin)
                 except (KvCallError, grpc.RpcError) as error:
-                    if find_code(error) is not grpc.StatusCode.UNAVAILABLE:
+                    if not may_come_back(error):
                         raise
                     if time.monotonic() + RETRY_SECONDS > deadline:
                         raise

@@ -206,6 +206,9 @@ class _FaultyContext:
     def peer(self) -> str:
         return _PEER
 
+    def invocation_metadata(self) -> Sequence[tuple[str, bytes]]:
+        return ()
+
     def time_remaining(self) -> float | None:
         if math.isinf(self._deadline):
             return None

@@ -287,6 +287,7 @@ def decode_group_change(message: wire.GroupChangeRequest) -> requests.ChangeGrou
         wanted=message.wanted,
         returned=message.returned,
         computed=message.computed,
+        number=message.number,
     )
 
 

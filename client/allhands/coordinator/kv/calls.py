@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import grpc
 
+from allhands.coordinator.daemon_choice import find_leader
 from allhands.coordinator.kv.values import format_keys
 from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -87,19 +88,24 @@ def read_kv_port(description: wire.CoordinatorDescription) -> KvPort | None:
 class KvCallError(Exception):
     """A key-value call failed with a gRPC status; see `status_errors`."""
 
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+    def __init__(self, code: grpc.StatusCode, details: str, leader: str = "") -> None:
+        """`leader` is the address of the daemon that has to be asked instead, if it is known."""
         super().__init__(details)
         self.code = code
         self.details = details
+        self.leader = leader
 
     @classmethod
     def from_refusal(cls, refusal: wire.Refused) -> "KvCallError":
-        return cls(_CODES.get(refusal.code, grpc.StatusCode.UNKNOWN), refusal.text)
+        code = _CODES.get(refusal.code, grpc.StatusCode.UNKNOWN)
+        return cls(code, refusal.text, refusal.leader)
 
 
-def find_code(error: "KvCallError | grpc.RpcError") -> grpc.StatusCode:
-    """Return the gRPC status of a failed call."""
-    return error.code if isinstance(error, KvCallError) else error.code()
+def may_come_back(error: "KvCallError | grpc.RpcError") -> bool:
+    """Whether the coordinator of a failed call is away, and not another daemon the one to ask."""
+    if isinstance(error, KvCallError):
+        return error.code is grpc.StatusCode.UNAVAILABLE and not error.leader
+    return error.code() is grpc.StatusCode.UNAVAILABLE and not find_leader(error)
 
 
 def make_deadline_error() -> KvCallError:
