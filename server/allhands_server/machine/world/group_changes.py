@@ -71,13 +71,6 @@ class GroupChanges:
                 f"but {other} called {_describe_request(proposal.first)}: "
                 "all ranks must call the same",
             )
-        replaced: list[Effect] = []
-        if (pending := proposal.requests.get(asker.rank)) is not None:
-            if not request.number or pending[1].number != request.number:
-                raise Refused(Status.ALREADY_EXISTS, f"{asker} has asked already")
-            text = f"{asker} asks again on another connection"
-            replaced = [Refuse(pending[0], Refusal(Status.ABORTED, text))]
-            del self._tickets[pending[0]]
         if self._world.max_members and request.kind == "grow":
             size = len(self._list_present(ranks)) + request.wanted
             if size > self._world.max_members:
@@ -86,6 +79,13 @@ class GroupChanges:
                     f"with {request.wanted} more, group {quote(request.group)} would have "
                     f"{size} ranks: max_size is {self._world.max_members}",
                 )
+        replaced: list[Effect] = []
+        if (pending := proposal.requests.get(asker.rank)) is not None:
+            if not request.number or pending[1].number != request.number:
+                raise Refused(Status.ALREADY_EXISTS, f"{asker} has asked already")
+            text = f"{asker} asks again on another connection"
+            replaced = [Refuse(pending[0], Refusal(Status.ABORTED, text))]
+            del self._tickets[pending[0]]
         self._proposals[request.group] = proposal
         proposal.requests[asker.rank] = (ticket, request)
         self._tickets[ticket] = (request.group, asker.rank)
@@ -145,7 +145,7 @@ class GroupChanges:
         if request.kind == "agree":
             flag = all(one.flag for one in asked)
             decided = self._decide_for(proposal, self._world.epoch, flag, committed, "", ())
-            return [*effects, *self._answer_all(group, decided, now)]
+            return [*effects, *self._answer_all(group, self._describe(decided, now))]
         if self._world.broken_links.unreachable.intersection(present):
             # Losing them makes the decision, without them.
             return [*effects, *self._world.lose_unreachable(present, now)]
@@ -164,9 +164,9 @@ class GroupChanges:
         name = f"{group.partition('@')[0]}@{self._world.epoch + 1}"
         epoch = self._world.epoch + 1
         decided = self._decide_for(proposal, epoch, True, committed, name, chosen)
-        members = self._world.describe_ranks(chosen, now)
-        welcome = self._world.push_world_formed(name, members, newcomers)
-        return [*effects, *self._answer_all(group, decided, now), *welcome]
+        decision = self._describe(decided, now)
+        welcome = self._world.push_world_formed(name, decision.members, newcomers)
+        return [*effects, *self._answer_all(group, decision), *welcome]
 
     def _decide_for(
         self,
@@ -208,9 +208,8 @@ class GroupChanges:
         text = f"{member} is no member of job {self._world.job} any more: {member.reason}"
         return Refuse(ticket, Refusal(Status.ABORTED, text))
 
-    def _answer_all(self, group: str, decided: GroupDecided, now: float) -> list[Effect]:
+    def _answer_all(self, group: str, decision: GroupChange) -> list[Effect]:
         """Answer the callers of a proposal by the decision."""
-        decision = self._describe(decided, now)
         proposal = self._proposals.pop(group)
         for ticket, _ in proposal.requests.values():
             del self._tickets[ticket]
