@@ -35,6 +35,10 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks --ignore tests/etcd -m "not nightly" $(ARGS)
 
+.PHONY: repeat-failed
+repeat-failed: $(VENV)/.has-dev ## Run the failed tests of the last run again, each alone, three times
+	PYTHONPATH=tests $(BIN)/python -m support.repeat_failed
+
 .PHONY: test-etcd
 test-etcd: $(VENV)/.has-dev ## Try daemons that share a log in etcd, on three nodes of it (root on Debian installs etcd-server)
 	@command -v etcd >/dev/null || { apt-get update --quiet=2 && apt-get install --yes --quiet=2 etcd-server; }
