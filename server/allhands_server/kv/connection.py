@@ -1,12 +1,13 @@
 """A connection of the key-value port: handshake, then calls in order.
 
-Calls read in one turn of the loop run together, and their replies are written together. Requests,
+Calls of one turn run together, and their replies are written together; see `turns`. Requests,
 refusals and waits are those of the gRPC port.
 """
 
 import asyncio
 import contextlib
 import socket
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, cast
@@ -20,6 +21,7 @@ from allhands_server.access import Access, find_verb
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS
+from allhands_server.kv.turns import Turns
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.refusal_status import CODES, bound_text
 from allhands_server.request_origin import decode_origin
@@ -27,7 +29,6 @@ from allhands_server.request_origin import decode_origin
 _LARGEST_HELLO = 256
 _MOST_NOTED = 1_000
 _LONGEST = 1e8  # seconds; event loops do not count much further
-_CALLS_PER_TURN = 256  # a millisecond or two: then the others get their turn
 _BYTES_PER_FRAME = 256 * 1024
 _BYTES_UNREAD = 1024 * 1024
 """Replies that the peer has not taken in. More are not written out, and no more calls done."""
@@ -47,6 +48,8 @@ class Owner(Protocol):
     secret: bytes
     hello_timeout: float
     """Seconds for the handshake."""
+    turns: Turns
+    """Of all its connections."""
 
     def on_proven(self, connection: "KvConnection") -> None:
         """Note an authenticated connection."""
@@ -77,6 +80,8 @@ class KvConnection(asyncio.Protocol):
         self._hello_timer: asyncio.TimerHandle | None = None
         self._decoder = framing.FrameDecoder(_LARGEST_HELLO)
         self._todo: deque[Iterator[wire.Call]] = deque()
+        self.job = ""
+        """Of the last call that was carried out."""
         self._requests: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
         self._waiting: dict[int, int] = {}  # id -> ticket
         self._ready: deque[tuple[int, str, Any]] = deque()  # id, field of Reply, answer
@@ -117,18 +122,20 @@ class KvConnection(asyncio.Protocol):
         except (framing.MalformedFrame, DecodeError) as error:
             self._refuse(str(error))
             return
-        self._run_calls()
+        if self._todo or self._ready:
+            self._listener.turns.run(self)
 
     def pause_writing(self) -> None:
         self._is_choked = True
 
     def resume_writing(self) -> None:
         self._is_choked = False
-        self._run_calls()
+        self._listener.turns.run(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
         self._listener.on_closed(self)
+        self._listener.turns.discard(self)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._todo.clear()
@@ -208,15 +215,21 @@ class KvConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._ready.append((id, kind, answer))
 
-    def _run_calls(self) -> None:
-        """Run calls up to the limit of a turn; read on when none is left."""
-        if self._is_closing or self._transport is None:
-            return
+    def run_calls(self, most: int, until: float) -> bool:
+        """Carry out calls; see `TurnTaker`."""
+        if self._is_closing:
+            return False
         self._is_at_work = True
         try:
-            self._run_some(_CALLS_PER_TURN)
+            self._run_some(most, until)
         finally:
             self._is_at_work = False
+        return bool(self._todo) and not self._is_choked
+
+    def end_turn(self) -> None:
+        """Write pending replies; read on when no call is left."""
+        if self._is_closing or self._transport is None:
+            return
         self._flush()
         if bool(self._todo) != self._is_paused:
             self._is_paused = not self._is_paused
@@ -224,8 +237,6 @@ class KvConnection(asyncio.Protocol):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
-        if self._todo and not self._is_choked:
-            self._loop.call_soon(self._run_calls)
 
     def _decode_calls(self, body: bytes) -> Iterable[wire.Call]:
         """Return the calls of a frame; refuse undecodable calls.
@@ -251,12 +262,12 @@ class KvConnection(asyncio.Protocol):
             self._ready.append((id, "refused", _UNDECODABLE))
             return None
 
-    def _run_some(self, most: int) -> None:
+    def _run_some(self, most: int, until: float) -> None:
         while self._todo and not self._is_choked:
             for call in self._todo[0]:
                 self._submit(call)
                 most -= 1
-                if not most:
+                if not most or time.monotonic() >= until:
                     return
             self._todo.popleft()
 
@@ -280,6 +291,7 @@ class KvConnection(asyncio.Protocol):
         if (self._token_id or self._access.is_audited) and not self._is_allowed(id, kind, call):
             return
         remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
+        self.job = getattr(request, "job", "")
         ticket = self._coordinator.new_ticket()
         self._requests[ticket] = id, kind
         self._coordinator.post(ticket, request, remaining, self, origin)

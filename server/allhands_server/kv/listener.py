@@ -12,6 +12,7 @@ from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to
 from allhands_server.access import Access
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.connection import KvConnection
+from allhands_server.kv.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class KvListener:
         self.access = access or Access(coordinator)
         self.hello_timeout = hello_timeout
         self.secret = secret
+        self.turns = Turns()
         self.port = 0
         self._connections: set[KvConnection] = set()
         self._unproven: UnprovenConnections[KvConnection] = UnprovenConnections(
