@@ -53,7 +53,7 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier, R, Request
 from allhands_server.machine.tokens import Tokens
 from allhands_server.reply_handler import FutureReply, ReplyHandler
-from allhands_server.session_stream import SessionStream
+from allhands_server.session_stream import ConditionMerger, SessionStream
 
 if TYPE_CHECKING:
     from allhands_server.lease_times import LeaseTimes
@@ -105,6 +105,7 @@ class Coordinator:
         self._sessions = itertools.count(1)
         self._pending: dict[int, ReplyHandler] = {}
         self._streams: dict[int, SessionStream] = {}
+        self._merger = ConditionMerger()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
         self._inspections: list[InspectProcess] = []
@@ -207,7 +208,7 @@ class Coordinator:
 
         `token` is the id of the peer's token, if it is not the cluster's own.
         """
-        stream = SessionStream(next(self._sessions), peer)
+        stream = SessionStream(next(self._sessions), peer, self._merger)
         if self._gate is not None:
             stream.put(EndSession(stream.number, self._gate))
             return stream
@@ -219,7 +220,7 @@ class Coordinator:
 
     def resume(self, resume: Resume, peer: str = "") -> SessionStream:
         """Resume a member's session; the stream reports whether that was accepted."""
-        stream = SessionStream(next(self._sessions), peer)
+        stream = SessionStream(next(self._sessions), peer, self._merger)
         if self._gate is not None:
             stream.put(EndSession(stream.number, self._gate))
             return stream

@@ -35,7 +35,7 @@ from allhands_server.rpc.auth import TokenInterceptor
 from allhands_server.rpc.certificates import ServerCertificates
 from allhands_server.rpc.decoding import DecodingInterceptor
 from allhands_server.rpc.reflection import Reflection
-from allhands_server.rpc.service import CoordinatorService
+from allhands_server.rpc.service import CoordinatorService, make_session_handler
 
 if TYPE_CHECKING:
     from allhands_server.log.etcd import EtcdEngine
@@ -234,6 +234,8 @@ def _make_server(
 async def _start_server(
     server: grpc.aio.Server, service: CoordinatorService, health_service: health.aio.HealthServicer
 ) -> None:
+    # First, so that this one serves sessions: events to many members are encoded once.
+    server.add_generic_rpc_handlers((make_session_handler(service),))
     add_CoordinatorServicer_to_server(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
     server.add_generic_rpc_handlers((Reflection((_SERVICE, health.SERVICE_NAME)),))

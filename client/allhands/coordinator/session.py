@@ -14,6 +14,7 @@ import grpc.aio
 
 from allhands.coordinator import report_encoder
 from allhands.coordinator.attempts import RETRY_SECONDS
+from allhands.coordinator.conditions import decode_condition, list_conditions
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.forming_world import SIZE_ADVICE, explain_not_formed
 from allhands.coordinator.session_channel import open_channel
@@ -29,7 +30,7 @@ from allhands.errors import (
 from allhands_proto import process, stack_channel
 from allhands_proto.session_proof import prove_membership
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.verdict_codec import decode_absent_rank, decode_cancellation, decode_verdict
+from allhands_proto.verdict_codec import decode_cancellation, decode_verdict
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,14 @@ _LONGEST_DELAY = 1.0
 _MAX_REFUSED_CALLERS = 16
 """Callers of which a rank that waits for its world remembers that they were refused."""
 _NO_SIZE_WARNING_SECONDS = 2.0
-WORLD_EVENTS = ("member_lost", "member_left", "broken_links", "aborted", "condition")
+WORLD_EVENTS = (
+    "member_lost",
+    "member_left",
+    "broken_links",
+    "aborted",
+    "condition",
+    "conditions",
+)
 """Events that peers forward to a rank out of the coordinator's reach."""
 
 
@@ -173,7 +181,7 @@ class Session(SessionRequests):
         stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
         self._stream = stream
         try:
-            request.takes_batches = True
+            request.takes_batches = request.takes_conditions = True
             await stream.write(wire.SessionRequest(join=request))
             self.joined = (await self._read_event(stream)).joined
             self._pending.is_enabled = self.joined.takes_resume
@@ -327,6 +335,7 @@ class Session(SessionRequests):
             member_id=joined.member_id,
             proof=proof,
             takes_batches=True,
+            takes_conditions=True,
         )
         stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
         self._unread_events.clear()
@@ -397,9 +406,9 @@ class Session(SessionRequests):
             case "indirect_probe":
                 listener.vouch(event.indirect_probe.rank)
             case "condition":
-                told = event.condition
-                condition = decode_absent_rank(told.absent) if told.HasField("absent") else None
-                listener.on_condition(told.rank, condition, told.seconds)
+                listener.on_conditions([decode_condition(event.condition)])
+            case "conditions":
+                listener.on_conditions(list_conditions(event.conditions, listener.describe_rank))
             case "broken_links":
                 ranks = event.broken_links.ranks
                 pairs = list(zip(ranks[::2], ranks[1::2], strict=True))

@@ -4,7 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from allhands.verdicts import AbsentRank, CallCancellation, Verdict
+from allhands.coordinator.conditions import RankCondition
+from allhands.verdicts import CallCancellation, Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 
@@ -41,8 +42,11 @@ class SessionListener(Protocol):
     def vouch(self, rank: int) -> None:
         """Find out whether a rank is heard over a link, and say so if it is."""
 
-    def on_condition(self, rank: int, found: AbsentRank | None, seconds: float) -> None:
-        """A rank has been silent towards the coordinator for so long; None: not any more."""
+    def describe_rank(self, rank: int) -> str:
+        """Describe a rank of the world by host, process and label."""
+
+    def on_conditions(self, told: Sequence[RankCondition]) -> None:
+        """Ranks have been silent towards the coordinator, or are heard again."""
 
     def relay_event(self, event: wire.SessionEvent) -> None:
         """Relay an event of the world to ranks out of the coordinator's reach."""

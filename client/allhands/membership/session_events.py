@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from allhands.coordinator import report_encoder
+from allhands.coordinator.conditions import RankCondition
 from allhands.engine.failures import call_errors
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.group_engine import GroupEngine
@@ -18,7 +19,7 @@ from allhands.errors import (
 from allhands.membership import local_verdict
 from allhands.membership.worker_state import WorkerState
 from allhands.transport.frame import FrameKind, MessageKey
-from allhands.verdicts import AbsentRank, CallCancellation, Verdict
+from allhands.verdicts import CallCancellation, Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 logger = logging.getLogger(__name__)
@@ -153,18 +154,27 @@ class SessionEvents(WorkerState):
                     await self._pong_arrived.wait()
                 self._session.send(wire.SessionRequest(indirect_ack=wire.IndirectAck(rank=rank)))
 
-    def on_condition(self, rank: int, found: AbsentRank | None, seconds: float) -> None:
-        known = self._conditions.pop(rank, None)
-        if found is not None:
-            self._conditions[rank] = found
-        if rank == self.rank:
-            if found is not None and (known is None or known.state != found.state):
-                logger.warning("as peers tell it: %s", found.text)
-        elif found is None:
-            logger.info("%s is heard again, after %.1f s", self.describe_rank(rank), seconds)
+    def on_conditions(self, told: Sequence[RankCondition]) -> None:
+        for one in told:
+            self._note_condition(one)
+        silent = {one.rank for one in told if one.found is not None} - {self.rank}
         for engine in self._engines.values():
-            if rank in engine.ranks and found is not None:
+            if not silent.isdisjoint(engine.ranks):
                 engine.events.on_peer_silent()
+
+    def _note_condition(self, told: RankCondition) -> None:
+        if told.rank == self.rank:
+            state = "" if told.found is None else told.found.state
+            if told.found is not None and state != self._own_condition:
+                logger.warning("as the others are told: %s", told.found.text)
+            self._own_condition = state
+            return
+        known = self._conditions.pop(told.rank, None)
+        if told.found is not None:
+            self._conditions[told.rank] = told.found
+        elif known is not None:
+            after = f", after {told.seconds:.1f} s" if told.seconds else ""
+            logger.info("%s is heard again%s", self.describe_rank(told.rank), after)
 
     def relay_event(self, event: wire.SessionEvent) -> None:
         cut_off = [rank for rank, one in self._conditions.items() if one.state == "unreachable"]

@@ -82,6 +82,8 @@ class WorkerState:
         self._pong_times: dict[int, float] = {}  # when peers answered a ping last
         self._seen_rulings: set[str] = set()
         self._conditions: dict[int, AbsentRank] = {}  # of ranks that are silent though they live
+        self._own_condition = ""
+        """State that the others know of this rank; empty: it is heard."""
         self._vouch_tasks: set[asyncio.Task[None]] = set()
         self._expelled_reason: str | None = None
         self._opinion_tasks: dict[int, asyncio.Task[None]] = {}

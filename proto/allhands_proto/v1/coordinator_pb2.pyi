@@ -211,6 +211,7 @@ class Resume(_message.Message):
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
+    TAKES_CONDITIONS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     incarnation: _builtins.str
     """as in Joined"""
@@ -218,6 +219,8 @@ class Resume(_message.Message):
     proof: _builtins.bytes
     """HMAC-SHA256 of both under the secret of Joined"""
     takes_batches: _builtins.bool
+    """as in Join"""
+    takes_conditions: _builtins.bool
     """as in Join"""
     def __init__(
         self,
@@ -227,10 +230,11 @@ class Resume(_message.Message):
         member_id: _builtins.str = ...,
         proof: _builtins.bytes = ...,
         takes_batches: _builtins.bool = ...,
+        takes_conditions: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "member_id", b"member_id", "proof", b"proof", "takes_batches", b"takes_batches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "member_id", b"member_id", "proof", b"proof", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -250,6 +254,7 @@ class Join(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     HOSTS_COORDINATOR_FIELD_NUMBER: _builtins.int
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
+    TAKES_CONDITIONS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     DATA_PORT_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
@@ -275,6 +280,8 @@ class Join(_message.Message):
     """the coordinator lives in this very process"""
     takes_batches: _builtins.bool
     """it reads SessionEvent.batch"""
+    takes_conditions: _builtins.bool
+    """it reads SessionEvent.conditions"""
     memory: _builtins.str
     """how processes of its host find its shared memory; empty: none"""
     data_port: _builtins.int
@@ -306,6 +313,7 @@ class Join(_message.Message):
         label: _builtins.str = ...,
         hosts_coordinator: _builtins.bool = ...,
         takes_batches: _builtins.bool = ...,
+        takes_conditions: _builtins.bool = ...,
         memory: _builtins.str = ...,
         data_port: _builtins.int = ...,
         elastic: _builtins.bool = ...,
@@ -318,7 +326,7 @@ class Join(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "port", b"port", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "takes_batches", b"takes_batches", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "port", b"port", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -687,6 +695,7 @@ class SessionEvent(_message.Message):
     CONDITION_FIELD_NUMBER: _builtins.int
     RESUMED_FIELD_NUMBER: _builtins.int
     RECEIVED_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -727,6 +736,8 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def received(self) -> Global___Received: ...
     @_builtins.property
+    def conditions(self) -> Global___Conditions: ...
+    @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
         """Several events in order, in place of `event`: when all members leave at once, single events
         would make a number of messages quadratic in the size of the world.
@@ -754,13 +765,14 @@ class SessionEvent(_message.Message):
         condition: Global___Condition | None = ...,
         resumed: Global___Resumed | None = ...,
         received: Global___Received | None = ...,
+        conditions: Global___Conditions | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "conditions", b"conditions", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "conditions", b"conditions", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "world_formed", "member_lost", "member_left", "probe", "draining", "leave_accepted", "newcomers", "inspect_peer", "broken_links", "aborted", "call_cancelled", "collect_report", "caller_refused", "silent_links", "indirect_probe", "condition", "resumed", "received"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "world_formed", "member_lost", "member_left", "probe", "draining", "leave_accepted", "newcomers", "inspect_peer", "broken_links", "aborted", "call_cancelled", "collect_report", "caller_refused", "silent_links", "indirect_probe", "condition", "resumed", "received", "conditions"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -1260,6 +1272,76 @@ class Condition(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Condition: _TypeAlias = Condition  # noqa: Y015
+
+@_typing.final
+class Conditions(_message.Message):
+    """Conditions of several members. Those that are told in full come first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOLD_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
+    HEARD_AGAIN_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.int
+    """that come with the next message"""
+    @_builtins.property
+    def told(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]: ...
+    @_builtins.property
+    def silent(self) -> _containers.RepeatedCompositeFieldContainer[Global___SilentRanks]:
+        """others, by state"""
+
+    @_builtins.property
+    def heard_again(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """others"""
+
+    def __init__(
+        self,
+        *,
+        told: _abc.Iterable[Global___Condition] | None = ...,
+        silent: _abc.Iterable[Global___SilentRanks] | None = ...,
+        heard_again: _abc.Iterable[_builtins.int] | None = ...,
+        more: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard_again", b"heard_again", "more", b"more", "silent", b"silent", "told", b"told"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Conditions: _TypeAlias = Conditions  # noqa: Y015
+
+@_typing.final
+class SilentRanks(_message.Message):
+    """Ranks in one state, without details."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """stalled, paused or unreachable"""
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """of each, for which it has been silent"""
+
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        seconds: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranks", b"ranks", "seconds", b"seconds", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SilentRanks: _TypeAlias = SilentRanks  # noqa: Y015
 
 @_typing.final
 class BrokenLinks(_message.Message):

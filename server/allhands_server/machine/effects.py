@@ -147,6 +147,15 @@ class Condition:
 
 
 @fast_dataclass
+class Conditions:
+    """Conditions of several members; the same object goes to all members."""
+
+    changes: tuple[Condition, ...]
+    more: int
+    """Number of those that come with the next message."""
+
+
+@fast_dataclass
 class Aborted:
     group: str
     by: str
@@ -187,7 +196,7 @@ Notification: TypeAlias = (
     | BrokenLinks
     | SilentLinks
     | IndirectProbe
-    | Condition
+    | Conditions
     | Aborted
     | CallCancelled
     | CollectReport

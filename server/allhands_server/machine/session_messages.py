@@ -28,10 +28,8 @@ def take_message(
 ) -> list[Effect]:
     """Return the effects of a message, which is a sign of life as well."""
     probe = message.probe if isinstance(message, Heartbeat) else 0
-    return [
-        *world.on_heard(member, now, probe=probe),
-        *_apply_message(job, world, member, message, now),
-    ]
+    world.on_heard(member, now, probe=probe)
+    return _apply_message(job, world, member, message, now)
 
 
 def _apply_message(
@@ -68,8 +66,9 @@ def _apply_message(
         case PeerInspected(member_id, found, stack):
             return world.process_evidence.on_inspected(member_id, found, now, stack)
         case IndirectAck(rank):
-            suspect = world.present.get(rank)
-            return [] if suspect is None else world.failure_detector.on_indirect_ack(suspect, now)
+            if (suspect := world.present.get(rank)) is not None:
+                world.failure_detector.on_indirect_ack(suspect, now)
+            return []
         case Abort(group, reason):
             return world.abort(group, str(member), reason, now, but=member)
         case CancelCall(group, sequence, reason):

@@ -5,6 +5,7 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdict_codec import encode_absent_rank, encode_cancellation, encode_verdict
 from allhands_proto.verdicts import CallCancellation
 from allhands_server.machine import effects, member_messages, requests, values
+from allhands_server.rpc.condition_codec import encode_conditions
 
 _PRESENCE = {
     values.Presence.JOINED: wire.MEMBER_STATE_JOINED,
@@ -154,11 +155,8 @@ def encode_notification(notification: effects.Notification) -> wire.SessionEvent
             return wire.SessionEvent(inspect_peer=asked)
         case effects.IndirectProbe(rank):
             return wire.SessionEvent(indirect_probe=wire.IndirectProbe(rank=rank))
-        case effects.Condition(rank, condition, seconds):
-            told = wire.Condition(rank=rank, seconds=seconds)
-            if condition is not None:
-                told.absent.CopyFrom(encode_absent_rank(condition))
-            return wire.SessionEvent(condition=told)
+        case effects.Conditions():
+            return wire.SessionEvent(conditions=encode_conditions(notification))
         case effects.BrokenLinks(found, pairs):
             ranks = [rank for pair in pairs for rank in pair]
             return wire.SessionEvent(

@@ -23,22 +23,13 @@ from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS, KvCall
 from allhands_server.machine import requests
-from allhands_server.machine.effects import (
-    Aborted,
-    BrokenLinks,
-    CallCancelled,
-    MemberLeft,
-    MemberLost,
-    Newcomers,
-    Notification,
-    WorldFormed,
-)
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import R, Request
 from allhands_server.refusal_status import bound_text
 from allhands_server.request_origin import find_origin
 from allhands_server.rpc import messages
+from allhands_server.rpc.session_events import EventEncoder, EventForm
 from allhands_server.session_stream import SessionStream
 
 VERDICT_KEY = "allhands-verdict-bin"
@@ -51,18 +42,7 @@ _LARGEST_VERDICT = 48 << 10
 _SLACK = 1.0
 _SLACK_PART = 0.4
 """Seconds that a verdict may take, of the time of an RPC that does not name its call's deadline."""
-_ENCODED_KEPT = 256
 _LONGEST_LIFETIME = 1e9
-_SENT_TO_MANY = (
-    WorldFormed,
-    Newcomers,
-    MemberLost,
-    MemberLeft,
-    BrokenLinks,
-    Aborted,
-    CallCancelled,
-)
-
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -87,28 +67,31 @@ class CoordinatorService(CoordinatorServicer):
             is_durable=coordinator.is_durable,
         )
         self._first_request_timeout = first_request_timeout
-        self._encoded: dict[int, tuple[Notification, wire.SessionEvent]] = {}
+        self._encoder = EventEncoder()
 
     # ------------------------------------------------------------ sessions
 
     async def Session(
         self, request_iterator: AsyncIterator[wire.SessionRequest], context: Context
     ) -> AsyncIterator[wire.SessionEvent]:
+        async for event in self.serve_session(request_iterator, context):
+            yield wire.SessionEvent.FromString(event)
+
+    async def serve_session(
+        self, request_iterator: AsyncIterator[wire.SessionRequest], context: Context
+    ) -> AsyncIterator[bytes]:
+        """Serve a session as `Session` does; its events are bytes, which members may share."""
         token = CALLER.get()
         try:
             first = await self._read_first(request_iterator)
-            stream, job, takes_batches = self._open_stream(first, context, token)
+            stream, job, form = self._open_stream(first, context, token)
         except Refused as refused:
             await _abort(context, refused.refusal)
         listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
         try:
             async for batch in stream.iterate_batches():
-                events = [self._encode_once(notification) for notification in batch]
-                if takes_batches and len(events) > 1:
-                    yield wire.SessionEvent(batch=events)
-                else:
-                    for event in events:
-                        yield event
+                for event in self._encoder.encode_batch(batch, form):
+                    yield event
         except Refused as refused:
             ended = f"ended: {refused}"
             self._access.note(token, "join", "Session", job, context.peer(), ended)
@@ -132,12 +115,14 @@ class CoordinatorService(CoordinatorServicer):
 
     def _open_stream(
         self, first: wire.SessionRequest, context: Context, token: str
-    ) -> tuple[SessionStream, str, bool]:
-        """Open a new or a broken session; return also its job, and whether it takes batches."""
+    ) -> tuple[SessionStream, str, EventForm]:
+        """Open a new or a broken session; return also its job, and the form of its events."""
+        opening = first.resume if first.HasField("resume") else first.join
+        form = EventForm(opening.takes_batches, opening.takes_conditions)
         if first.HasField("resume"):
             resume = messages.decode_resume(first.resume)
             stream = self._coordinator.resume(resume, context.peer())
-            return stream, resume.job, first.resume.takes_batches
+            return stream, resume.job, form
         join = first.join
         if not 0 < join.port < 65536:
             raise Refused(Status.INVALID_ARGUMENT, f"no such port: {join.port}")
@@ -145,7 +130,7 @@ class CoordinatorService(CoordinatorServicer):
             raise Refused(Status.INVALID_ARGUMENT, f"no such port: {join.data_port}")
         decoded = messages.decode_join(join, _get_worker_address(join, context))
         stream = self._coordinator.join(decoded, context.peer(), token)
-        return stream, join.job, join.takes_batches
+        return stream, join.job, form
 
     async def _listen(
         self, session: int, requests: AsyncIterator[wire.SessionRequest], context: Context
@@ -159,19 +144,6 @@ class CoordinatorService(CoordinatorServicer):
         except Refused as refused:
             self._coordinator.on_session_broken(session, refused.refusal)
         self._coordinator.on_session_broken(session)
-
-    def _encode_once(self, notification: Notification) -> wire.SessionEvent:
-        if not isinstance(notification, _SENT_TO_MANY):
-            return messages.encode_notification(notification)
-        # All members are told the same: translate it once, not once for each.
-        known = self._encoded.get(id(notification))
-        if known is None:
-            if len(self._encoded) >= _ENCODED_KEPT:
-                del self._encoded[next(iter(self._encoded))]
-            # With the notification itself: no other can have its id as long as it stands here.
-            known = (notification, messages.encode_notification(notification))
-            self._encoded[id(notification)] = known
-        return known[1]
 
     # ------------------------------------------------------------ requests
 
@@ -330,6 +302,17 @@ class CoordinatorService(CoordinatorServicer):
             return await self._coordinator.ask(request, due)
         except Refused as refused:
             await _abort(context, refused.refusal)
+
+
+def make_session_handler(service: CoordinatorService) -> grpc.GenericRpcHandler:
+    """Make the handler of `Session` that sends what `serve_session` yields as it is."""
+    method = wire.DESCRIPTOR.services_by_name["Coordinator"].methods_by_name["Session"]
+    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+        service.serve_session, wire.SessionRequest.FromString, None
+    )
+    return grpc.method_handlers_generic_handler(
+        method.containing_service.full_name, {method.name: handler}
+    )
 
 
 def _make_method(call: KvCall) -> Callable[[CoordinatorService, Message, Context], Any]:

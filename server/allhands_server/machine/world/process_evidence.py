@@ -65,6 +65,8 @@ class ProcessEvidence:
         if stack and is_silent:
             member.stack = stack[-LONGEST_STACK:]
         if not has_ended(member.process_state) or member.join.exit_is_reported:
-            return self._failure_detector.on_inspected(member, now) if is_silent and stack else []
+            if is_silent and stack:
+                self._failure_detector.on_inspected(member, now)
+            return []
         reason = "its session broke" if member.is_broken else "it is gone"
         return self._world.lose(member, reason, now)

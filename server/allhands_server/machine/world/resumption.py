@@ -20,7 +20,7 @@ def watch_restored(world: World, now: float) -> None:
     """Give the members of a restored world one fresh window to come back."""
     for member in world.present.values():
         member.heard_at = now
-        world.failure_detector.watch(member)
+        world.failure_detector.watch(member, now)
 
 
 def find_resuming(world: World, resume: Resume) -> Member:
@@ -52,7 +52,7 @@ def resume_session(world: World, member: Member, session: int, now: float) -> li
     effects += [Push(session, one) for one in told]
     if world.newcomers:
         effects.append(Push(session, Newcomers(len(world.newcomers))))
-    effects += world.on_heard(member, now)
-    world.failure_detector.watch(member)
+    world.on_heard(member, now)
+    world.failure_detector.watch(member, now)
     report = OperatorLog(f"job {world.job}: {member} has resumed its session")
     return [*effects, report]

@@ -45,6 +45,7 @@ from allhands_server.machine.world.broken_links import (
     order_pair,
 )
 from allhands_server.machine.world.call_times import CallTimes
+from allhands_server.machine.world.conditions import ConditionAnnouncer
 from allhands_server.machine.world.failure_detector import FailureDetector
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.postmortem import limit_report
@@ -107,8 +108,9 @@ class World(WorldState):
         self.silent_links = SilentLinkMonitor(self, self.prober, self.broken_links, timers)
         self.broken_links.on_announced = self.silent_links.discard
         self.on_links_announced = self.broken_links.note_announced
+        self._conditions = ConditionAnnouncer(self, timers)
         self.failure_detector = FailureDetector(
-            self, self.prober, timers, is_window_given=heartbeat_window > 0
+            self, self.prober, self._conditions, timers, is_window_given=heartbeat_window > 0
         )
         self.process_evidence = ProcessEvidence(self, self.failure_detector, timers)
         self.call_times = CallTimes(self.members, self.groups)
@@ -184,7 +186,7 @@ class World(WorldState):
             effects += self._displace(place.displaced, join)
         member = Member(member_id, session, place.rank, join, heard_at=now)
         self.members[member.rank] = self.present[member.rank] = member
-        self.failure_detector.watch(member)
+        self.failure_detector.watch(member, now)
         effects.append(Push(session, self._make_joined(member)))
         if len(self.members) == self.size:
             effects += self._form(now)
@@ -206,7 +208,7 @@ class World(WorldState):
         rank = max([*self.members, *self.newcomers, self._formed_size - 1]) + 1
         member = Member(member_id, session, rank, join, heard_at=now)
         self.newcomers[rank] = member
-        self.failure_detector.watch(member)
+        self.failure_detector.watch(member, now)
         report = OperatorLog(f"job {self.job}: {member} waits to be taken in")
         introduction = Push(session, self._make_joined(member))
         return member, [introduction, *self._push_newcomer_count(), report, *self.on_change(now)]
@@ -430,6 +432,7 @@ class World(WorldState):
     def _remove(self, change: MemberGone) -> None:
         """Make a member one that is gone."""
         self.failure_detector.stop(self.members[change.rank])
+        self._conditions.forget(change.rank)
         self.commit(change)
         self.on_gone(self.members[change.rank].member_id)
         self.silent_links.drop_rank(change.rank)
@@ -469,15 +472,14 @@ class World(WorldState):
 
     # ------------------------------------------------------------ silence
 
-    def on_heard(self, member: Member, now: float, *, probe: int = 0) -> list[Effect]:
+    def on_heard(self, member: Member, now: float, *, probe: int = 0) -> None:
         """Note a sign of life, which may answer a probe."""
         if member.unanswered_since is not None and (probe or now > member.unanswered_since):
             member.unanswered_since = None
             member.probe_answered_at = now
-        effects = self.failure_detector.on_heard(member, now)
+        self.failure_detector.on_heard(member, now)
         member.heard_at = now
         member.process_state = ""
-        return effects
 
     def open_group(self, member: Member, group: str, ranks: Sequence[int]) -> None:
         """Open a group for a member; the first opening fixes the ranks."""

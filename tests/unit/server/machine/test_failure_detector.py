@@ -8,6 +8,7 @@ from allhands_proto.verdicts import State, Verdict
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import (
     Condition,
+    Conditions,
     IndirectProbe,
     InspectProcess,
     MemberLost,
@@ -49,8 +50,14 @@ class Ranks:
 
     def conditions(self, rank: int) -> list[tuple[int, State | None]]:
         """Return the silent ranks announced to a rank, and those silent no more."""
-        found = [one for one in self.told[rank] if isinstance(one, Condition)]
-        return [(one.rank, one.absent.state if one.absent else None) for one in found]
+        return [
+            (one.rank, one.absent.state if one.absent else None)
+            for one in self.list_conditions(rank)
+        ]
+
+    def list_conditions(self, rank: int) -> list[Condition]:
+        messages = [one for one in self.told[rank] if isinstance(one, Conditions)]
+        return [condition for one in messages for condition in one.changes]
 
     def lost(self, rank: int) -> list[MemberLost]:
         return [one for one in self.told[rank] if isinstance(one, MemberLost)]
@@ -101,7 +108,7 @@ def test_who_is_silent_and_seen_to_live_is_named_within_3_s_and_never_lost(
     ranks.silent, ranks.sights = [2], {2: sight}
     ranks.at(4.0)
     assert ranks.conditions(0) == ranks.conditions(1) == [(2, state)]
-    [condition] = [one for one in ranks.told[0] if isinstance(one, Condition)]
+    [condition] = ranks.list_conditions(0)
     assert condition.absent is not None
     assert words in condition.absent.text
     assert condition.absent.stack == "at f"
@@ -166,7 +173,7 @@ def test_whom_only_the_coordinator_does_not_hear_is_called_that_and_stays() -> N
     ranks.at(60.0)
     assert ranks.lost(0) == []
     assert ranks.conditions(0) == [(2, "unreachable")]
-    [told] = [one for one in ranks.told[0] if isinstance(one, Condition)]
+    [told] = ranks.list_conditions(0)
     assert told.absent is not None
     assert "unreachable from the coordinator" in told.absent.text
     assert "paused" not in told.absent.text

@@ -13,7 +13,7 @@ from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import (
     Aborted,
     BrokenLinks,
-    Condition,
+    Conditions,
     Joined,
     MemberLeft,
     MemberLost,
@@ -397,7 +397,7 @@ def test_newcomers_hear_only_of_what_came_after_them() -> None:
     assert any(isinstance(one, WorldFormed) for one in t.read_pushed(newcomer))
     t.restart()
     session = t.resume(taken_in)
-    told = [one for one in t.read_pushed(session) if not isinstance(one, Condition | SilentLinks)]
+    told = [one for one in t.read_pushed(session) if not isinstance(one, Conditions | SilentLinks)]
     assert told == [Resumed(3, 0)]
     old = t.resume(joined[0])
     assert [type(one) for one in t.read_pushed(old)] == [Resumed, MemberLeft]
