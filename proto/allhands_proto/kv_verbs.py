@@ -47,9 +47,13 @@ _ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """How errors call what a verb does, where its name alone would read badly; the keys follow."""
 
-_GRACE_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"queue_pop": 2.0})
-"""Seconds after the deadline in which the coordinator may still refuse by itself: a verb that takes
-something may have taken it."""
+ANSWER_GRACE: Final = 0.5
+"""Seconds after the deadline of a waiting call in which a busy coordinator may still say why."""
+_GRACE_SECONDS: Final[Mapping[str, float]] = MappingProxyType(
+    {"get": ANSWER_GRACE, "wait": ANSWER_GRACE, "queue_pop": 2.0, "watch": 2.0}
+)
+"""The same for each verb. One that takes something may have taken it; and a watch without events
+learns how far it has come."""
 
 
 _READS: Final = frozenset(

@@ -4,11 +4,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from allhands_proto.call_metadata import ORIGIN_KEY
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.machine.events import Origin
 from allhands_server.machine.refusals import Refused, Status
 
-ORIGIN_KEY = "allhands-origin-bin"
 _LONGEST_NAME = 64
 
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 import grpc
 
@@ -33,18 +33,17 @@ from allhands.coordinator.kv.calls import (
     read_kv_port,
 )
 from allhands.coordinator.kv.cancelling import CallCanceller
-from allhands.coordinator.kv.request_numbers import ORIGIN_KEY, RequestNumbers
+from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.coordinator.token_calls import TokenCalls
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks
-from allhands_proto.kv_verbs import P, Q, find_verb
+from allhands_proto.call_metadata import add_call_metadata
+from allhands_proto.kv_verbs import ANSWER_GRACE, P, Q, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
-
-Metadata: TypeAlias = "tuple[tuple[str, str | bytes], ...]"
 
 T = TypeVar("T")
 _Request = TypeVar("_Request")
@@ -181,7 +180,10 @@ class Control(KeyValueClient, TokenCalls):
             job=self._require_job(), name=name, participant=participant, participants=participants
         )
         doing = self._append_job(f"wait at barrier {name!r} as {participant!r}")
-        return self._call(self._calls.Barrier, request, doing, timeout, is_write=True).generation
+        reply = self._call(
+            self._calls.Barrier, request, doing, timeout, is_write=True, grace=ANSWER_GRACE
+        )
+        return reply.generation
 
     def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
         """Return every job at the coordinator, sorted by name."""
@@ -378,11 +380,13 @@ class Control(KeyValueClient, TokenCalls):
             reply = self._kv_pool.call(verb, request, deadline, canceller, origin)
             if reply is None:
                 method = getattr(self._calls, verb.method)
-                remaining = deadline - time.monotonic()
-                metadata = self._make_metadata(origin)
+                longest = deadline - time.monotonic() + verb.grace_seconds
+                metadata = add_call_metadata(
+                    self._channel_config.metadata, origin, verb.grace_seconds
+                )
                 if canceller is None:
-                    return cast(P, method(request, timeout=remaining, metadata=metadata))
-                call = method.future(request, timeout=remaining, metadata=metadata)
+                    return cast(P, method(request, timeout=longest, metadata=metadata))
+                call = method.future(request, timeout=longest, metadata=metadata)
                 with canceller.hold(call.cancel):
                     return cast(P, call.result())
             return reply
@@ -412,6 +416,7 @@ class Control(KeyValueClient, TokenCalls):
         *,
         is_write: bool = False,
         repeats: bool = True,
+        grace: float = 0.0,
     ) -> _Reply:
         limit = self._timeout if timeout is None else to_seconds(timeout)
         limit = clip_or_raise(lambda: action, limit)
@@ -419,7 +424,8 @@ class Control(KeyValueClient, TokenCalls):
 
         def attempt(origin: wire.Origin | None) -> _Reply:
             remaining = max(deadline - time.monotonic(), 0.0)
-            return method(request, timeout=remaining, metadata=self._make_metadata(origin))
+            metadata = add_call_metadata(self._channel_config.metadata, origin, grace)
+            return method(request, timeout=remaining + grace, metadata=metadata)
 
         try:
             if not repeats:
@@ -459,12 +465,6 @@ class Control(KeyValueClient, TokenCalls):
             with contextlib.suppress(grpc.RpcError, ValueError):
                 self._describe(max(deadline - time.monotonic(), 0.0))
         return bool(self._is_durable)
-
-    def _make_metadata(self, origin: wire.Origin | None) -> Metadata:
-        metadata = self._channel_config.metadata
-        if origin is None:
-            return metadata
-        return (*metadata, (ORIGIN_KEY, origin.SerializeToString()))
 
     def _translate(self, error: grpc.RpcError, action: str) -> Exception:
         reason = explain_unavailable(error, self._channel_config.endpoint)

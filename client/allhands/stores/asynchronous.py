@@ -23,12 +23,13 @@ from allhands.coordinator.kv.calls import (
     may_come_back,
     read_kv_port,
 )
-from allhands.coordinator.kv.request_numbers import ORIGIN_KEY, RequestNumbers
+from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.kv.values import encode, pair_up
 from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks
+from allhands_proto.call_metadata import add_call_metadata
 from allhands_proto.framing import MalformedFrame
 from allhands_proto.kv_verbs import KvVerb, P, Q, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -213,10 +214,9 @@ class AsyncCoordinatorStore:
         if line is not None:
             return await line.call(verb, request, limit, origin)
         method = getattr(self._stub, verb.method)
-        metadata: tuple[tuple[str, str | bytes], ...] = self._channel_config.metadata
-        if origin is not None:
-            metadata = (*metadata, (ORIGIN_KEY, origin.SerializeToString()))
-        return cast(P, await method(request, timeout=limit, metadata=metadata))
+        grace = verb.grace_seconds
+        metadata = add_call_metadata(self._channel_config.metadata, origin, grace)
+        return cast(P, await method(request, timeout=limit + grace, metadata=metadata))
 
     async def _get_connection(self, limit: float) -> AsyncKvConnection | None:
         """Return a key-value connection, opened if absent; None: the port is unreachable."""

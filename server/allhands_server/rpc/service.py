@@ -12,6 +12,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from allhands_proto.call_metadata import find_grace
+from allhands_proto.call_metadata import find_grace
 from allhands_proto.kv_handshake import derive_secret
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
@@ -149,8 +151,11 @@ class CoordinatorService(CoordinatorServicer):
 
     async def _ask(self, request: Request[R], context: Context) -> R:
         try:
-            origin = find_origin(context.invocation_metadata())
-            return await self._coordinator.ask(request, context.time_remaining(), origin)
+            metadata = context.invocation_metadata()
+            remaining = context.time_remaining()
+            if remaining is not None:
+                remaining = max(remaining - find_grace(metadata), 0.0)
+            return await self._coordinator.ask(request, remaining, find_origin(metadata))
         except Refused as refused:
             await _abort(context, refused.refusal)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from allhands_proto import forks
 from allhands_proto.v1 import coordinator_pb2 as wire
 
-ORIGIN_KEY = "allhands-origin-bin"
 """Metadata of a gRPC call with its serialised Origin."""
 
 
