@@ -84,6 +84,11 @@ from .coordinator.kv.records import KeyRange as KeyRange
 from .coordinator.kv.records import KeyRecord as KeyRecord
 from .coordinator.kv.records import LeaseStatus as LeaseStatus
 from .coordinator.kv.records import TxnResult as TxnResult
+from .coordinator.lock import Election as Election
+from .coordinator.lock import Lock as Lock
+from .coordinator.lock import Semaphore as Semaphore
+from .coordinator.recipes.leadership import Leader as Leader
+from .coordinator.recipes.standing import LockStatus as LockStatus
 from .coordinator.status import JobStatus as JobStatus
 from .data.sparse_array import SparseArray as SparseArray
 from .deadlines import deadline as deadline
@@ -100,6 +105,10 @@ from .errors import InvalidArgument as InvalidArgument
 from .errors import InvalidType as InvalidType
 from .errors import JoinRefused as JoinRefused
 from .errors import LeaseNotFound as LeaseNotFound
+from .errors import LockHeld as LockHeld
+from .errors import LockHolder as LockHolder
+from .errors import LockLost as LockLost
+from .errors import LockTimeout as LockTimeout
 from .errors import MembershipChanged as MembershipChanged
 from .errors import NotFound as NotFound
 from .errors import PeerFailed as PeerFailed

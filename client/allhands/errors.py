@@ -27,7 +27,9 @@ Where ranks were missing, `.verdict` says which and why, the same on all ranks t
 text of the error has its paragraph. See `verdicts`.
 """
 
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from allhands.verdicts import Verdict
@@ -71,7 +73,9 @@ def _unpickle_error(
     kind: type[AllhandsError], arguments: tuple[object, ...], state: Mapping[str, object]
 ) -> AllhandsError:
     """Rebuild an unpickled error."""
-    layout: Any = kind.__base__  # of two built-in bases the one that has fields of its own
+    layout: Any = kind  # of two built-in bases the one that has fields of its own
+    while layout.__module__ != "builtins":
+        layout = layout.__base__
     error: AllhandsError = layout.__new__(kind)
     error.args = arguments
     error.__dict__.update(state)
@@ -234,6 +238,50 @@ class StoreTimeout(AllhandsError, TimeoutError):
     """A wait on the store or at a named barrier timed out."""
 
     code = "DEADLINE_EXCEEDED"
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """Holder of a lock, semaphore or election."""
+
+    host: str
+    """Empty: not known."""
+    pid: int
+    since: float | None
+    """Seconds since 1970 by the holder's clock; None: not known, as of a leader."""
+    key: str
+    revision: int
+    """Fencing token."""
+
+    def __str__(self) -> str:
+        process = f"{self.host} pid {self.pid}" if self.host else f"key {self.key!r}"
+        if self.since is None:
+            return process
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.since))
+        return f"{process} since {moment} UTC"
+
+
+class LockTimeout(StoreTimeout):
+    """A lock, semaphore or election was held by others at the deadline; the place is given up."""
+
+    def __init__(self, text: str, holders: tuple[LockHolder, ...], waiting: int) -> None:
+        super().__init__(text)
+        self.holders = holders
+        """Holders then; empty: not known, or nobody any more."""
+        self.waiting = waiting
+        """Number of callers that waited as well."""
+
+
+class LockHeld(AllhandsError):
+    """The thread or task holds the lock, or waits for it; nothing has changed."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class LockLost(AllhandsError):
+    """A lock, semaphore or leadership has ended against its holder's will, or is not held."""
+
+    code = "ABORTED"
 
 
 class CoordinatorUnavailable(AllhandsError):

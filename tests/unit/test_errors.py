@@ -18,6 +18,9 @@ ERRORS = [
     ah.NotFound("no such job"),
     ah.LeaseNotFound("no such lease"),
     ah.Compacted("forgotten", oldest=7),
+    ah.LockTimeout("held", (ah.LockHolder("h", 1, None, "k", 2),), 3),
+    ah.LockHeld("held here"),
+    ah.LockLost("over"),
 ]
 
 

@@ -7,13 +7,17 @@ delays its answers, not its heartbeats. Cancelling an awaited call ends the call
 from allhands.aio.control import AsyncControl, connect_control
 from allhands.aio.group import AsyncGroup
 from allhands.aio.lease import AsyncLease
+from allhands.aio.lock import AsyncElection, AsyncLock, AsyncSemaphore
 from allhands.aio.watch import AsyncWatch
 from allhands.aio.world import AsyncWorld, connect
 
 __all__ = [
     "AsyncControl",
+    "AsyncElection",
     "AsyncGroup",
     "AsyncLease",
+    "AsyncLock",
+    "AsyncSemaphore",
     "AsyncWatch",
     "AsyncWorld",
     "connect",

@@ -6,6 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from allhands.aio.lease import AsyncLease
+from allhands.aio.recipes import AsyncDriver
+from allhands.aio.synchronizing import AsyncSynchronizingClient
 from allhands.aio.watch import AsyncWatch
 from allhands.coordinator.endpoint import Endpoint, find_coordinator
 from allhands.coordinator.kv import requests, value_requests
@@ -37,7 +39,7 @@ def connect_control(
     return AsyncControl(endpoint, job=name, timeout=timeout)
 
 
-class AsyncControl:
+class AsyncControl(AsyncSynchronizingClient):
     """The keys of a job, awaited; for `async with`. All methods belong to one event loop.
 
     Every call has a deadline in seconds: its `timeout`, else this client's. Values are bytes; a str
@@ -48,6 +50,8 @@ class AsyncControl:
         self._store = AsyncCoordinatorStore(endpoint, job=job, timeout=timeout)
         self._job = job
         self._leases: set[AsyncLease] = set()
+        self._timeout = to_seconds(timeout)
+        self._driver = AsyncDriver(self, self._leases)
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,8 +67,10 @@ class AsyncControl:
     async def aclose(self) -> None:
         """Close the connections; waiting calls raise CoordinatorUnavailable. Idempotent.
 
-        Leases are not kept alive any more, and end in their time.
+        Leases are not kept alive any more, and end in their time; what is held of locks, semaphores
+        and elections is free again.
         """
+        await self._driver.aclose()
         for lease in list(self._leases):
             await lease.stop()
         await self._store.aclose()

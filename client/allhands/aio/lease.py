@@ -27,6 +27,7 @@ class AsyncLease:
         self._client = client
         self._owner = owner
         self._keeping: asyncio.Task[None] | None = None
+        self._is_ended = False
         self.ttl = ttl
         """Seconds."""
         self.number = 0
@@ -39,16 +40,20 @@ class AsyncLease:
         return self.lost.is_set()
 
     async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def begin(self, timeout: Timeout | None = None) -> None:
+        """Grant the lease, and keep it alive until `stop`."""
         begun = time.monotonic()
-        asked = requests.make_lease_grant(self._client.job_name, self.ttl, 0)
-        self.number = await self._client.request(asked)
+        asked = requests.make_lease_grant(self._client.job_name, self.ttl, self.number)
+        self.number = await self._client.request(asked, timeout)
         self._keeping = asyncio.create_task(
             self._keep_alive(begun),
             name=f"keep-alive of lease {self.number}",
             context=contextvars.Context(),  # without the deadlines of blocks around
         )
         self._owner.add(self)
-        return self
 
     async def __aexit__(
         self,
@@ -93,6 +98,9 @@ class AsyncLease:
         try:
             while (pause := find_keep_alive_pause(ends, self.ttl, time.monotonic())) is not None:
                 await asyncio.sleep(pause)
+                if await self._end_if_idle():
+                    self._is_ended = True
+                    return
                 begun = time.monotonic()
                 if begun >= ends:
                     break
@@ -103,8 +111,16 @@ class AsyncLease:
                     except LeaseNotFound:
                         break
         finally:
-            if not _is_stopped():
+            if not _is_stopped() and not self._is_ended:
                 self.lost.set()
+                self._on_lost()
+
+    async def _end_if_idle(self) -> bool:
+        """End the lease if nobody needs it any more; return whether it was ended."""
+        return False
+
+    def _on_lost(self) -> None:
+        """Hear of the loss."""
 
 
 def _is_stopped() -> bool:

@@ -23,7 +23,6 @@ from allhands.coordinator.endpoint import (
 )
 from allhands.coordinator.job_codec import read_job
 from allhands.coordinator.job_reports import JobReports, read_reports
-from allhands.coordinator.key_value import KeyValueClient
 from allhands.coordinator.kv.blocking import KvConnectionPool
 from allhands.coordinator.kv.calls import (
     KvCallError,
@@ -36,6 +35,7 @@ from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
+from allhands.coordinator.synchronizing import SynchronizingClient
 from allhands.coordinator.token_calls import TokenCalls
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands.errors import CoordinatorUnavailable
@@ -81,7 +81,7 @@ def connect(
     return Control(endpoint, job=job or endpoint.address.job, timeout=timeout)
 
 
-class Control(KeyValueClient, TokenCalls):
+class Control(SynchronizingClient, TokenCalls):
     """A client of the coordinator; safe from any thread.
 
     Key-value calls go over a pool of TCP connections to the coordinator's key-value port; if there
@@ -138,7 +138,11 @@ class Control(KeyValueClient, TokenCalls):
         self.close()
 
     def close(self) -> None:
-        """Close the connection; waiting calls raise CoordinatorUnavailable. Idempotent."""
+        """Close the connection; waiting calls raise CoordinatorUnavailable. Idempotent.
+
+        What is held of locks, semaphores and elections is free again.
+        """
+        self._driver.close()
         self._is_closed = True
         self._stop_leases()
         self._kv_pool.close()
@@ -158,6 +162,11 @@ class Control(KeyValueClient, TokenCalls):
     def job_name(self) -> str | None:
         """Job of this client's keys and barriers, if named."""
         return self._job
+
+    @property
+    def default_timeout(self) -> float:
+        """Deadline in seconds of calls without a timeout of their own."""
+        return self._timeout
 
     def barrier(
         self,
@@ -392,7 +401,7 @@ class Control(KeyValueClient, TokenCalls):
             return reply
 
         try:
-            return self._repeat(attempt, deadline, is_write=verb.is_write)
+            return self._repeat(attempt, deadline, is_write=verb.is_write, canceller=canceller)
         except KvCallError as error:
             doing = self._append_job(describe_call(verb, request))
             raise translate_status(
@@ -435,7 +444,12 @@ class Control(KeyValueClient, TokenCalls):
             raise self._translate(error, action) from error
 
     def _repeat(
-        self, attempt: Callable[[wire.Origin | None], T], deadline: float, *, is_write: bool
+        self,
+        attempt: Callable[[wire.Origin | None], T],
+        deadline: float,
+        *,
+        is_write: bool,
+        canceller: CallCanceller | None = None,
     ) -> T:
         """Make an attempt, and further ones while a durable coordinator is being restarted.
 
@@ -450,6 +464,8 @@ class Control(KeyValueClient, TokenCalls):
                     return attempt(origin)
                 except (KvCallError, grpc.RpcError) as error:
                     if not may_come_back(error) or self._is_closed:
+                        raise
+                    if canceller is not None and canceller.is_cancelled:
                         raise
                     if time.monotonic() + RETRY_SECONDS > deadline:
                         raise

@@ -30,7 +30,7 @@ class Lease:
     def __init__(self, request: LeaseRequester, job: str, ttl: float, owner: "set[Lease]") -> None:
         """Make a lease that is in `owner` while kept alive."""
         self._request = request
-        self._job = job
+        self.job = job
         self._owner = owner
         self._stopped = threading.Event()
         self._keeping: threading.Thread | None = None
@@ -46,8 +46,15 @@ class Lease:
         return self.lost.is_set()
 
     def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def begin(self, timeout: Timeout | None = None) -> None:
+        """Grant the lease, and keep it alive until `stop`."""
         begun = time.monotonic()
-        self.number = self._request(requests.make_lease_grant(self._job, self.ttl, 0))
+        self.number = self._request(
+            requests.make_lease_grant(self.job, self.ttl, self.number), timeout
+        )
         self._keeping = threading.Thread(
             target=self._keep_alive,
             args=(begun,),
@@ -56,7 +63,6 @@ class Lease:
         )
         self._owner.add(self)
         self._keeping.start()
-        return self
 
     def __exit__(
         self,
@@ -80,7 +86,7 @@ class Lease:
         Raises:
             LeaseNotFound: the lease has ended before.
         """
-        return self._request(requests.make_lease_revoke(self._job, self.number), timeout)
+        return self._request(requests.make_lease_revoke(self.job, self.number), timeout)
 
     def status(self, *, timeout: Timeout | None = None) -> LeaseStatus:
         """Return the time left, with the keys.
@@ -88,14 +94,14 @@ class Lease:
         Raises:
             LeaseNotFound: the lease has ended.
         """
-        return self._request(requests.make_time_to_live(self._job, self.number), timeout)
+        return self._request(requests.make_time_to_live(self.job, self.number), timeout)
 
     def _keep_alive(self, begun: float) -> None:
         """Keep the lease alive until it is lost or stopped; `begun` is before the grant."""
-        asked: Any = requests.make_keep_alive(self._job, self.number)
+        asked: Any = requests.make_keep_alive(self.job, self.number)
         ends = begun + self.ttl
         while (pause := find_keep_alive_pause(ends, self.ttl, time.monotonic())) is not None:
-            if self._stopped.wait(pause):
+            if self._stopped.wait(pause) or self._end_if_idle():
                 return
             begun = time.monotonic()
             if begun >= ends:
@@ -108,3 +114,11 @@ class Lease:
                     break
         if not self._stopped.is_set():
             self.lost.set()
+            self._on_lost()
+
+    def _end_if_idle(self) -> bool:
+        """End the lease if nobody needs it any more; return whether it was ended."""
+        return False
+
+    def _on_lost(self) -> None:
+        """Hear of the loss, on the thread of the keep-alives."""

@@ -13,6 +13,10 @@ class CallCanceller:
         self._cancel: Callable[[], object] | None = None
         self._is_cancelled = False
 
+    @property
+    def is_cancelled(self) -> bool:
+        return self._is_cancelled
+
     def cancel(self) -> None:
         """Cancel the call under way, and those to come. Idempotent."""
         with self._lock:
