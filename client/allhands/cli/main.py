@@ -61,6 +61,10 @@ _COMMANDS = {
     "lease": _Command(
         "Grant, keep alive and revoke leases, with the end of which keys go.", "lease", "lease_app"
     ),
+    "lock": _Command(
+        "Hold a lock of a job, for a command or until interrupted.", "lock", "lock_command"
+    ),
+    "elect": _Command("Lead an election of a job, or show who leads.", "elect", "elect_command"),
     "watch": _Command("Show changes of a job's keys, as they come.", "watch", "watch_command"),
 }
 

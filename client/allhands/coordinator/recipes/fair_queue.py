@@ -50,6 +50,8 @@ from allhands_proto import forks
 
 _LONG_SECONDS = 0.5
 """Who has waited for longer says anew since when it holds."""
+_REQUEST_SECONDS = 600.0
+"""For a request that is answered at once, also where the wait for the lock has no such end."""
 Holdings = dict[tuple[str, Hashable], "QueuePlace"]
 """Locks and elections of a client, by the prefix of their keys and the thread or task."""
 
@@ -424,11 +426,11 @@ class QueuePlace:
 
 
 def _remaining(deadline: float) -> float:
-    """Return the seconds that are left.
+    """Return the seconds that are left for a request.
 
     Raises:
         StoreTimeout: none.
     """
     if (left := deadline - time.monotonic()) <= 0:
         raise StoreTimeout("the time is over")
-    return left
+    return min(left, _REQUEST_SECONDS)

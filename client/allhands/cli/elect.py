@@ -1,0 +1,83 @@
+"""`allhands elect`: leadership of a job's election, or the leaders as they come."""
+
+import base64
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from allhands.cli.holding import FOR_LONG, Interrupted, interruptible, wait_for_signal
+from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.records import print_json, write_line, write_value
+from allhands.cli.render import Output
+from allhands.escapes import escape_line
+
+if TYPE_CHECKING:
+    from allhands.coordinator.client import Control
+    from allhands.coordinator.lock import Election
+
+_SHELL_SIGNALS = 128
+"""Exit status of a process that signal n killed: this + n, as in shells."""
+
+
+def elect_command(
+    job: Annotated[str, typer.Argument(metavar="JOB")],
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    value: Annotated[
+        str | None, typer.Argument(metavar="[VALUE]", help="What the leader says.")
+    ] = None,
+    listen: Annotated[
+        bool, typer.Option("-l", "--listen", help="Write the leaders, and be none.")
+    ] = False,
+    ttl: Annotated[
+        float, typer.Option("--ttl", help="Seconds after which a leader that is gone is replaced.")
+    ] = 10.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0, help="Seconds to wait; else until interrupted.")
+    ] = FOR_LONG,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="Form of the output; json: a line a leader.")
+    ] = Output.TABLE,
+    coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
+) -> None:
+    """Lead an election until interrupted: writes key and value when this is the leader.
+
+    With --listen: key and value of the leader, and of each new one.
+    """
+    if listen == (value is not None):
+        raise typer.BadParameter("give a VALUE to lead with, or --listen to see who leads")
+    with open_client(coordinator, job, insecure=insecure) as control, interruptible():
+        if value is None:
+            _listen(control, name, output)
+        else:
+            _lead(control.election(name, ttl=ttl), value, timeout, output)
+
+
+def _lead(election: "Election", value: str, timeout: float, output: Output) -> None:
+    try:
+        election.campaign(value, timeout=timeout)
+    except Interrupted as interrupted:
+        raise typer.Exit(_SHELL_SIGNALS + interrupted.number) from interrupted
+    try:
+        _print(election.key, value.encode(), election.revision, output)
+        wait_for_signal(election.lost, f"leadership {election.key!r}")
+    finally:
+        if not election.is_lost:
+            election.resign()
+
+
+def _listen(control: "Control", name: str, output: Output) -> None:
+    try:
+        for leader in control.election(name).observe():
+            _print(leader.key, leader.value, leader.revision, output)
+    except Interrupted:
+        return
+
+
+def _print(key: str, value: bytes, revision: int, output: Output) -> None:
+    if output is Output.JSON:
+        text = base64.b64encode(value).decode()
+        print_json({"key": key, "value": text, "revision": revision})
+    else:
+        write_line(escape_line(key))
+        write_value(value)

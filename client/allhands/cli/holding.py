@@ -1,0 +1,57 @@
+"""Locks and leaderships held by commands, until a signal or a loss."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import typer
+
+FOR_LONG = 1e6
+"""Seconds to wait where no deadline was asked for: until interrupted."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LOOK_SECONDS = 3600.0
+
+
+class Interrupted(BaseException):
+    """A signal ended the command; nothing but the command itself catches this."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.number = number
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGINT and SIGTERM raise Interrupted within a block, in the main thread."""
+    before = {number: signal.signal(number, _raise_interrupted) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_interrupted(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+def wait_for_signal(lost: threading.Event, what: str) -> None:
+    """Wait until a signal comes.
+
+    Raises:
+        typer.Exit: `lost` was set; the text on standard error says what was.
+    """
+    with contextlib.suppress(Interrupted):
+        while not lost.wait(_LOOK_SECONDS):
+            pass
+        write_error(f"{what} was lost: the lease could not be kept alive")
+        raise typer.Exit(1)
+
+
+def write_error(text: str) -> None:
+    """Write a line of an error."""
+    sys.stderr.write(f"allhands: {text}\n")
+    sys.stderr.flush()

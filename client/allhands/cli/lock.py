@@ -1,0 +1,115 @@
+"""`allhands lock`: a lock of a job, for a command or until interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from allhands.cli.holding import (
+    FOR_LONG,
+    Interrupted,
+    interruptible,
+    wait_for_signal,
+    write_error,
+)
+from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.records import print_json, write_line
+from allhands.cli.render import Output
+from allhands.escapes import escape_line
+
+if TYPE_CHECKING:
+    from allhands.coordinator.lock import Lock
+
+_END_SECONDS = 10.0
+"""For which a command has time to end after SIGTERM, when its lock was lost."""
+_SHELL_SIGNALS = 128
+"""Exit status of a process that signal n killed: this + n, as in shells."""
+
+
+def lock_command(
+    job: Annotated[str, typer.Argument(metavar="JOB")],
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND...]", help="Run with the lock held; else it is held until Ctrl-C."
+        ),
+    ] = None,
+    ttl: Annotated[
+        float, typer.Option("--ttl", help="Seconds after which a lock that nobody keeps is free.")
+    ] = 10.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0, help="Seconds to wait; else until interrupted.")
+    ] = FOR_LONG,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="Form of the output without a COMMAND.")
+    ] = Output.TABLE,
+    coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
+) -> None:
+    """Hold a lock: in the order of asking, one at a time.
+
+    COMMAND finds ALLHANDS_LOCK_KEY and ALLHANDS_LOCK_REVISION, the fencing token, in its
+    environment, and its exit status is that of this command. Without one the key is written when
+    the lock is held. SIGINT and SIGTERM are passed on to COMMAND, and release the lock.
+    """
+    with open_client(coordinator, job, insecure=insecure) as control, interruptible():
+        lock = control.lock(name, ttl=ttl)
+        try:
+            lock.acquire(timeout=timeout)
+        except Interrupted as interrupted:
+            raise typer.Exit(_SHELL_SIGNALS + interrupted.number) from interrupted
+        try:
+            if command:
+                status = _run(command, lock)
+            else:
+                _hold(lock, output)
+                status = 0
+        finally:
+            if not lock.is_lost:
+                lock.release()
+    raise typer.Exit(status)
+
+
+def _hold(lock: "Lock", output: Output) -> None:
+    if output is Output.JSON:
+        print_json({"key": lock.key, "revision": lock.revision})
+    else:
+        write_line(escape_line(lock.key))
+    wait_for_signal(lock.lost, f"lock {lock.key!r}")
+
+
+def _run(command: Sequence[str], lock: "Lock") -> int:
+    """Run a command to its end, and return its exit status; 1: the lock was lost meanwhile."""
+    held = {"ALLHANDS_LOCK_KEY": lock.key, "ALLHANDS_LOCK_REVISION": str(lock.revision)}
+    child = subprocess.Popen(command, env={**os.environ, **held})
+    threading.Thread(target=_end_when_lost, args=(child, lock), daemon=True).start()
+    while True:
+        try:
+            status = child.wait()
+            break
+        except Interrupted as interrupted:
+            # A terminal sends Ctrl-C to the command as well.
+            if interrupted.number != signal.SIGINT or not sys.stdin.isatty():
+                child.send_signal(interrupted.number)
+    if lock.is_lost:
+        return 1
+    return status if status >= 0 else _SHELL_SIGNALS - status
+
+
+def _end_when_lost(child: "subprocess.Popen[bytes]", lock: "Lock") -> None:
+    """End a command that does not hold its lock any more."""
+    lock.lost.wait()
+    if child.poll() is not None:
+        return
+    write_error(f"lock {lock.key!r} was lost: the lease could not be kept alive; ending COMMAND")
+    child.terminate()
+    try:
+        child.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
