@@ -13,7 +13,6 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from allhands_proto.call_metadata import find_grace
-from allhands_proto.call_metadata import find_grace
 from allhands_proto.kv_handshake import derive_secret
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
