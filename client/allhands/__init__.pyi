@@ -105,6 +105,7 @@ from .errors import InvalidArgument as InvalidArgument
 from .errors import InvalidType as InvalidType
 from .errors import JoinRefused as JoinRefused
 from .errors import LeaseNotFound as LeaseNotFound
+from .errors import LimitExceeded as LimitExceeded
 from .errors import LockHeld as LockHeld
 from .errors import LockHolder as LockHolder
 from .errors import LockLost as LockLost

@@ -12,6 +12,7 @@
     ├── NotFound                 also a LookupError: no such job, key, member    NOT_FOUND
     │   └── LeaseNotFound        the lease has ended, or was never granted
     ├── Compacted                the revision asked for is not known any more    OUT_OF_RANGE
+    ├── LimitExceeded            also a ValueError: a limit of the coordinator   RESOURCE_EXHAUSTED
     ├── StoreTimeout             also a TimeoutError: keys nobody set            DEADLINE_EXCEEDED
     ├── CoordinatorUnavailable   nobody answers at the coordinator's address     UNAVAILABLE
     ├── Unauthenticated          no token, or a wrong one                        UNAUTHENTICATED
@@ -232,6 +233,20 @@ class Compacted(AllhandsError):
         super().__init__(text)
         self.oldest = oldest
         """Oldest revision that can be asked for."""
+
+
+class LimitExceeded(AllhandsError, ValueError):
+    """A limit of the coordinator would be exceeded; nothing was changed.
+
+    The text says which limit, who uses how much, and how it is raised.
+    """
+
+    code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, text: str, *, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+        """Seconds after which the call can be made again; None: once there is room."""
 
 
 class StoreTimeout(AllhandsError, TimeoutError):

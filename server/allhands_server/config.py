@@ -7,6 +7,7 @@ from pathlib import Path
 
 from allhands_proto.loopback import is_loopback
 from allhands_server.etcd_address import EtcdAddress
+from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
 
 TOKEN_VARIABLE = "ALLHANDS_TOKEN"
 _WILDCARDS = ("0.0.0.0", "::")
@@ -73,6 +74,8 @@ class ServerConfig:
     """`host:port` where clients reach this daemon, of several; empty: where it listens."""
     audit_log: Path | str | None = None
     """File that gets a line of JSON for each call; None: there is no audit log."""
+    limits: ResourceLimits = DEFAULT_LIMITS
+    """Of jobs and clients; without a limit of memory, two fifths of the host's or container's."""
     drain_timeout: float = 30.0
     """Seconds that running worlds get to end after the first signal."""
     first_request_timeout: float = 5.0
@@ -101,6 +104,7 @@ class ServerConfig:
             raise ValueError(f"no such port: {self.port}")
         if self.kind not in ("daemon", "embedded"):
             raise ValueError(f"no such kind of coordinator: {self.kind!r}")
+        self.limits.validate()
         if self.drain_timeout < 0:
             raise ValueError(f"{self.setting_names.drain_timeout} is in seconds, and not negative")
         if self.first_request_timeout <= 0:

@@ -9,8 +9,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
 
-from allhands_proto import process, stack_channel
-from allhands_server import tcp_acks
+from allhands_proto import process
+from allhands_server.evidence_search import EvidenceSearch
 from allhands_server.held_effects import HeldEffects
 from allhands_server.leadership_status import LeadershipStatus
 from allhands_server.machine import Machine
@@ -33,11 +33,9 @@ from allhands_server.machine.events import (
     AuthenticationFailed,
     CommitDurable,
     CommitsRefused,
-    ConnectionAcknowledged,
     Drain,
     Event,
     Origin,
-    ProcessInspected,
     Randomness,
     RequestCancelled,
     RequestReceived,
@@ -48,11 +46,13 @@ from allhands_server.machine.events import (
     Tick,
 )
 from allhands_server.machine.formatting import escape_line
+from allhands_server.machine.limit_use import LimitUse
 from allhands_server.machine.member_messages import Join, MemberMessage, Resume
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier, R, Request
 from allhands_server.machine.tokens import Tokens
 from allhands_server.reply_handler import FutureReply, ReplyHandler
+from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
 from allhands_server.session_stream import ConditionMerger, SessionStream
 
 if TYPE_CHECKING:
@@ -80,13 +80,19 @@ _EVERYDAY = {Status.DEADLINE_EXCEEDED, Status.NOT_FOUND, Status.UNAVAILABLE}
 class Coordinator:
     """A machine with its clients; all methods belong to the running loop."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, has_log: bool = False) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        has_log: bool = False,
+        limits: ResourceLimits = DEFAULT_LIMITS,
+    ) -> None:
         """Make a coordinator without a log; `open` makes one with a log."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock
-        self._machine = Machine(process.get_pid_namespace(), has_log)
+        self.limits = limits
         self.is_durable = has_log
         """Whether a coordinator started after this one has its state."""
+        self._machine = self.make_machine()
         self._journal: Journal | None = None
         self._lease_times: LeaseTimes | None = None
         self._held = HeldEffects()
@@ -108,15 +114,16 @@ class Coordinator:
         self._merger = ConditionMerger()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
-        self._inspections: list[InspectProcess] = []
-        self._checks: list[CheckConnection] = []
-        self._inspecting: set[asyncio.Task[None]] = set()
+        self._evidence = EvidenceSearch(self._handle, self._streams)
         self._drained = asyncio.Event()
         self._is_closed = False
 
     @classmethod
     async def open(
-        cls, engine: "LogEngine", lease_times: "LeaseTimes | None" = None
+        cls,
+        engine: "LogEngine",
+        lease_times: "LeaseTimes | None" = None,
+        limits: ResourceLimits = DEFAULT_LIMITS,
     ) -> "Coordinator":
         """Return a coordinator with the state in a log, and go on writing the log.
 
@@ -130,7 +137,7 @@ class Coordinator:
         from allhands_server.log.journal import Journal
         from allhands_server.log.recovery import read_log
 
-        coordinator = cls(has_log=True)
+        coordinator = cls(has_log=True, limits=limits)
         machine, clock = coordinator._machine, coordinator._clock
         restored = await read_log(engine, lambda changes: machine.restore(changes, clock()))
         remaining = {} if lease_times is None else lease_times.find_remaining()
@@ -138,6 +145,14 @@ class Coordinator:
         coordinator._lease_times = lease_times
         coordinator._journal = Journal(engine, restored, coordinator)
         return coordinator
+
+    def make_machine(self) -> Machine:
+        """Return a machine without any state, with the limits of this coordinator."""
+        return Machine(process.get_pid_namespace(), self.is_durable, self.limits)
+
+    def describe_limits(self) -> list[LimitUse]:
+        """Return the limits, with how much is used of each; a follower uses nothing."""
+        return self._machine.describe_limits()
 
     async def ask(
         self, request: Request[R], time_remaining: float | None, origin: Origin | None = None
@@ -265,16 +280,16 @@ class Coordinator:
     def _let_go(self, refusal: Refusal, pending_refusal: Refusal) -> None:
         """Refuse all requests, pending and to come, and end all sessions."""
         self._gate = refusal
-        for looking in self._inspecting:
-            looking.cancel()
+        self._evidence.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._timer_due = None
         pending, self._pending = self._pending, {}
         for ticket, asker in pending.items():
             asker.on_refusal(ticket, pending_refusal)
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
+        streams = list(self._streams.values())
+        self._streams.clear()
+        for stream in streams:
             stream.put(EndSession(stream.number, refusal))
 
     async def close_log(self) -> None:
@@ -292,8 +307,7 @@ class Coordinator:
             return
         self._is_standby = True
         self._let_go(refusal, _NOT_KNOWN)
-        self._inspections.clear()
-        self._checks.clear()
+        self._evidence.forget_all()
         self._held = HeldEffects()
         self._journal = None
 
@@ -430,10 +444,8 @@ class Coordinator:
                 self._streams[session].put(notification)
             case EndSession(session):
                 self._streams[session].put(effect)
-            case InspectProcess():
-                self._inspections.append(effect)
-            case CheckConnection():
-                self._checks.append(effect)
+            case InspectProcess() | CheckConnection():
+                self._evidence.note(effect)
             case OperatorLog(text, of_failure):
                 logger.info("%s", escape_line(text), extra={"of_failure": of_failure})
             case JobEnded(job):
@@ -446,44 +458,12 @@ class Coordinator:
             case Drained():
                 self._drained.set()
 
-    def _inspect(self, asked: InspectProcess) -> None:
-        found = process.inspect_process(asked.pid, asked.start_ticks)
-        self._handle(ProcessInspected(asked.job, asked.member_id, found))
-        if not asked.stack_channel or found != "running":
-            return
-        reading = asyncio.create_task(self._inspect_stack(asked))
-        self._inspecting.add(reading)
-        reading.add_done_callback(self._inspecting.discard)
-
-    async def _inspect_stack(self, asked: InspectProcess) -> None:
-        """Inspect a process and the process's Python stack."""
-        stack = await stack_channel.read(asked.pid, asked.start_ticks, asked.stack_channel)
-        found = process.inspect_process(asked.pid, asked.start_ticks)
-        self._handle(ProcessInspected(asked.job, asked.member_id, found, stack))
-
-    def _check_connections(self) -> None:
-        """Tell the machine which hosts acknowledge, with one look for all checks."""
-        if not self._checks:
-            return
-        checks, self._checks = self._checks, []
-        peers = {
-            one.session: stream.peer
-            for one in checks
-            if (stream := self._streams.get(one.session)) is not None
-        }
-        answering = tcp_acks.find_acknowledging(peers.values())
-        for one in checks:
-            if peers.get(one.session) in answering:
-                self._handle(ConnectionAcknowledged(one.job, one.member_id))
-
     def _set_timer(self) -> None:
         """Set the timer to the machine's next due time.
 
         First it is told what it asked for that is seen at once: a timer may be overdue by then.
         """
-        while self._inspections:
-            self._inspect(self._inspections.pop())
-        self._check_connections()
+        self._evidence.look()
         due = self._machine.next_due
         if due == self._timer_due:
             return

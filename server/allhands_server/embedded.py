@@ -29,6 +29,7 @@ from allhands_server.audit import AuditLog
 from allhands_server.config import ServerConfig, format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.etcd_address import EtcdAddress
+from allhands_server.host_memory import find_memory
 from allhands_server.kept_token import load_token
 from allhands_server.kv.listener import KvListener
 from allhands_server.rpc.auth import TokenInterceptor
@@ -265,16 +266,18 @@ async def _close_log(coordinator: Coordinator, replica: "Replica | None") -> Non
 
 
 async def _make_coordinator(config: ServerConfig) -> Coordinator:
+    memory = config.limits.memory or find_memory() * 2 // 5
+    limits = replace(config.limits, memory=memory)
     if config.store is not None:
-        return Coordinator(has_log=True)  # a replica opens it
+        return Coordinator(has_log=True, limits=limits)  # a replica opens it
     if config.data_dir is None:
-        return Coordinator()
+        return Coordinator(limits=limits)
     from allhands_server.lease_times import LeaseTimes  # which few coordinators need
     from allhands_server.log.sqlite import SqliteEngine
 
     engine = await SqliteEngine.open(Path(config.data_dir))
     try:
-        return await Coordinator.open(engine, LeaseTimes(Path(config.data_dir)))
+        return await Coordinator.open(engine, LeaseTimes(Path(config.data_dir)), limits)
     except BaseException:
         await engine.close()
         raise

@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from allhands_proto import process
 from allhands_proto.limited_log import LimitedLog
 from allhands_server.coordinator import Coordinator
 from allhands_server.leadership_status import LeadershipStatus
@@ -157,7 +156,7 @@ class Replica:
     async def _read_log(self) -> None:
         """Read the state from the log, from the beginning."""
         while True:
-            self._machine = Machine(process.get_pid_namespace(), has_log=True)
+            self._machine = self._coordinator.make_machine()
             self._reader = LogReader(self._restore, self._on_term)
             try:
                 await self._reader.read(self._engine)

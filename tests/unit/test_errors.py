@@ -21,6 +21,7 @@ ERRORS = [
     ah.LockTimeout("held", (ah.LockHolder("h", 1, None, "k", 2),), 3),
     ah.LockHeld("held here"),
     ah.LockLost("over"),
+    ah.LimitExceeded("too many keys", retry_after=0.5),
 ]
 
 

@@ -12,6 +12,7 @@ from allhands.cli.serve_options import (
     DataDir,
     DrainTimeout,
     Insecure,
+    Limit,
     Listen,
     Store,
     StoreCa,
@@ -38,6 +39,7 @@ def serve_command(
     data_dir: DataDir = None,
     audit_log: AuditLog = None,
     drain_timeout: DrainTimeout = 30.0,
+    limit: Limit = None,
     store: Store = None,
     store_ca: StoreCa = None,
     store_cert: StoreCert = None,
@@ -59,6 +61,7 @@ def serve_command(
     from allhands_server.config import FLAGS, ServerConfig, read_token
     from allhands_server.daemon import main
     from allhands_server.etcd_address import parse_store, read_store_user
+    from allhands_server.resource_limits import read_limits
 
     host, port = _parse_address(listen)
     try:
@@ -78,6 +81,7 @@ def serve_command(
             data_dir=data_dir,
             audit_log=audit_log,
             drain_timeout=drain_timeout,
+            limits=read_limits(limit or [], os.environ),
             store=address,
             advertise=advertise,
             setting_names=FLAGS,

@@ -64,6 +64,15 @@ DrainTimeout: TypeAlias = Annotated[
         help="How long running jobs get to end after SIGTERM or Ctrl-C.",
     ),
 ]
+Limit: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=VALUE",
+        help="A limit of jobs or clients, such as memory=2GiB or job-keys=5000, repeated for "
+        "several; also ALLHANDS_LIMITS, with commas. `allhands status --limits` lists all.",
+    ),
+]
 Store: TypeAlias = Annotated[
     str | None,
     typer.Option(

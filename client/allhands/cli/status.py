@@ -22,6 +22,13 @@ The JSON form is stable: names are added, none is removed or given another meani
                "failures": [{"rank": rank or -1 (aborted from outside), "state": str, "text": str,
                              "seconds": seconds ago, "traceback": str}] (the first failure first),
                "ended": seconds ago or null (it has not)}]}
+
+With --limits it is another object:
+
+    {"limits": [{"name": str, "most": int (0: not limited),
+                 "used": int (by the job that uses most) or null (not counted),
+                 "job": str (that job) or ""}],
+     "resident_bytes": int}
 """
 
 import contextlib
@@ -50,12 +57,20 @@ def status_command(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
     ] = False,
+    limits: Annotated[
+        bool,
+        typer.Option(
+            "--limits", help="Show the coordinator's limits, and how much is used of each."
+        ),
+    ] = False,
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
     """Show jobs: members, their heartbeats, and the operation each is in."""
     with open_client(coordinator, job, insecure=insecure) as control:
-        if not watch:
+        if limits:
+            _show_limits(control, output)
+        elif not watch:
             _show(_select_jobs(control), output)
         else:
             with contextlib.suppress(KeyboardInterrupt):
@@ -84,6 +99,20 @@ def _show(jobs: "Sequence[JobStatus]", output: Output) -> None:
             typer.echo(format_jobs_json(jobs, indent=2))
         case Output.TABLE:
             show(describe_jobs(jobs))
+
+
+def _show_limits(control: "Control", output: Output) -> None:
+    import json
+    from dataclasses import asdict
+
+    from allhands.coordinator.limit_calls import describe_limits
+
+    found = control.limits()
+    match output:
+        case Output.JSON:
+            typer.echo(json.dumps(asdict(found), indent=2))
+        case Output.TABLE:
+            show(describe_limits(found))
 
 
 def _watch(read_jobs: "Callable[[], Sequence[JobStatus]]", output: Output) -> None:

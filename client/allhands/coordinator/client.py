@@ -33,6 +33,7 @@ from allhands.coordinator.kv.calls import (
 )
 from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands.coordinator.kv.request_numbers import RequestNumbers
+from allhands.coordinator.limit_calls import LimitCalls
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.coordinator.synchronizing import SynchronizingClient
@@ -81,7 +82,7 @@ def connect(
     return Control(endpoint, job=job or endpoint.address.job, timeout=timeout)
 
 
-class Control(SynchronizingClient, TokenCalls):
+class Control(SynchronizingClient, TokenCalls, LimitCalls):
     """A client of the coordinator; safe from any thread.
 
     Key-value calls go over a pool of TCP connections to the coordinator's key-value port; if there

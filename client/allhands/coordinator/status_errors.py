@@ -8,6 +8,7 @@ from allhands.errors import (
     AllhandsError,
     CoordinatorUnavailable,
     JoinRefused,
+    LimitExceeded,
     NotFound,
     PermissionDenied,
     Refused,
@@ -40,7 +41,7 @@ _ERRORS: Mapping[grpc.StatusCode, tuple[Callable[[str], Exception], str]] = {
     _Code.NOT_FOUND: (NotFound, "{said}"),
     _Code.INVALID_ARGUMENT: (ValueError, "{said}"),
     _Code.OUT_OF_RANGE: (ValueError, "{said}"),
-    _Code.RESOURCE_EXHAUSTED: (ValueError, "{said}"),  # a message too large
+    _Code.RESOURCE_EXHAUSTED: (LimitExceeded, "{said}"),
 }
 _OTHER = (AllhandsError, "the coordinator at {target} failed with {code.name}: {said}")
 _DISAGREEMENTS = {_Code.ALREADY_EXISTS, _Code.FAILED_PRECONDITION, _Code.ABORTED}

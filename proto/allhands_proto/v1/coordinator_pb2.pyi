@@ -4079,12 +4079,17 @@ class DescribeCoordinatorRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    WITH_LIMITS_FIELD_NUMBER: _builtins.int
+    with_limits: _builtins.bool
+    """`limits`, `resident_bytes` are wanted"""
     def __init__(
         self,
+        *,
+        with_limits: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_limits", b"with_limits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4102,6 +4107,8 @@ class CoordinatorDescription(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     IS_DURABLE_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     kv_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
     kv_secret: _builtins.bytes
@@ -4118,6 +4125,12 @@ class CoordinatorDescription(_message.Message):
     """of the token that this call showed, whose secret `kv_secret` is; empty: the cluster's own"""
     is_durable: _builtins.bool
     """after a restart it has keys, queues, worlds again"""
+    resident_bytes: _builtins.int
+    """memory of the process; 0: not asked for, or not known"""
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceLimit]:
+        """all of them, if asked for"""
+
     def __init__(
         self,
         *,
@@ -4129,14 +4142,50 @@ class CoordinatorDescription(_message.Message):
         term: _builtins.int = ...,
         token_id: _builtins.str = ...,
         is_durable: _builtins.bool = ...,
+        limits: _abc.Iterable[Global___ResourceLimit] | None = ...,
+        resident_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "leader", b"leader", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "leader", b"leader", "limits", b"limits", "resident_bytes", b"resident_bytes", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CoordinatorDescription: _TypeAlias = CoordinatorDescription  # noqa: Y015
+
+@_typing.final
+class ResourceLimit(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """as `allhands serve --limit` takes it"""
+    most: _builtins.int
+    """0: not limited"""
+    used: _builtins.int
+    """of a limit of jobs: by the job that uses most; absent: it is of each connection, and not counted"""
+    job: _builtins.str
+    """that job"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        most: _builtins.int = ...,
+        used: _builtins.int | None = ...,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_used", b"_used", "used", b"used"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_used", b"_used", "job", b"job", "most", b"most", "name", b"name", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__used: _TypeAlias = _typing.Literal["used"]  # noqa: Y015
+    _WhichOneofArgType__used: _TypeAlias = _typing.Literal["_used", b"_used"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__used) -> _WhichOneofReturnType__used | None: ...
+
+Global___ResourceLimit: _TypeAlias = ResourceLimit  # noqa: Y015
 
 @_typing.final
 class CreateTokenRequest(_message.Message):

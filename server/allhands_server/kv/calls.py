@@ -17,6 +17,8 @@ from allhands_proto.kv_verbs import KV_VERBS, KvVerb
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.kv.record_codec import RECORD_FILLS, read_txn
 from allhands_server.machine.changes import KeyPut
+from allhands_server.machine.limits import REQUEST_KEYS
+from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.requests import Request
 from allhands_server.machine.store.keys import KeyRequest
 from allhands_server.machine.store.leases import LeaseRequest
@@ -56,13 +58,25 @@ def _derive_parse(verb: AnyVerb) -> Parse:
 
 
 def _derive_reader(message: type[Message], name: str) -> Callable[[Message], Any]:
-    read = attrgetter(name)
     if not _is_repeated(message, name):
-        return read
+        return attrgetter(name)
+    read = _derive_limited_reader(name)
     if (inner := message.DESCRIPTOR.fields_by_name[name].message_type) is None:
         return lambda message: tuple(read(message))
     read_each = attrgetter(*(field.name for field in inner.fields))
     return lambda message: tuple(map(read_each, read(message)))
+
+
+def _derive_limited_reader(name: str) -> Callable[[Message], Any]:
+    read = attrgetter(name)
+
+    def read_limited(message: Message) -> Any:
+        if len(found := read(message)) > REQUEST_KEYS:
+            text = f"{len(found):,} {name} in one request; {REQUEST_KEYS:,} is the most"
+            raise Refused(Status.INVALID_ARGUMENT, text)
+        return found
+
+    return read_limited
 
 
 def _derive_fill(verb: AnyVerb) -> Fill:

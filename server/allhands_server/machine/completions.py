@@ -40,10 +40,13 @@ class _Client:
 class Completions:
     """Answers of all clients, of the latest client last."""
 
-    def __init__(self, recorder: ChangeRecorder) -> None:
+    def __init__(self, recorder: ChangeRecorder, most: int = LARGEST_TOTAL) -> None:
+        """`most`: bytes of all answers, if that is less than usual."""
         self._recorder = recorder
+        self._most = most
         self._clients: dict[bytes, _Client] = {}
-        self._nbytes = 0
+        self.nbytes = 0
+        """Of all answers kept."""
         self._has_forgotten = False
         """Whether answers of a client were dropped for want of room."""
 
@@ -86,7 +89,7 @@ class Completions:
                 nbytes = _OVERHEAD + _measure(answer)
                 client.answers[number] = answer
                 client.nbytes += nbytes
-                self._nbytes += nbytes
+                self.nbytes += nbytes
                 self._make_room()
             case ClientsForgotten():
                 self._has_forgotten = True
@@ -117,15 +120,15 @@ class Completions:
     def _drop(self, client: _Client, number: int) -> None:
         nbytes = _OVERHEAD + _measure(client.answers.pop(number))
         client.nbytes -= nbytes
-        self._nbytes -= nbytes
+        self.nbytes -= nbytes
 
     def _make_room(self) -> None:
         """Forget the clients that have asked nothing for longest."""
         while len(self._clients) > MOST_CLIENTS or (
-            self._nbytes > LARGEST_TOTAL and len(self._clients) > 1
+            self.nbytes > min(self._most, LARGEST_TOTAL) and len(self._clients) > 1
         ):
             oldest = self._clients.pop(next(iter(self._clients)))
-            self._nbytes -= oldest.nbytes
+            self.nbytes -= oldest.nbytes
             self._has_forgotten = self._has_forgotten or bool(oldest.answers)
 
 

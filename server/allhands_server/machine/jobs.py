@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from allhands_server.machine import limits
 from allhands_server.machine.changes import (
@@ -32,7 +31,9 @@ from allhands_server.machine.changes import (
 from allhands_server.machine.effects import Effect
 from allhands_server.machine.events import Randomness
 from allhands_server.machine.formatting import join_names
+from allhands_server.machine.idle_jobs import IdleJobs
 from allhands_server.machine.member_messages import Join
+from allhands_server.machine.memory_use import JobMemory, MemoryUse, refuse_count
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.store.barriers import Barriers
 from allhands_server.machine.store.history import HistoryBudget
@@ -55,24 +56,20 @@ from allhands_server.machine.world_changes import (
     WorldChange,
     WorldCompleted,
 )
-
-IDLE_JOBS_KEPT = 1_000
-"""Number of idle jobs kept: ended, or without keys."""
-IDLE_MEMBERS_KEPT = 100_000
-"""Number of members of all idle jobs; the oldest jobs are dropped first."""
-IDLE_REPORTS_KEPT = 64 << 20
-"""Bytes of reports of idle jobs; those of the oldest jobs are dropped first."""
+from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
 
 
 class Signals:
     """Parts of jobs that the machine looks at after an event."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ResourceLimits) -> None:
         self.woken: dict[Watches, None] = {}
         """Watches with events since they were answered."""
         self.touched: dict[Job, None] = {}
         """Jobs that may be unused."""
-        self.histories = HistoryBudget()
+        self.memory = MemoryUse(limits)
+        """Of all jobs."""
+        self.histories = HistoryBudget(self.memory.histories_most)
         """Of all jobs."""
 
 
@@ -96,12 +93,15 @@ class Job:
         self._recorder = recorder
         self._pid_namespace = pid_namespace
         self.name = name
-        self.table = KeyTable(name, signals.histories, revision)
+        self.memory = memory = JobMemory(name, signals.memory)
+        self.waiters = 0
+        """Number of waiting requests."""
+        self.table = KeyTable(name, signals.histories, memory, revision)
         self.keys = Keys(name, recorder, self.table, self)
-        self.leases = Leases(name, recorder, timers, self.table, self._note_unused)
+        self.leases = Leases(name, recorder, timers, self.table, memory, self._note_unused)
         self.watches = Watches(self.table, timers, signals.woken, self._note_unused)
         self._signals = signals
-        self.queues = Queues(name, recorder)
+        self.queues = Queues(name, recorder, memory)
         self.barriers = Barriers(name, recorder)
         self._has_had_world = False
         """Whether a world has been complete since the job was made or deleted."""
@@ -169,6 +169,7 @@ class Job:
         effects = [] if self.world is None else self.world.lose_broken_members(now)
         world = self.world
         if world is not None and self.is_live:
+            self._check_members(world)
             member, joined = world.join(session, join, randomness.member_id, now)
             return world, member, [*effects, *joined]
         if self._was_complete:
@@ -181,6 +182,13 @@ class Job:
         )
         member, joined = following.join(session, join, randomness.member_id, now)
         return following, member, [*effects, *joined]
+
+    def _check_members(self, world: World) -> None:
+        """Refuse one member more than a job may have."""
+        most, count = self.memory.limits.job_members, world.count_members()
+        if most and count >= most:
+            remedy = "start fewer workers"
+            raise refuse_count(self.name, count, "members", "job-members", remedy)
 
     def clear(self, why: str, now: float) -> list[Effect]:
         """Expel the members; drop keys, queues and the history of the worlds.
@@ -359,29 +367,26 @@ class Job:
         )
 
 
-@dataclass(slots=True)
-class _IdleJob:
-    """Size of an idle job."""
-
-    members: int = 0
-    nbytes: int = 0
-    """Of reports."""
-
-
 class Jobs:
     """The jobs worth keeping; see `drop_unused`."""
 
     def __init__(
-        self, timers: TimerQueue, recorder: ChangeRecorder, pid_namespace: str = ""
+        self,
+        timers: TimerQueue,
+        recorder: ChangeRecorder,
+        pid_namespace: str = "",
+        limits: ResourceLimits = DEFAULT_LIMITS,
     ) -> None:
         self._timers = timers
         self._recorder = recorder
         self._pid_namespace = pid_namespace
         self._jobs: dict[str, Job] = {}
-        self.signals = Signals()
-        self._idle: dict[str, _IdleJob] = {}  # in the order of their last use
-        self._kept_members = self._kept_nbytes = 0  # of these
+        self.signals = Signals(limits)
+        self._idle = IdleJobs()
         self._revision = 0  # the highest of those that are forgotten: no revision comes twice
+
+    def __len__(self) -> int:
+        return len(self._jobs)
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs.values())
@@ -394,8 +399,24 @@ class Jobs:
         """
         if (job := self._jobs.get(name)) is None:
             limits.check_job(name)
+            self._check_count()
             job = self._make(name)
         return job
+
+    def _check_count(self) -> None:
+        """Refuse one job more than there may be, unless an idle one can make room."""
+        most = self.signals.memory.limits.jobs
+        if not most or len(self._jobs) < most:
+            return
+        if (oldest := self._idle.find_oldest()) is not None:
+            self._idle.discard(oldest)
+            self._forget(oldest)
+        if len(self._jobs) >= most:
+            raise Refused(
+                Status.RESOURCE_EXHAUSTED,
+                f"there are {len(self._jobs):,} jobs, the most that a coordinator has: delete some "
+                "(`allhands delete JOB`), or raise it (`allhands serve --limit jobs=NUMBER`)",
+            )
 
     def get(self, name: str) -> Job:
         """Return the named job.
@@ -411,8 +432,7 @@ class Jobs:
 
     def drop_unused(self, job: Job) -> None:
         """Drop the job if empty, and the oldest idle jobs above the limits."""
-        if self._idle:
-            self._unmark_idle(job.name)
+        self._idle.discard(job.name)
         if job.is_live or job.holds_first_keys or job.is_waited_for:
             return
         if job.is_blank:
@@ -423,31 +443,13 @@ class Jobs:
     def _mark_idle(self, job: Job) -> None:
         """Count a job as idle, and drop the oldest idle jobs above the limits."""
         world = job.world
-        kept = (
-            _IdleJob() if world is None else _IdleJob(len(world.members), world.postmortem.nbytes)
-        )
-        self._idle[job.name] = kept
-        self._kept_members += kept.members
-        self._kept_nbytes += kept.nbytes
-        while len(self._idle) > IDLE_JOBS_KEPT or (
-            self._kept_members > IDLE_MEMBERS_KEPT and len(self._idle) > 1
-        ):
-            oldest = next(iter(self._idle))
-            self._unmark_idle(oldest)
+        members = 0 if world is None else len(world.members)
+        self._idle.add(job.name, members, 0 if world is None else world.postmortem.nbytes)
+        for oldest in self._idle.take_surplus():
             self._forget(oldest)
-        for name, one in self._idle.items():
-            if self._kept_nbytes <= IDLE_REPORTS_KEPT:
-                break
-            if one.nbytes and (world := self._jobs[name].world) is not None:
-                self._kept_nbytes -= one.nbytes
-                one.nbytes = 0
+        for name in self._idle.take_reports():
+            if (world := self._jobs[name].world) is not None:
                 world.postmortem.drop_reports(world.members.values())
-
-    def _unmark_idle(self, name: str) -> None:
-        """Stop counting a job as idle. Idempotent."""
-        if (kept := self._idle.pop(name, None)) is not None:
-            self._kept_members -= kept.members
-            self._kept_nbytes -= kept.nbytes
 
     def _forget(self, name: str) -> None:
         if (job := self._jobs.get(name)) is not None:
@@ -473,6 +475,7 @@ class Jobs:
                 if (job := self._jobs.pop(name, None)) is not None:
                     job.leases.clear()
                     job.table.history.close()
+                    job.memory.close()
                     self._revision = max(self._revision, job.table.revision)
             case RevisionReached(revision):
                 self._revision = max(self._revision, revision)

@@ -18,12 +18,8 @@ DELETED_KEYS = 100_000
 """Keys that one request deletes."""
 TXN_OPERATIONS = 128
 """Conditions of a transaction, and operations of each of its branches."""
-WATCHES = 10_000
-"""Watches of one job that wait at once."""
-LEASES = 10_000
-"""Leases of one job."""
-BOUND_KEYS = 10_000
-"""Keys of one lease or member."""
+REQUEST_KEYS = 100_000
+"""Keys, pairs or participants that one request names."""
 LEASE_TTL_LEAST = 0.1
 LEASE_TTL_MOST = 1e9
 """Seconds."""
@@ -78,11 +74,11 @@ def check_key(key: str) -> None:
         )
 
 
-def check_value(key: str, nbytes: int) -> None:
-    if nbytes > LARGEST_VALUE:
+def check_value(key: str, nbytes: int, most: int = LARGEST_VALUE) -> None:
+    if nbytes > most:
         raise Refused(
             Status.INVALID_ARGUMENT,
-            f"the value of {quote(key)} would have {nbytes:,} bytes; {LARGEST_VALUE:,} is the most",
+            f"the value of {quote(key)} would have {nbytes:,} bytes; {most:,} is the most",
         )
 
 

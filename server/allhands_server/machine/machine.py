@@ -48,6 +48,7 @@ from allhands_server.machine.events import (
     Tick,
 )
 from allhands_server.machine.jobs import Job, Jobs, Signals
+from allhands_server.machine.limit_use import LimitUse, list_limit_use
 from allhands_server.machine.operator_requests import abort_job, delete_job
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import (
@@ -72,6 +73,7 @@ from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.tokens import ALL_JOBS, TokenChange, TokenRequest, Tokens
 from allhands_server.machine.waiting import WaitingRequests
 from allhands_server.machine.world import report_collection
+from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
 
 _CONCLUSIONS = (Answer, Refuse)
 _GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and takes in nobody")
@@ -80,17 +82,23 @@ _GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and tak
 class Machine:
     """All state and rules of the coordinator; a shell feeds events and carries out effects."""
 
-    def __init__(self, pid_namespace: str = "", has_log: bool = False) -> None:
+    def __init__(
+        self,
+        pid_namespace: str = "",
+        has_log: bool = False,
+        limits: ResourceLimits = DEFAULT_LIMITS,
+    ) -> None:
         """Make an empty machine; the shell can inspect processes in `pid_namespace`.
 
         With a log, `handle` returns a `Changed` where the durable state has changed.
         """
         self._timers = TimerQueue()
         self._recorder = CommitRecorder() if has_log else None
-        self._jobs = Jobs(self._timers, self._recorder or NoRecorder(), pid_namespace)
+        self._jobs = Jobs(self._timers, self._recorder or NoRecorder(), pid_namespace, limits)
         self.tokens = Tokens(self._recorder or NoRecorder(), self._has_member)
         self._waiting = WaitingRequests(self._timers)
-        self._completions = Completions(self._recorder or NoRecorder())
+        memory = self._jobs.signals.memory
+        self._completions = Completions(self._recorder or NoRecorder(), memory.completions_most)
         self._origins: dict[int, Origin] = {}  # by ticket
         self._open_tickets: dict[tuple[bytes, int], int] = {}  # by client and number
         self._touched: dict[Job, None] = {}
@@ -128,6 +136,10 @@ class Machine:
         self._touched.update(signals.touched)
         signals.touched.clear()
         return effects
+
+    def describe_limits(self) -> list[LimitUse]:
+        """Return all limits, with how much is used of each."""
+        return list_limit_use(self._jobs, self._completions.nbytes)
 
     # ------------------------------------------------------------ the log
 
@@ -357,7 +369,7 @@ class Machine:
         self._touched[job] = None
         effects = job.barriers.submit(ticket, request)
         if not effects:
-            self._waiting.add(ticket, job, job.barriers, due)
+            self._waiting.add_limited(ticket, job, job.barriers, due, request)
         return effects
 
     def _use_queue(
@@ -367,7 +379,7 @@ class Machine:
         self._touched[job] = None
         effects = job.queues.submit(ticket, request)
         if not effects:
-            self._waiting.add(ticket, job, job.queues, due)
+            self._waiting.add_limited(ticket, job, job.queues, due, request)
         return effects
 
     def _use_keys(
@@ -378,7 +390,7 @@ class Machine:
             self._touched[job] = None
         effects = job.keys.submit(ticket, request)
         if not effects:
-            self._waiting.add(ticket, job, job.keys, due)
+            self._waiting.add_limited(ticket, job, job.keys, due, request)
         return effects
 
     def _use_leases(
@@ -393,7 +405,7 @@ class Machine:
         self._touched[job] = None
         effects = job.watches.submit(ticket, request, now)
         if not effects:
-            self._waiting.add(ticket, job, job.watches, due)
+            self._waiting.add_limited(ticket, job, job.watches, due, request)
         return effects
 
     def _on_acknowledged(self, name: str, member_id: str, now: float) -> list[Effect]:

@@ -50,6 +50,7 @@ def _apply_message(
             return world.reports.add_part(member, message)
         case OpenGroup(group, ranks):
             check_name("the name of the group", group)
+            world.groups.check_room(group, job.memory.limits.job_groups, job.name)
             world.open_group(member, group, ranks)
             return [] if job.verdicts is None else job.verdicts.on_group_opened(group)
         case CloseGroup(group):

@@ -22,9 +22,11 @@ from allhands_server.access import CALLER, SCOPED_PREFIX, Access, split_token
 from allhands_server.addresses import format_worker_address
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
+from allhands_server.host_memory import find_resident
 from allhands_server.kv.calls import KV_CALLS, KvCall
 from allhands_server.machine import requests
 from allhands_server.machine.formatting import quote
+from allhands_server.machine.limits import REQUEST_KEYS
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import R, Request
 from allhands_server.refusal_status import bound_text
@@ -159,6 +161,9 @@ class CoordinatorService(CoordinatorServicer):
             await _abort(context, refused.refusal)
 
     async def Barrier(self, request: wire.BarrierRequest, context: Context) -> wire.BarrierReply:
+        if (count := len(request.participants)) > REQUEST_KEYS:
+            text = f"{count:,} participants of one barrier; {REQUEST_KEYS:,} is the most"
+            await _abort(context, Refusal(Status.INVALID_ARGUMENT, text))
         asked = requests.Barrier(
             request.job, request.name, request.participant, tuple(request.participants)
         )
@@ -168,7 +173,7 @@ class CoordinatorService(CoordinatorServicer):
         self, request: wire.DescribeCoordinatorRequest, context: Context
     ) -> wire.CoordinatorDescription:
         token, status = CALLER.get(), self._coordinator.leadership
-        if status is None and not token:
+        if status is None and not token and not request.with_limits:
             return self._description
         told = wire.CoordinatorDescription(token_id=token)
         if status is not None:
@@ -179,7 +184,17 @@ class CoordinatorService(CoordinatorServicer):
             told.ClearField("kv_secret")
         elif token:
             told.kv_secret = derive_secret(self._description.kv_secret, token)
+        if request.with_limits:
+            self._describe_limits(told, token)
         return told
+
+    def _describe_limits(self, told: wire.CoordinatorDescription, token: str) -> None:
+        """Add the limits; which job uses most is for callers who may know of that job."""
+        told.resident_bytes = find_resident()
+        for one in self._coordinator.describe_limits():
+            limit = told.limits.add(name=one.name, most=one.most, used=one.used)
+            if one.job and self._access.sees(token, one.job):
+                limit.job = one.job
 
     async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
         jobs = await self._ask(requests.ListJobs(), context)

@@ -3,12 +3,10 @@
 from allhands_server.machine.changes import KeyDeleted, KeyPut, RangeDeleted
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.limits import (
-    BOUND_KEYS,
     DELETED_KEYS,
     LARGEST_REPLY,
     check_key,
     check_reply,
-    check_value,
 )
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.store.bindings import KeyOwners, Owner
@@ -19,7 +17,7 @@ from allhands_server.machine.store.key_results import (
     PutResult,
     RangeResult,
 )
-from allhands_server.machine.store.key_table import KeyTable
+from allhands_server.machine.store.key_table import KeyTable, measure_growth
 from allhands_server.machine.store.range_query import count_nbytes, query_range
 from allhands_server.machine.store.records import DeleteRange, Operation, Put, Range
 
@@ -35,6 +33,8 @@ class Draft:
         """Records of the keys that are not as in the table; None: deleted."""
         self._deleted_ranges: list[KeyRange] = []
         self._put: set[str] = set()
+        self._growth = self._new_keys = 0
+        """Bytes and keys that the puts add; deletions of the same request make no room."""
         self._reply_nbytes = 0
         self.changes: list[KeyPut | KeyDeleted | RangeDeleted] = []
 
@@ -81,7 +81,7 @@ class Draft:
             value = held.value if put.keeps_value else value
             if put.keeps_bindings:
                 lease, member = held.lease, held.member
-        check_value(key, len(value))
+        self._check_room(key, value)
         self._check_owners(held, lease, member)
         change = KeyPut(put.job, key, value, self._revision, created, version, lease, member)
         self._put.add(key)
@@ -92,6 +92,14 @@ class Draft:
             self._count_reply(count_nbytes(previous))
         return PutResult(self._revision, previous)
 
+    def _check_room(self, key: str, value: bytes) -> None:
+        table = self._table
+        held = table.records.get(key)
+        table.check_put(key, value, held)
+        self._growth += measure_growth(key, value, held)
+        self._new_keys += held is None
+        table.check_growth(self._growth, self._new_keys)
+
     def _check_owners(self, held: KeyPut | None, lease: int, member: str) -> None:
         if lease and (held is None or held.lease != lease):
             self._owners.check_lease(lease)
@@ -101,8 +109,12 @@ class Draft:
             self._check_bound(member, f"member {quote(member)}")
 
     def _check_bound(self, owner: Owner, name: str) -> None:
-        if self._table.bindings.count_keys(owner) >= BOUND_KEYS:
-            text = f"{name} has {BOUND_KEYS:,} keys, the most that one has"
+        most = self._table.limits.lease_keys
+        if most and (count := self._table.bindings.count_keys(owner)) >= most:
+            text = (
+                f"{name} has {count:,} keys, the most that one has: use another one, or raise it "
+                "(`allhands serve --limit lease-keys=NUMBER`)"
+            )
             raise Refused(Status.RESOURCE_EXHAUSTED, text)
 
     def _decide_range(self, wanted: Range) -> RangeResult:

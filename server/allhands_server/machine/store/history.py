@@ -24,14 +24,17 @@ KeyEvent: TypeAlias = tuple[KeyChange, KeyPut | None, int]
 class HistoryBudget:
     """The bytes of all histories: above the limit the largest are dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        """`most`: bytes of a limit that may be below the usual one."""
+        self.most = HISTORIES_NBYTES if most is None else min(HISTORIES_NBYTES, most)
+        self.most_of_one = min(HISTORY_NBYTES, self.most)
         self.nbytes = 0
         self.histories: set[History] = set()
 
     def shrink(self, latest: "History") -> None:
         """Drop the largest histories but for the latest, until a part of the room is free."""
         others = sorted(self.histories - {latest}, key=lambda one: one.nbytes)
-        while others and self.nbytes > HISTORIES_NBYTES - HISTORIES_NBYTES // _TRIMMED_PART:
+        while others and self.nbytes > self.most - self.most // _TRIMMED_PART:
             others.pop().drop_all()
 
 
@@ -70,9 +73,9 @@ class History:
         self._events.append((change, previous, nbytes))
         self.nbytes += nbytes
         self._budget.nbytes += nbytes
-        if self.nbytes > HISTORY_NBYTES:
+        if self.nbytes > self._budget.most_of_one:
             self._trim()
-        if self._budget.nbytes > HISTORIES_NBYTES:
+        if self._budget.nbytes > self._budget.most:
             self._budget.shrink(self)
 
     def take_back(self, revision: int) -> None:
@@ -115,7 +118,8 @@ class History:
     def _trim(self) -> None:
         """Drop the oldest events, but for those of the last revision."""
         last = self._find(self._events[-1][0].revision)
-        most = HISTORY_NBYTES - HISTORY_NBYTES // _TRIMMED_PART
+        most = self._budget.most_of_one
+        most -= most // _TRIMMED_PART
         nbytes, dropped = self.nbytes, 0
         while dropped < last and nbytes > most:
             nbytes -= self._events[dropped][2]

@@ -12,6 +12,8 @@ from allhands_server.machine.changes import (
     RangeDeleted,
     Undo,
 )
+from allhands_server.machine.limits import check_value
+from allhands_server.machine.memory_use import RECORD_NBYTES, JobMemory, refuse_count
 from allhands_server.machine.store.bindings import Bindings, Owner
 from allhands_server.machine.store.history import History, HistoryBudget
 from allhands_server.machine.store.key_index import KeyIndex
@@ -26,9 +28,15 @@ class KeyTable:
     `revision` counts every change, even across `clear`; changes of one request share a revision.
     """
 
-    def __init__(self, job: str, histories: HistoryBudget, revision: int = 0) -> None:
+    def __init__(
+        self, job: str, histories: HistoryBudget, memory: JobMemory, revision: int = 0
+    ) -> None:
         self.job = job
         self._histories = histories
+        self._memory = memory
+        self.limits = memory.limits
+        self._nbytes = 0
+        """Of the records."""
         self.records: dict[str, KeyPut] = {}
         self.revision = revision
         self.history = History(revision, histories)
@@ -47,6 +55,7 @@ class KeyTable:
             if held is None and self._index is not None:
                 self._index.add(key)
             self.records[key] = change
+            self._count(measure_growth(key, change.value, held))
             if held is not None and (held.lease or held.member):
                 self.bindings.remove(held)
             if change.lease or change.member:
@@ -60,6 +69,32 @@ class KeyTable:
             self.history.compact(change.revision)
         else:
             self._delete(self._list_deleted(change), change.revision)
+
+    def check_put(self, key: str, value: bytes, held: KeyPut | None) -> None:
+        """Refuse a put for which there is no room; nothing is counted.
+
+        Raises:
+            Refused: the value is too large, or a limit of the job or of all jobs would be exceeded.
+        """
+        nbytes = len(value)
+        if nbytes > self.limits.value_size:
+            check_value(key, nbytes, self.limits.value_size)
+        if held is None:
+            self.check_growth(nbytes + len(key) + RECORD_NBYTES, 1)
+        elif nbytes > len(held.value):
+            self._memory.check(nbytes - len(held.value))
+
+    def check_growth(self, growth: int, keys: int) -> None:
+        """Refuse more bytes and keys than there is room for; see `check_put`."""
+        most = self.limits.job_keys
+        if most and keys > 0 and len(self.records) + keys > most:
+            remedy = "delete some, or use fewer and larger ones"
+            raise refuse_count(self.job, len(self.records), "keys", "job-keys", remedy)
+        self._memory.check(growth)
+
+    def _count(self, nbytes: int) -> None:
+        self._nbytes += nbytes
+        self._memory.add(nbytes)
 
     def make_undo(self, change: TableChange) -> Undo:
         """Return the reverse of a change about to be applied; revisions are not given again."""
@@ -81,6 +116,7 @@ class KeyTable:
     def clear(self, revision: int) -> None:
         """Drop all keys, and the history."""
         self.records.clear()
+        self._count(-self._nbytes)
         self._index = None
         self.revision = revision
         self.history.close()
@@ -112,6 +148,7 @@ class KeyTable:
             self._index.remove_all(keys)
         for key in keys:
             held = self.records.pop(key)
+            self._count(-measure_growth(key, held.value, None))
             self.bindings.remove(held)
             self.history.append(KeyDeleted(self.job, key, revision), held)
         if keys and self.on_event is not None:
@@ -124,6 +161,7 @@ class KeyTable:
     def _undo_put(self, put: KeyPut, held: KeyPut | None) -> None:
         self.history.take_back(put.revision)
         self.bindings.remove(put)
+        self._count(-measure_growth(put.key, put.value, held))
         if held is not None:
             self.bindings.add(held)
             self.records[put.key] = held
@@ -137,6 +175,7 @@ class KeyTable:
             self.history.take_back(revision)
         for record in deleted:
             self.records[record.key] = record
+            self._count(measure_growth(record.key, record.value, None))
             self.bindings.add(record)
             if self._index is not None:
                 self._index.add(record.key)
@@ -159,3 +198,10 @@ class KeyTable:
         if self._index is None:
             self._index = KeyIndex(self.records)
         return self._index
+
+
+def measure_growth(key: str, value: bytes, held: KeyPut | None) -> int:
+    """Return the bytes by which a put in the place of a record makes the records grow."""
+    if held is None:
+        return RECORD_NBYTES + len(key) + len(value)
+    return len(value) - len(held.value)

@@ -1,5 +1,6 @@
 """Key-value store of a job: requests about keys, and waits for keys."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,13 +11,13 @@ from allhands_server.machine.changes import ChangeRecorder, HistoryCompacted, Ke
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.formatting import join_names, quote
-from allhands_server.machine.limits import LARGEST_REPLY, check_key, check_reply, check_value
+from allhands_server.machine.limits import LARGEST_REPLY, check_key, check_reply
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import Request
 from allhands_server.machine.store.bindings import KeyOwners
 from allhands_server.machine.store.draft import Draft
 from allhands_server.machine.store.key_range import KeyRange, find_end
-from allhands_server.machine.store.key_table import KeyTable
+from allhands_server.machine.store.key_table import KeyTable, measure_growth
 from allhands_server.machine.store.range_query import query_range
 from allhands_server.machine.store.records import Compact, DeleteRange, Put, Range, RecordRequest
 from allhands_server.machine.store.transactions import Txn, decide_txn
@@ -198,15 +199,15 @@ class Keys:
     def _handle_set(self, ticket: int, request: Set) -> list[Effect]:
         key, value = request.key, request.value
         check_key(key)
-        check_value(key, len(value))
         self._store(key, value)
         return self._answer_change(ticket, self._table.revision, (key,))
 
     def _handle_multi_set(self, ticket: int, request: MultiSet) -> list[Effect]:
         for key, value in request.pairs:
             check_key(key)
-            check_value(key, len(value))
+            self._table.check_put(key, value, self._records.get(key))
         pairs = dict(request.pairs)
+        self._check_growth(pairs)
         revision = self._table.revision + 1
         for key, value in pairs.items():
             self._recorder.commit(self._make_put(key, value, revision), self._table)
@@ -228,14 +229,13 @@ class Keys:
         key = request.key
         check_key(key)
         whole = self._get_value(key, b"") + request.value
-        check_value(key, len(whole))
         self._store(key, whole, keeps_bindings=True)
         return self._answer_change(ticket, len(whole), (key,))
 
     def _handle_compare_set(self, ticket: int, request: CompareSet) -> list[Effect]:
         key, desired = request.key, request.desired
         check_key(key)
-        check_value(key, len(desired))
+        self._table.check_put(key, desired, self._records.get(key))
         if self._get_value(key, b"") != request.expected:
             held = self._records.get(key)
             found = CompareSetResult(False, held.value if held else None)
@@ -249,8 +249,15 @@ class Keys:
 
     def _store(self, key: str, value: bytes, keeps_bindings: bool = False) -> None:
         table = self._table
+        table.check_put(key, value, self._records.get(key))
         revision = table.revision + 1
         self._recorder.commit(self._make_put(key, value, revision, keeps_bindings), table)
+
+    def _check_growth(self, pairs: dict[str, bytes]) -> None:
+        """Refuse puts for which there is no room together."""
+        found = [(key, value, self._records.get(key)) for key, value in pairs.items()]
+        growth = sum(itertools.starmap(measure_growth, found))
+        self._table.check_growth(growth, sum(held is None for _, _, held in found))
 
     def _make_put(
         self, key: str, value: bytes, revision: int, keeps_bindings: bool = False

@@ -7,7 +7,8 @@ from typing import TypeAlias
 from allhands_server.machine.changes import Change, ChangeRecorder, LeaseEnded, LeaseGranted, Undo
 from allhands_server.machine.effects import Answer, Effect, LeaseTimed
 from allhands_server.machine.fast_dataclass import fast_dataclass
-from allhands_server.machine.limits import LEASE_TTL_LEAST, LEASE_TTL_MOST, LEASES
+from allhands_server.machine.limits import LEASE_TTL_LEAST, LEASE_TTL_MOST
+from allhands_server.machine.memory_use import LEASE_NBYTES, JobMemory, refuse_count
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.requests import Request
 from allhands_server.machine.store.key_table import KeyTable
@@ -107,10 +108,12 @@ class Leases:
         recorder: ChangeRecorder,
         timers: TimerQueue,
         table: KeyTable,
+        memory: JobMemory,
         on_end: Callable[[], None],
     ) -> None:
         """Make an empty part of a job; `on_end` is called after the end of a lease."""
         self._job = job
+        self._memory = memory
         self._recorder = recorder
         self._timers = timers
         self._table = table
@@ -158,11 +161,10 @@ class Leases:
         """Make a change; the time of a lease begins with `start_all`."""
         if isinstance(change, LeaseGranted):
             self._leases[change.lease] = _Lease(change.lease, change.ttl)
+            self._memory.add(LEASE_NBYTES)
             self._table.revision = max(self._table.revision, change.revision)
             return
-        lease = self._leases.pop(change.lease)
-        if lease.timer is not None:
-            lease.timer.cancel()
+        self._drop(change.lease)
         self._table.delete_bound(change.lease, change.revision)
 
     def make_undo(self, change: LeaseGranted | LeaseEnded) -> Undo:
@@ -174,6 +176,7 @@ class Leases:
 
         def undo() -> None:
             self._leases[lease.number] = lease
+            self._memory.add(LEASE_NBYTES)
             lease.timer = None
             undo_deletion()
 
@@ -204,6 +207,7 @@ class Leases:
 
     def _drop(self, number: int) -> None:
         lease = self._leases.pop(number)
+        self._memory.add(-LEASE_NBYTES)
         if lease.timer is not None:
             lease.timer.cancel()
 
@@ -219,12 +223,11 @@ class Leases:
         if request.lease in self._leases:
             text = f"job {self._job} has lease {request.lease} already"
             raise Refused(Status.ALREADY_EXISTS, text)
-        if len(self._leases) >= LEASES:
-            raise Refused(
-                Status.RESOURCE_EXHAUSTED,
-                f"job {self._job} has {LEASES:,} leases, the most that a job has: "
-                "bind more keys to each, or revoke those that nobody needs",
-            )
+        most = self._memory.limits.job_leases
+        if most and (count := len(self._leases)) >= most:
+            remedy = "bind more keys to each, revoke those that nobody needs"
+            raise refuse_count(self._job, count, "leases", "job-leases", remedy)
+        self._memory.check(LEASE_NBYTES)
         revision = self._table.revision + 1  # no two leases have the same number, ever
         number = request.lease or revision
         while number in self._leases:

@@ -9,6 +9,7 @@ from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.limits import check_key, check_value
+from allhands_server.machine.memory_use import QUEUED_NBYTES, JobMemory
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import Request
 
@@ -41,8 +42,11 @@ QueueRequest: TypeAlias = QueuePush | QueuePop | QueueLength
 class Queues:
     """First-in first-out queues; pops of an empty queue are served in order of arrival."""
 
-    def __init__(self, job: str, recorder: ChangeRecorder) -> None:
+    def __init__(self, job: str, recorder: ChangeRecorder, memory: JobMemory) -> None:
         self._job = job
+        self._memory = memory
+        self._nbytes = 0
+        """Of all values."""
         self._recorder = recorder
         self._values: dict[str, deque[bytes]] = {}  # none of them empty
         self._waiters: dict[str, dict[int, None]] = {}  # tickets, in order of asking
@@ -64,7 +68,7 @@ class Queues:
         check_key(request.key)
         match request:
             case QueuePush(_, key, value):
-                check_value(key, len(value))
+                check_value(key, len(value), self._memory.limits.value_size)
                 return self._handle_push(ticket, key, value)
             case QueuePop(_, key, wait):
                 return self._handle_pop(ticket, key, wait)
@@ -91,6 +95,7 @@ class Queues:
         """Make a change; a waiting pop is not answered by it."""
         if isinstance(change, QueuePushed):
             self._values.setdefault(change.key, deque()).append(change.value)
+            self._count(_measure(change.key, change.value))
         else:
             self._remove(change.key, 0)
 
@@ -100,11 +105,17 @@ class Queues:
             pushed = change.key
             return lambda: self._remove(pushed, -1)
         key, value = change.key, self._values[change.key][0]
-        return lambda: self._values.setdefault(key, deque()).appendleft(value)
+
+        def undo() -> None:
+            self._values.setdefault(key, deque()).appendleft(value)
+            self._count(_measure(key, value))
+
+        return undo
 
     def clear(self) -> None:
         """Drop all values; waiting pops stay."""
         self._values.clear()
+        self._count(-self._nbytes)
 
     def list_changes(self) -> Iterator[Change]:
         """Return changes that make the queues of now; later changes do not matter."""
@@ -120,6 +131,10 @@ class Queues:
                 effects.append(Answer(ticket, self._take(key)))
         return effects
 
+    def _count(self, nbytes: int) -> None:
+        self._nbytes += nbytes
+        self._memory.add(nbytes)
+
     def _take(self, key: str) -> bytes:
         value = self._values[key][0]
         self._recorder.commit(QueueTaken(self._job, key), self)
@@ -127,6 +142,7 @@ class Queues:
 
     def _remove(self, key: str, place: int) -> None:
         values = self._values[key]
+        self._count(-_measure(key, values[place]))
         del values[place]
         if not values:
             del self._values[key]
@@ -142,6 +158,7 @@ class Queues:
             first = next(iter(waiters))
             self.cancel(first)
             return [Answer(ticket, 0), Answer(first, value)]
+        self._memory.check(_measure(key, value))
         self._recorder.commit(QueuePushed(self._job, key, value), self)
         return [Answer(ticket, len(self._values[key]))]
 
@@ -153,3 +170,7 @@ class Queues:
         self._waiting[ticket] = key
         self._waiters.setdefault(key, {})[ticket] = None
         return []
+
+
+def _measure(key: str, value: bytes) -> int:
+    return QUEUED_NBYTES + len(key) + len(value)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from allhands_server.machine.changes import KeyDeleted, KeyPut
 from allhands_server.machine.effects import Answer, Effect
 from allhands_server.machine.fast_dataclass import fast_dataclass
-from allhands_server.machine.limits import LARGEST_REPLY, WATCHES
+from allhands_server.machine.limits import LARGEST_REPLY
+from allhands_server.machine.memory_use import refuse_count
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.requests import Request
 from allhands_server.machine.store.history import KeyChange, KeyEvent
@@ -95,6 +96,9 @@ class Watches:
         self._was_used = False
         """Whether there was a watch since the timer was set."""
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     @property
     def is_waited_for(self) -> bool:
         """Whether a watch waits, or may come again."""
@@ -129,11 +133,10 @@ class Watches:
         result = self._collect(request, keys, first, request.skip)
         if result.events or not request.wait:
             return [Answer(ticket, result)]
-        if len(self._waiting) >= WATCHES:
-            raise Refused(
-                Status.RESOURCE_EXHAUSTED,
-                f"{WATCHES:,} watches of job {table.job} wait, the most that there may be",
-            )
+        most = table.limits.job_watches
+        if most and (count := len(self._waiting)) >= most:
+            remedy = "watch a prefix in the place of many keys"
+            raise refuse_count(table.job, count, "watches that wait", "job-watches", remedy)
         self._keep(ticket, _Waiting(request, keys))
         return []
 

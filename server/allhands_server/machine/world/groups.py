@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from allhands_proto.statuses import GroupStatus
+from allhands_server.machine.memory_use import refuse_count
 
 
 class Groups:
@@ -11,6 +12,15 @@ class Groups:
     def __init__(self) -> None:
         self._ranks: dict[str, tuple[int, ...]] = {}
         self._openers: dict[str, set[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def check_room(self, group: str, most: int, job: str) -> None:
+        """Refuse a new group where there are as many as there may be; 0: any number."""
+        if most and group not in self._ranks and (count := len(self._ranks)) >= most:
+            remedy = "destroy those that nobody needs"
+            raise refuse_count(job, count, "groups", "job-groups", remedy)
 
     def open(self, group: str, ranks: tuple[int, ...], opening_rank: int) -> None:
         self._ranks.setdefault(group, ranks)

@@ -144,6 +144,10 @@ class WorldState:
         """Return the notifications that a member has to have had, in order."""
         return [one for number, one in self._news if number >= member.first_news]
 
+    def count_members(self) -> int:
+        """Return the number of members that are present, and of newcomers."""
+        return len(self.present) + len(self.newcomers)
+
     @property
     def latest_news(self) -> News:
         return self._news[-1][1]

@@ -3,7 +3,7 @@
 import pytest
 
 from allhands_proto.statuses import GroupStatus
-from allhands_server.machine import jobs
+from allhands_server.machine import idle_jobs
 from allhands_server.machine.changes import KeyPut
 from allhands_server.machine.effects import Draining, Joined, WorldFormed
 from allhands_server.machine.events import Drain
@@ -174,7 +174,7 @@ def test_jobs_are_listed_by_name() -> None:
 def test_the_oldest_ended_jobs_are_forgotten_and_the_live_ones_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "IDLE_JOBS_KEPT", 3)
+    monkeypatch.setattr(idle_jobs, "IDLE_JOBS_KEPT", 3)
     t = Transcript()
     t.form_world(1, job="live")
     t.ask_now(Set("keys", "k", b""))
@@ -280,7 +280,7 @@ def test_who_waits_for_a_key_of_a_deleted_job_goes_on_waiting() -> None:
 def test_an_ended_job_that_somebody_waits_at_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "IDLE_JOBS_KEPT", 1)
+    monkeypatch.setattr(idle_jobs, "IDLE_JOBS_KEPT", 1)
     t = Transcript()
     run_once(t, "first")
     waiting = t.ask(Get("first", "k", wait=True))

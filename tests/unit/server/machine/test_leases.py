@@ -17,7 +17,7 @@ from allhands_server.machine.events import (
 from allhands_server.machine.member_messages import Leave
 from allhands_server.machine.refusals import Status
 from allhands_server.machine.requests import DeleteJob, ListJobs, Request
-from allhands_server.machine.store import draft, leases
+from allhands_server.machine.store import leases
 from allhands_server.machine.store.keys import Add, Append, CompareSet, List, MultiSet, Set
 from allhands_server.machine.store.leases import (
     LeaseGrant,
@@ -28,12 +28,13 @@ from allhands_server.machine.store.leases import (
     LeaseTimeToLive,
 )
 from allhands_server.machine.store.records import Put, Range
+from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
 from allhands_server.testing import Transcript
 
 
-def start(ttl: float = 10.0) -> tuple[Transcript, int]:
+def start(ttl: float = 10.0, limits: ResourceLimits = DEFAULT_LIMITS) -> tuple[Transcript, int]:
     """Return a machine with a lease of job j, that has the keys a and b beside a free one."""
-    t = Transcript()
+    t = Transcript(machine=Machine(limits=limits))
     t.ask_now(Set("j", "free", b""))
     lease = t.ask_now(LeaseGrant("j", ttl)).lease
     for key in ("a", "b"):
@@ -145,12 +146,8 @@ def test_a_time_that_no_lease_can_have_is_refused(ttl: float) -> None:
     assert "0.1 to 1,000,000,000 seconds" in refusal.text
 
 
-def test_there_are_so_many_leases_of_a_job_and_keys_of_a_lease(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(leases, "LEASES", 2)
-    monkeypatch.setattr(draft, "BOUND_KEYS", 2)
-    t, lease = start()
+def test_there_are_so_many_leases_of_a_job_and_keys_of_a_lease() -> None:
+    t, lease = start(limits=ResourceLimits(job_leases=2, lease_keys=2))
     t.ask_now(LeaseGrant("j", 10.0))
     assert t.ask_refused(LeaseGrant("j", 10.0)).status is Status.RESOURCE_EXHAUSTED
     assert "has 2 keys" in t.ask_refused(Put("j", "c", lease=lease)).text

@@ -3,7 +3,7 @@
 import pytest
 
 from allhands_proto.statuses import FailureStatus
-from allhands_server.machine import jobs
+from allhands_server.machine import idle_jobs
 from allhands_server.machine.member_messages import Heartbeat, LastReport, Leave, OpenGroup
 from allhands_server.machine.requests import (
     AbortJob,
@@ -197,7 +197,7 @@ def ended(t: Transcript, job: str, size: int = 1, nbytes: int = 10) -> None:
 def test_of_the_oldest_ended_jobs_reports_are_dropped_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "IDLE_REPORTS_KEPT", 25)
+    monkeypatch.setattr(idle_jobs, "IDLE_REPORTS_KEPT", 25)
     t = Transcript()
     for number in range(4):
         ended(t, f"run{number}")
@@ -210,7 +210,7 @@ def test_of_the_oldest_ended_jobs_reports_are_dropped_first(
 def test_the_oldest_ended_jobs_are_forgotten_where_they_have_many_members(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "IDLE_MEMBERS_KEPT", 5)
+    monkeypatch.setattr(idle_jobs, "IDLE_MEMBERS_KEPT", 5)
     t = Transcript()
     for number in range(4):
         ended(t, f"run{number}", size=2)

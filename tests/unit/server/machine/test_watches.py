@@ -16,6 +16,7 @@ from allhands_server.machine.store.leases import LeaseGrant
 from allhands_server.machine.store.records import Compact, DeleteRange, Put
 from allhands_server.machine.store.transactions import Txn
 from allhands_server.machine.store.watches import Watch, WatchResult
+from allhands_server.resource_limits import ResourceLimits
 from allhands_server.testing import Transcript
 
 
@@ -170,9 +171,8 @@ def test_a_job_without_keys_keeps_its_history_over_a_restart() -> None:
     assert t.ask_now(ListJobs()) == ()
 
 
-def test_so_many_watches_of_a_job_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "WATCHES", 2)
-    t = Transcript()
+def test_so_many_watches_of_a_job_wait() -> None:
+    t = Transcript(machine=Machine(limits=ResourceLimits(job_watches=2)))
     for key in "ab":
         t.ask(Watch("j", key, wait=True))
     assert t.ask_refused(Watch("j", "c", wait=True)).status is Status.RESOURCE_EXHAUSTED
