@@ -15,11 +15,13 @@ from support.full_disk import SmallDisk
 from support.linearizability.altered_daemon import (
     MISTAKES,
     forget_keep_alives,
+    grant_locks_twice,
     make_command,
     save_snapshots_often,
 )
 from support.linearizability.clients import Progress
 from support.linearizability.disturbances import provide_disk
+from support.linearizability.lockers import run_locks
 from support.linearizability.run import run_history
 from support.linearizability.watchers import watching
 from support.served_daemon import ServedDaemon
@@ -75,3 +77,29 @@ def test_a_lease_that_ends_too_early_is_found(tmp_path: Path) -> None:
         daemon.close()
     assert holder.keep_alives
     assert "before its time" in holder.faults[0]
+
+
+@pytest.mark.timeout(600 + OPERATIONS / 50)
+def test_a_lock_has_one_holder_at_a_time_over_faults(
+    tmp_path: Path, disk: SmallDisk | None
+) -> None:
+    daemon = ServedDaemon(tmp_path, make_command(save_snapshots_often))
+    try:
+        run = run_locks(daemon, disk, OPERATIONS // 2, FAULTS)
+    finally:
+        daemon.close()
+    print(run)
+    assert not run.contradictions, run
+    assert run.acquisitions > OPERATIONS // 6
+    assert {"kill", "pause", "restart"} <= set(run.faults)
+
+
+@pytest.mark.timeout(600)
+def test_a_lock_that_is_granted_twice_is_found(tmp_path: Path) -> None:
+    daemon = ServedDaemon(tmp_path, make_command(grant_locks_twice))
+    try:
+        run = run_locks(daemon, None, calls=600, faults=1)
+    finally:
+        daemon.close()
+    assert any(name.startswith("lock") for name in run.contradictions)
+    assert any(name.startswith("count") for name in run.contradictions)

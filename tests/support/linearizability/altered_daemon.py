@@ -19,15 +19,20 @@ from allhands_server.coordinator import Coordinator
 from allhands_server.kv.connection import KvConnection
 from allhands_server.log import journal, sqlite
 from allhands_server.log.engine import Appended, AppendResult
+from allhands_server.machine.store.key_results import RangeResult
 from allhands_server.machine.store.keys import Add, Append, Get
 from allhands_server.machine.store.leases import LeaseKeepAlive
 from allhands_server.machine.store.queues import QueuePush
+from allhands_server.machine.store.records import Put
+from allhands_server.machine.store.transactions import Txn, TxnResult
 from allhands_server.machine.store.watches import Watch, WatchResult
 from allhands_server.rpc.service import CoordinatorService
 
 _LOG_NBYTES = 100_000
 """Of the frames from one snapshot to the next."""
 _FRAMES_LATE = 8
+_PARTS_OF_A_PLACE = 3
+"""Operations of the transaction that asks for a lock: a put and two ranges."""
 _EVERY = 10
 """Every tenth request of a kind is answered wrongly."""
 
@@ -149,6 +154,42 @@ def forget_keep_alives() -> None:
             post(self, ticket, request, *rest)
 
     Coordinator.post = post_forgetful  # type: ignore[method-assign, assignment]
+
+
+class _Granting:
+    """Handler that leaves out who was there before, in the answer to who asks for a lock."""
+
+    def __init__(self, asker: Any, value: bytes) -> None:
+        self._asker = asker
+        self._value = value
+
+    def on_answer(self, ticket: int, reply: TxnResult) -> None:
+        put, head, tail = reply.results
+        assert isinstance(head, RangeResult)
+        assert isinstance(tail, RangeResult)
+        alone = (replace(tail.records[0], value=self._value),)
+        seen = (put, replace(head, records=alone, count=1), replace(tail, records=alone, count=1))
+        self._asker.on_answer(ticket, replace(reply, results=seen))
+
+    def on_refusal(self, ticket: int, refusal: Any) -> None:
+        self._asker.on_refusal(ticket, refusal)
+
+
+def grant_locks_twice() -> None:
+    """Tell some who ask for a lock that nobody has it."""
+    post: Any = Coordinator.post
+    transactions = iter(range(1 << 62))
+
+    def post_granting(self: Coordinator, ticket: int, request: Any, *rest: Any) -> None:
+        due, asker, *origin = rest
+        if isinstance(request, Txn) and len(request.success) == _PARTS_OF_A_PLACE:
+            put = request.success[0]
+            assert isinstance(put, Put)
+            if next(transactions) % _EVERY == _EVERY - 1:
+                asker = _Granting(asker, put.value)
+        post(self, ticket, request, due, asker, *origin)
+
+    Coordinator.post = post_granting  # type: ignore[method-assign, assignment]
 
 
 def lose_answers() -> None:

@@ -160,7 +160,7 @@ class QueuePlace:
                 delete = requests.make_delete(self.queue.job, Delete(key))
                 limit = min(timeout, self._ttl)
                 is_gone = (yield Ask(delete, limit, is_detached=True)).deleted == 0
-        except (CoordinatorUnavailable, StoreTimeout):
+        except (CoordinatorUnavailable, StoreTimeout, Refused):  # refused by a full log
             yield Background(remove(self.queue.job, key, is_unsure=False))
         except BaseException:
             yield Background(remove(self.queue.job, key, is_unsure=False))

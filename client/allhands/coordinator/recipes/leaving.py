@@ -3,7 +3,7 @@
 from allhands.coordinator.kv import requests
 from allhands.coordinator.kv.transactions import Delete
 from allhands.coordinator.recipes.steps import Ask, Pause, Steps
-from allhands.errors import AllhandsError, CoordinatorUnavailable, StoreTimeout
+from allhands.errors import AllhandsError, CoordinatorUnavailable, Refused, StoreTimeout
 
 LEAVE_SECONDS = 1.0
 """For which a caller that gives up waits for its key to go, and for the names of the holders."""
@@ -23,7 +23,7 @@ def remove(job: str, key: str, *, is_unsure: bool) -> Steps[None]:
     while True:
         try:
             yield Ask(asked, _REMOVAL_SECONDS, is_detached=True)
-        except (CoordinatorUnavailable, StoreTimeout):
+        except (CoordinatorUnavailable, StoreTimeout, Refused):  # refused by a full log
             yield Pause(_AGAIN_SECONDS)
             continue
         except (AllhandsError, ValueError):
