@@ -43,6 +43,7 @@ _ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "lease_keep_alive": "keep alive lease",
         "lease_time_to_live": "ask for the time of lease",
         "lease_list": "list leases",
+        "barrier": "wait at barrier",
     }
 )
 """How errors call what a verb does, where its name alone would read badly; the keys follow."""
@@ -50,7 +51,7 @@ _ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
 ANSWER_GRACE: Final = 0.5
 """Seconds after the deadline of a waiting call in which a busy coordinator may still say why."""
 _GRACE_SECONDS: Final[Mapping[str, float]] = MappingProxyType(
-    {"get": ANSWER_GRACE, "wait": ANSWER_GRACE, "queue_pop": 2.0, "watch": 2.0}
+    {**dict.fromkeys(("get", "wait", "barrier"), ANSWER_GRACE), "queue_pop": 2.0, "watch": 2.0}
 )
 """The same for each verb. One that takes something may have taken it; and a watch without events
 learns how far it has come."""

@@ -42,7 +42,7 @@ from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks
 from allhands_proto.call_metadata import add_call_metadata
-from allhands_proto.kv_verbs import ANSWER_GRACE, P, Q, find_verb
+from allhands_proto.kv_verbs import P, Q, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -189,11 +189,7 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
         request = wire.BarrierRequest(
             job=self._require_job(), name=name, participant=participant, participants=participants
         )
-        doing = self._append_job(f"wait at barrier {name!r} as {participant!r}")
-        reply = self._call(
-            self._calls.Barrier, request, doing, timeout, is_write=True, grace=ANSWER_GRACE
-        )
-        return reply.generation
+        return self._call_kv(request, wire.BarrierReply, timeout).generation
 
     def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
         """Return every job at the coordinator, sorted by name."""
@@ -426,7 +422,6 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
         *,
         is_write: bool = False,
         repeats: bool = True,
-        grace: float = 0.0,
     ) -> _Reply:
         limit = self._timeout if timeout is None else to_seconds(timeout)
         limit = clip_or_raise(lambda: action, limit)
@@ -434,8 +429,8 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
 
         def attempt(origin: wire.Origin | None) -> _Reply:
             remaining = max(deadline - time.monotonic(), 0.0)
-            metadata = add_call_metadata(self._channel_config.metadata, origin, grace)
-            return method(request, timeout=remaining + grace, metadata=metadata)
+            metadata = add_call_metadata(self._channel_config.metadata, origin)
+            return method(request, timeout=remaining, metadata=metadata)
 
         try:
             if not repeats:

@@ -211,7 +211,7 @@ class AsyncCoordinatorStore:
         if line is None or line.failure is not None:
             line = await self._get_connection(deadline - time.monotonic())
         limit = deadline - time.monotonic()
-        if line is not None:
+        if line is not None and line.takes(verb):
             return await line.call(verb, request, limit, origin)
         method = getattr(self._stub, verb.method)
         grace = verb.grace_seconds

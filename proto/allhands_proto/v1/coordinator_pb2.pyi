@@ -3490,8 +3490,8 @@ Global___QueueLengthReply: _TypeAlias = QueueLengthReply  # noqa: Y015
 class KvHello(_message.Message):
     """---------------------------------------------------------------- key-value port
 
-    Key-value calls over plain TCP, several times quicker than over gRPC: the same requests, replies
-    and refusals, on `kv_port` of DescribeCoordinator.
+    Key-value calls and named barriers over plain TCP, several times quicker than over gRPC: the same
+    requests, replies and refusals, on `kv_port` of DescribeCoordinator.
 
     A connection has TLS where the coordinator's gRPC port has TLS. The caller sends the preface,
     `allhands-calls/1` and a line feed; from then on both sides send frames: four bytes of length,
@@ -3727,6 +3727,7 @@ class Call(_message.Message):
     LEASE_KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     LEASE_TIME_TO_LIVE_FIELD_NUMBER: _builtins.int
     LEASE_LIST_FIELD_NUMBER: _builtins.int
+    BARRIER_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """the caller's; no other call of the line that waits has it"""
     timeout: _builtins.float
@@ -3787,6 +3788,8 @@ class Call(_message.Message):
     def lease_time_to_live(self) -> Global___LeaseTimeToLiveRequest: ...
     @_builtins.property
     def lease_list(self) -> Global___LeaseListRequest: ...
+    @_builtins.property
+    def barrier(self) -> Global___BarrierRequest: ...
     def __init__(
         self,
         *,
@@ -3819,12 +3822,13 @@ class Call(_message.Message):
         lease_keep_alive: Global___LeaseKeepAliveRequest | None = ...,
         lease_time_to_live: Global___LeaseTimeToLiveRequest | None = ...,
         lease_list: Global___LeaseListRequest | None = ...,
+        barrier: Global___BarrierRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "timeout", b"timeout", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "timeout", b"timeout", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list"]  # noqa: Y015
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list", "barrier"]  # noqa: Y015
     _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -3898,6 +3902,7 @@ class Reply(_message.Message):
     LEASE_KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     LEASE_TIME_TO_LIVE_FIELD_NUMBER: _builtins.int
     LEASE_LIST_FIELD_NUMBER: _builtins.int
+    BARRIER_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     @_builtins.property
     def refused(self) -> Global___Refused: ...
@@ -3951,6 +3956,8 @@ class Reply(_message.Message):
     def lease_time_to_live(self) -> Global___LeaseTimeToLiveReply: ...
     @_builtins.property
     def lease_list(self) -> Global___LeaseListReply: ...
+    @_builtins.property
+    def barrier(self) -> Global___BarrierReply: ...
     def __init__(
         self,
         *,
@@ -3981,12 +3988,13 @@ class Reply(_message.Message):
         lease_keep_alive: Global___LeaseKeepAliveReply | None = ...,
         lease_time_to_live: Global___LeaseTimeToLiveReply | None = ...,
         lease_list: Global___LeaseListReply | None = ...,
+        barrier: Global___BarrierReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list"]  # noqa: Y015
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list", "barrier"]  # noqa: Y015
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 
@@ -4109,6 +4117,7 @@ class CoordinatorDescription(_message.Message):
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    KV_VERBS_FIELD_NUMBER: _builtins.int
     kv_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
     kv_secret: _builtins.bytes
@@ -4131,6 +4140,10 @@ class CoordinatorDescription(_message.Message):
     def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceLimit]:
         """all of them, if asked for"""
 
+    @_builtins.property
+    def kv_verbs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """fields of Call that `kv_port` takes; none: those up to 30"""
+
     def __init__(
         self,
         *,
@@ -4144,10 +4157,11 @@ class CoordinatorDescription(_message.Message):
         is_durable: _builtins.bool = ...,
         limits: _abc.Iterable[Global___ResourceLimit] | None = ...,
         resident_bytes: _builtins.int = ...,
+        kv_verbs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "leader", b"leader", "limits", b"limits", "resident_bytes", b"resident_bytes", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "kv_verbs", b"kv_verbs", "leader", b"leader", "limits", b"limits", "resident_bytes", b"resident_bytes", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

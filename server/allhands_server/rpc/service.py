@@ -26,7 +26,6 @@ from allhands_server.host_memory import find_resident
 from allhands_server.kv.calls import KV_CALLS, KvCall
 from allhands_server.machine import requests
 from allhands_server.machine.formatting import quote
-from allhands_server.machine.limits import REQUEST_KEYS
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import R, Request
 from allhands_server.refusal_status import bound_text
@@ -68,6 +67,7 @@ class CoordinatorService(CoordinatorServicer):
             kv_secret=kv_secret,
             beyond_loopback=beyond_loopback,
             is_durable=coordinator.is_durable,
+            kv_verbs=KV_CALLS,
         )
         self._first_request_timeout = first_request_timeout
         self._encoder = EventEncoder()
@@ -159,15 +159,6 @@ class CoordinatorService(CoordinatorServicer):
             return await self._coordinator.ask(request, remaining, find_origin(metadata))
         except Refused as refused:
             await _abort(context, refused.refusal)
-
-    async def Barrier(self, request: wire.BarrierRequest, context: Context) -> wire.BarrierReply:
-        if (count := len(request.participants)) > REQUEST_KEYS:
-            text = f"{count:,} participants of one barrier; {REQUEST_KEYS:,} is the most"
-            await _abort(context, Refusal(Status.INVALID_ARGUMENT, text))
-        asked = requests.Barrier(
-            request.job, request.name, request.participant, tuple(request.participants)
-        )
-        return wire.BarrierReply(generation=await self._ask(asked, context))
 
     async def DescribeCoordinator(
         self, request: wire.DescribeCoordinatorRequest, context: Context

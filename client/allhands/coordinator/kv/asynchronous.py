@@ -48,6 +48,7 @@ class AsyncKvConnection(asyncio.Protocol):
         self._pending: dict[int, PendingReply] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
+        self._port: KvPort | None = None
         self.failure: KvCallError | None = None
         """Why the line is over, once it is."""
 
@@ -80,6 +81,11 @@ class AsyncKvConnection(asyncio.Protocol):
         if (refused := handshake.finish(await self._read_handshake_frame())) is not None:
             raise KvCallError.from_refusal(refused)
         self._is_authenticated = True
+        self._port = port
+
+    def takes(self, verb: KvVerb[Q, P]) -> bool:
+        """Whether calls of a verb can be made on this connection; else they go by gRPC."""
+        return self._port is not None and self._port.takes(verb)
 
     async def _read_handshake_frame(self) -> bytes:
         come = await self._handshake_frames.get()

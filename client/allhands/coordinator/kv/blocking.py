@@ -175,6 +175,9 @@ class KvConnectionPool:
         """
         if (line := self._take_idle() or self._open_new(deadline)) is None:
             return None
+        if self._port is not None and not self._port.takes(verb):
+            self._idle.append(line)
+            return None
         try:
             if canceller is None:
                 reply = line.call(verb, request, deadline, origin)

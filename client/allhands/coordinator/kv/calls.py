@@ -1,7 +1,7 @@
 """Calls of key-value verbs: messages to bytes and back, and their description in errors."""
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, TypeAlias, cast
 
 import grpc
 
@@ -13,6 +13,10 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 TO_THE_END = "\0"
 """In the place of a range's end: all keys from the first on."""
 
+AnyVerb: TypeAlias = KvVerb[Any, Any]
+
+_LATER_VERBS: Final = frozenset(("barrier",))
+"""Verbs of coordinators that name what their key-value port takes."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -51,6 +55,8 @@ def describe_call(verb: KvVerb[Q, P], request: Q) -> str:
         return f"{verb.action} {message.lease}"
     if "key" in named:
         return f"{verb.action} {message.key!r}"
+    if "participant" in named:
+        return f"{verb.action} {message.name!r} as {message.participant!r}"
     if "keys" in named:
         return f"{verb.action} {format_keys(message.keys)}"
     if "pairs" in named:
@@ -76,13 +82,20 @@ class KvPort:
     secret: bytes = field(repr=False)
     token_id: str = ""
     """Id of the token that the secret is for; empty: the cluster's own."""
+    verbs: frozenset[str] = frozenset()
+    """Names of the verbs that it takes; empty: those of its first version."""
+
+    def takes(self, verb: AnyVerb) -> bool:
+        """Whether calls of a verb can be made here; else they go by gRPC."""
+        return verb.name in self.verbs if self.verbs else verb.name not in _LATER_VERBS
 
 
 def read_kv_port(description: wire.CoordinatorDescription) -> KvPort | None:
     """Read where lines are taken; None: nowhere."""
     if not description.kv_port:
         return None
-    return KvPort(description.kv_port, description.kv_secret, description.token_id)
+    verbs = frozenset(description.kv_verbs)
+    return KvPort(description.kv_port, description.kv_secret, description.token_id, verbs)
 
 
 class KvCallError(Exception):
