@@ -29,9 +29,13 @@ def test_every_load_gets_a_row_for_each_way(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     cells = {(row["clients"], row["outstanding"], row["operation"]) for row in rows}
-    operations = ("set", "get", "add", "txn")
-    assert cells == {(*load, op) for load in ((1, 1), (2, 1), (2, 64)) for op in operations}
-    assert {row["contender"] for row in rows} == {"allhands", "allhands by gRPC"}
+    alone = ("set", "get", "add", "txn", "event", "lock", "contend", "barrier")
+    assert cells == {
+        *((clients, 1, op) for clients in (1, 2, 16) for op in alone),
+        *((2, 64, op) for op in ("set", "get", "add", "txn")),
+    }
+    contenders = {row["contender"] for row in rows}
+    assert contenders == {"allhands", "allhands by gRPC", "allhands, durable"}
     assert all(row["per_second"] > 0 for row in rows)
     assert all(("latency" in row) == (row["outstanding"] == 1) for row in rows)
 

@@ -1,8 +1,12 @@
 """`python -m allhands.bench.store`: the key-value store against TCPStore and etcd.
 
-All contenders take turns in one run, and check what they read. Three loads: one client with one
-call at a time (latency), several such clients, and as many that keep 64 calls under way each.
-`txn` sets a key if present.
+All contenders take turns in one run, and check what they read. Four loads: one client with one
+call at a time (latency), several such clients in as many processes, eight times as many on threads
+of these, and several clients that keep 64 calls under way each.
+
+`txn` sets a key if present, `event` lasts from a set to its arrival at a watcher in the same
+process, `lock` is a lock of the client's own taken and released, `contend` the same with one lock
+for all clients of the load, and `barrier` a barrier of them.
 `server us` is CPU time of the server for a call: its inverse is calls a second and core.
 """
 
@@ -11,6 +15,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,16 +26,34 @@ from rich.table import Table
 
 from allhands.bench.store_servers import SERVERS, StoreServer, find_missing
 
-OPERATIONS = ("set", "get", "add", "txn")
+OPERATIONS = ("set", "get", "add", "txn", "event", "lock", "contend", "barrier")
+CONCURRENT = ("set", "get", "add", "txn")
+THREADS = 8
 OUTSTANDING = 64
 
 _GRPC = "allhands by gRPC"
+_DURABLE = "allhands, durable"
+_OWN = ("allhands", _DURABLE)
 _SUPPORTED = {  # alone, together
-    "allhands": (OPERATIONS, OPERATIONS),
-    _GRPC: (OPERATIONS, ()),
-    "tcpstore": (("get", "add"), ()),
-    "etcd": (("set", "get", "txn"), ("set", "get", "txn")),
+    "allhands": (OPERATIONS, CONCURRENT),
+    _DURABLE: (OPERATIONS, CONCURRENT),
+    _GRPC: (("set", "get", "add", "txn", "event", "lock", "contend"), ()),
+    "tcpstore": (("get", "add", "txn", "event", "barrier"), ()),
+    "etcd": (("set", "get", "txn", "event", "lock", "contend", "barrier"), ("set", "get", "txn")),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A number of clients, and the calls that each keeps under way."""
+
+    processes: int
+    threads: int
+    outstanding: int
+
+    @property
+    def clients(self) -> int:
+        return self.processes * self.threads
 
 
 @dataclass
@@ -44,32 +67,37 @@ class MeasuredStore:
     def supports(self, operation: str, outstanding: int) -> bool:
         return operation in _SUPPORTED[self.name][outstanding > 1]
 
-    def measure(
-        self, operation: str, clients: int, outstanding: int, seconds: float
-    ) -> dict[str, float]:
+    def measure(self, operation: str, load: Load, seconds: float) -> dict[str, float]:
         """Load the server once; return calls a second, and seconds for each."""
-        command = {"operation": operation, "outstanding": outstanding, "seconds": seconds}
+        command = {
+            "operation": operation,
+            "threads": load.threads,
+            "outstanding": load.outstanding,
+            "seconds": seconds,
+            "clients": load.clients,
+            "barrier": f"barrier {time.monotonic_ns()}",
+        }
         before = self.server.read_cpu_seconds()
-        for client in self.clients[:clients]:
+        for number, client in enumerate(self.clients[: load.processes]):
             assert client.stdin is not None
-            client.stdin.write(json.dumps(command) + "\n")
+            client.stdin.write(json.dumps({**command, "first": number * load.threads}) + "\n")
             client.stdin.flush()
-        found = [_read_result(client) for client in self.clients[:clients]]
+        found = [one for client in self.clients[: load.processes] for one in _read_result(client)]
         calls = sum(one["calls"] for one in found)
         measured = {
             "per_second": sum(one["calls"] / one["seconds"] for one in found),
             "server_cpu": (self.server.read_cpu_seconds() - before) / calls,
         }
-        if outstanding == 1:
+        if load.outstanding == 1:
             measured["median"] = statistics.median(one["median"] for one in found)
         return measured
 
 
-def _read_result(client: "subprocess.Popen[str]") -> dict[str, float]:
+def _read_result(client: "subprocess.Popen[str]") -> list[dict[str, float]]:
     assert client.stdout is not None
     if not (line := client.stdout.readline()):
         raise RuntimeError(f"a client ended with status {client.wait()}")
-    found: dict[str, float] = json.loads(line)
+    found: list[dict[str, float]] = json.loads(line)
     return found
 
 
@@ -98,32 +126,36 @@ def open_clients(name: str, server: StoreServer, clients: int) -> Iterator[Measu
 
 def run(vs: Sequence[str], clients: int, rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Measure every cell `rounds` times, all contenders of a cell in turn; return the medians."""
-    found: dict[tuple[int, int, str, str], list[dict[str, float]]] = {}
+    found: dict[tuple[Load, str, str], list[dict[str, float]]] = {}
+    loads = (
+        Load(1, 1, 1),
+        Load(clients, 1, 1),
+        Load(clients, THREADS, 1),
+        Load(clients, 1, OUTSTANDING),
+    )
     with ExitStack() as stack:
         contenders = []
-        for name in ("allhands", *vs):
+        for name in (*_OWN, *vs):
             server = stack.enter_context(SERVERS[name]())
             for way in ("allhands", _GRPC) if name == "allhands" else (name,):
                 contenders.append(stack.enter_context(open_clients(way, server, clients)))
         for _ in range(rounds):
-            for count, outstanding in ((1, 1), (clients, 1), (clients, OUTSTANDING)):
+            for load in loads:
                 for operation in OPERATIONS:
                     for one in contenders:
-                        if one.supports(operation, outstanding):
-                            cell = count, outstanding, operation, one.name
-                            measured = one.measure(operation, count, outstanding, seconds)
-                            found.setdefault(cell, []).append(measured)
-    return [_make_row(cell, samples) for cell, samples in sorted(found.items())]
+                        if one.supports(operation, load.outstanding):
+                            measured = one.measure(operation, load, seconds)
+                            found.setdefault((load, operation, one.name), []).append(measured)
+    return [_make_row(*cell, samples) for cell, samples in found.items()]
 
 
 def _make_row(
-    case: tuple[int, int, str, str], samples: Sequence[dict[str, float]]
+    load: Load, operation: str, name: str, samples: Sequence[dict[str, float]]
 ) -> dict[str, Any]:
-    clients, outstanding, operation, name = case
     rates = [one["per_second"] for one in samples]
     row: dict[str, Any] = {
-        "clients": clients,
-        "outstanding": outstanding,
+        "clients": load.clients,
+        "outstanding": load.outstanding,
         "operation": operation,
         "contender": name,
         "per_second": statistics.median(rates),
@@ -132,7 +164,7 @@ def _make_row(
         "server_cpu": statistics.median(one["server_cpu"] for one in samples),
         "rounds": len(samples),
     }
-    if outstanding == 1:
+    if load.outstanding == 1:
         row["latency"] = statistics.median(one["median"] for one in samples)
     return row
 
@@ -168,7 +200,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    others = [name for name in SERVERS if name != "allhands"]
+    others = [name for name in SERVERS if name not in _OWN]
     found = ",".join(name for name in others if find_missing(name) is None)
     parser = argparse.ArgumentParser(prog="python -m allhands.bench.store")
     parser.add_argument(

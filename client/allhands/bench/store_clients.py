@@ -1,45 +1,38 @@
-"""Clients of key-value servers, alike for the store's benchmark; each call checks its result.
+"""Client processes of the store's benchmark; each call checks its result.
 
-Run as a module it is one client process: commands and results are lines of JSON.
+Run as a module it is one process with some clients, each on a thread with its own connection:
+commands and results are lines of JSON.
 """
 
 import argparse
 import asyncio
+import functools
+import itertools
 import json
+import queue
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import uvloop
 
 from allhands import kv
 from allhands.aio import AsyncControl
+from allhands.bench.store_client import VALUE, AsyncCall, Call, Place, StoreClient, check
+from allhands.bench.store_peers import EtcdClient, TcpStoreClient
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.stores import CoordinatorStore
 
-_VALUE = b"twenty bytes of text"
 _JOB = "bench"
-_GREATER = 1
-"""Of etcd's relations."""
-
-Call = Callable[[], None]
-AsyncCall = Callable[[], Awaitable[None]]
-
-
-class StoreClient(Protocol):
-    """A client of a store; `name` separates its keys from other clients'."""
-
-    def make_calls(self) -> dict[str, Call]:
-        """Return the supported calls, each finished on return."""
-
-    async def open_async_calls(self) -> dict[str, AsyncCall]:
-        """Return the supported calls for many concurrent tasks."""
-
-    async def aclose(self) -> None:
-        """Close the resources of `open_async_calls`."""
+_EVENT_SECONDS = 30.0
+_LEASE_SECONDS = 600.0
+_BARRIER_CALLS = 100
+"""Barriers of a load: as many for each client, however long they take."""
 
 
 class AllhandsClient:
@@ -50,52 +43,97 @@ class AllhandsClient:
         self._endpoint = Endpoint(Address("127.0.0.1", port), token)
         self._control = Control(self._endpoint, job=_JOB, use_lines=use_lines)
         self._store = CoordinatorStore(self._control)
-        self._store.set(name, _VALUE)
+        self._store.set(name, VALUE)
         self._sum = 0
         self._use_lines = use_lines
         self._async_control: AsyncControl | None = None
+        self._events: queue.SimpleQueue[bytes] | None = None
 
-    def make_calls(self) -> dict[str, Call]:
-        return {"set": self._set, "get": self._get, "add": self._add, "txn": self._txn}
+    def make_calls(self, place: Place) -> dict[str, Call]:
+        """Return the supported calls, each finished on return."""
+        participants = [str(index) for index in range(place.clients)]
+        numbers = itertools.count()
+
+        def meet() -> None:
+            name = f"{place.barrier}/{next(numbers)}"
+            self._control.barrier(name, str(place.index), participants)
+
+        return {
+            "set": self._set,
+            "get": self._get,
+            "add": self._add,
+            "txn": self._txn,
+            "event": self._await_event,
+            "lock": functools.partial(self._lock, self._name),
+            "contend": functools.partial(self._lock, place.barrier),
+            "barrier": meet,
+        }
 
     def _set(self) -> None:
-        self._store.set(self._name, _VALUE)
+        self._store.set(self._name, VALUE)
 
     def _txn(self) -> None:
         """Set the key if present."""
         conditions, success = self._make_txn()
-        _check(self._control.transaction(conditions, success).succeeded)
+        check(self._control.transaction(conditions, success).succeeded)
 
     def _make_txn(self) -> tuple[list[kv.Condition], list[kv.Operation]]:
-        return [kv.version(self._name) > 0], [kv.Put(self._name, _VALUE)]
+        return [kv.version(self._name) > 0], [kv.Put(self._name, VALUE)]
 
     def _get(self) -> None:
-        _check(self._store.get(self._name) == _VALUE)
+        check(self._store.get(self._name) == VALUE)
 
     def _add(self) -> None:
         self._sum += 1
-        _check(self._store.add(f"{self._name}/sum", 1) == self._sum)
+        check(self._store.add(f"{self._name}/sum", 1) == self._sum)
+
+    def _lock(self, name: str) -> None:
+        with self._control.lock(name, ttl=_LEASE_SECONDS):
+            pass
+
+    def _await_event(self) -> None:
+        """Set a key, and wait for the event on another thread of a client of its own."""
+        key = f"{self._name}/event"
+        if self._events is None:
+            self._events = queue.SimpleQueue()
+            is_ready = threading.Event()
+            threading.Thread(
+                target=self._read_events, args=(key, self._events, is_ready), daemon=True
+            ).start()
+            check(is_ready.wait(_EVENT_SECONDS))
+        self._store.set(key, VALUE)
+        check(self._events.get(timeout=_EVENT_SECONDS) == VALUE)
+
+    def _read_events(
+        self, key: str, events: "queue.SimpleQueue[bytes]", is_ready: threading.Event
+    ) -> None:
+        control = Control(self._endpoint, job=_JOB, use_lines=self._use_lines)
+        with control.watch(key) as watch:
+            is_ready.set()
+            for event in watch:
+                events.put(event.value)
 
     async def open_async_calls(self) -> dict[str, AsyncCall]:
+        """Return the supported calls for many concurrent tasks."""
         if not self._use_lines:
             return {}
         self._async_control = control = AsyncControl(self._endpoint, job=_JOB)
         many = control.store
-        await many.set(self._name, _VALUE)
+        await many.set(self._name, VALUE)
 
         async def put() -> None:
-            await many.set(self._name, _VALUE)
+            await many.set(self._name, VALUE)
 
         async def get() -> None:
-            _check(await many.get(self._name) == _VALUE)
+            check(await many.get(self._name) == VALUE)
 
         async def add() -> None:
             self._sum += 1  # calls are carried out in the order of their beginning
             expected = self._sum
-            _check(await many.add(f"{self._name}/sum", 1) == expected)
+            check(await many.add(f"{self._name}/sum", 1) == expected)
 
         async def txn() -> None:
-            _check((await control.transaction(*self._make_txn())).succeeded)
+            check((await control.transaction(*self._make_txn())).succeeded)
 
         return {"set": put, "get": get, "add": add, "txn": txn}
 
@@ -104,148 +142,12 @@ class AllhandsClient:
             await self._async_control.aclose()
 
 
-class TcpStoreClient:
-    """torch's TCPStore: `set` is not acknowledged, and calls are made one at a time."""
-
-    def __init__(self, name: str, port: int, token: str) -> None:
-        from torch import distributed
-
-        self._name = name
-        self._store = distributed.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
-        self._store.set(name, _VALUE.decode())
-        self._sum = 0
-
-    def make_calls(self) -> dict[str, Call]:
-        return {"get": self._get, "add": self._add}
-
-    def _get(self) -> None:
-        _check(self._store.get(self._name) == _VALUE)
-
-    def _add(self) -> None:
-        self._sum += 1
-        _check(self._store.add(f"{self._name}/sum", 1) == self._sum)
-
-    async def open_async_calls(self) -> dict[str, AsyncCall]:
-        return {}
-
-    async def aclose(self) -> None:
-        """Nothing has been opened."""
-
-
-class EtcdClient:
-    """etcd's key-value service through grpcio."""
-
-    def __init__(self, name: str, port: int, token: str) -> None:
-        import grpc
-
-        self._name = name.encode()
-        self._target = f"127.0.0.1:{port}"
-        self._put, self._range, self._txn = _make_etcd_calls(grpc.insecure_channel(self._target))
-        self._channel: Any = None
-        self._requests = _make_etcd_messages()
-        self._set()
-
-    def make_calls(self) -> dict[str, Call]:
-        return {"set": self._set, "get": self._get, "txn": self._set_if_present}
-
-    def _set_if_present(self) -> None:
-        _check(self._txn(self._make_txn()).succeeded)
-
-    def _make_txn(self) -> Any:
-        put = self._requests["PutRequest"](key=self._name, value=_VALUE)
-        is_present = self._requests["Compare"](result=_GREATER, key=self._name, version=0)
-        operation = self._requests["RequestOp"](request_put=put)
-        return self._requests["TxnRequest"](compare=[is_present], success=[operation])
-
-    def _set(self) -> None:
-        self._put(self._requests["PutRequest"](key=self._name, value=_VALUE))
-
-    def _get(self) -> None:
-        found = self._range(self._requests["RangeRequest"](key=self._name))
-        _check(found.kvs[0].value == _VALUE)
-
-    async def open_async_calls(self) -> dict[str, AsyncCall]:
-        import grpc.aio
-
-        self._channel = grpc.aio.insecure_channel(self._target)
-        put, look, carry_out = _make_etcd_calls(self._channel)
-
-        async def set_() -> None:
-            await put(self._requests["PutRequest"](key=self._name, value=_VALUE))
-
-        async def get() -> None:
-            found = await look(self._requests["RangeRequest"](key=self._name))
-            _check(found.kvs[0].value == _VALUE)
-
-        async def txn() -> None:
-            _check((await carry_out(self._make_txn())).succeeded)
-
-        return {"set": set_, "get": get, "txn": txn}
-
-    async def aclose(self) -> None:
-        await self._channel.close()
-
-
-def _make_etcd_messages() -> dict[str, Any]:
-    """Build the messages of etcd's API used here, with the used fields only."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="etcd_subset.proto", package="etcdserverpb", syntax="proto3"
-    )
-    forms: dict[str, dict[str, tuple[int, str]]] = {
-        "PutRequest": {"key": (1, ""), "value": (2, "")},
-        "PutResponse": {},
-        "RangeRequest": {"key": (1, "")},
-        "KeyValue": {"key": (1, ""), "value": (5, "")},
-        "RangeResponse": {"kvs": (2, "KeyValue")},
-        "Compare": {"result": (1, "number"), "key": (3, ""), "version": (4, "number")},
-        "RequestOp": {"request_put": (2, "PutRequest")},
-        "TxnRequest": {"compare": (1, "Compare"), "success": (2, "RequestOp")},
-        "TxnResponse": {"succeeded": (2, "number")},
-    }
-    for name, parts in forms.items():
-        message = file.message_type.add(name=name)
-        for key, (number, kind) in parts.items():
-            one = message.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
-            if kind in forms:
-                one.type, one.type_name = field.TYPE_MESSAGE, f".etcdserverpb.{kind}"
-                if key != "request_put":
-                    one.label = field.LABEL_REPEATED
-            else:
-                one.type = field.TYPE_INT64 if kind else field.TYPE_BYTES
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"etcdserverpb.{name}"))
-        for name in forms
-    }
-
-
-def _make_etcd_calls(channel: Any) -> tuple[Any, ...]:
-    messages = _make_etcd_messages()
-    return tuple(
-        channel.unary_unary(
-            f"/etcdserverpb.KV/{name}",
-            request_serializer=messages[f"{name}Request"].SerializeToString,
-            response_deserializer=messages[f"{name}Response"].FromString,
-        )
-        for name in ("Put", "Range", "Txn")
-    )
-
-
-def _check(is_right: bool) -> None:
-    if not is_right:
-        raise ArithmeticError("a store returned something else than was put into it")
-
-
-def run_sequential(call: Call, seconds: float) -> dict[str, Any]:
-    """Call again and again for so long, at least twice, and time each call."""
+def run_sequential(call: Call, seconds: float, calls: int = 0) -> dict[str, Any]:
+    """Call again and again for so long, at least twice, or `calls` times; time each call."""
     call()
     times: list[float] = []
     begun = now = time.perf_counter()
-    while now < begun + seconds or len(times) < 2:
+    while len(times) < calls if calls else now < begun + seconds or len(times) < 2:
         call()
         before, now = now, time.perf_counter()
         times.append(now - before)
@@ -279,6 +181,36 @@ async def run_concurrent(
     return found
 
 
+class ClientProcess:
+    """The clients of this process, made when a load first needs them."""
+
+    def __init__(self, make: Callable[[str], StoreClient], name: str) -> None:
+        self._make = make
+        self._name = name
+        self._clients: list[StoreClient] = [make(f"{name}/0")]
+
+    def measure(self, load: dict[str, Any]) -> list[dict[str, Any]]:
+        """Carry out a load; return the figures of each client."""
+        if load["outstanding"] > 1:
+            one = self._clients[0]
+            done = run_concurrent(one, load["operation"], load["outstanding"], load["seconds"])
+            return [uvloop.run(done)]
+        threads = load["threads"]
+        while len(self._clients) < threads:
+            self._clients.append(self._make(f"{self._name}/{len(self._clients)}"))
+        calls = _BARRIER_CALLS if load["operation"] == "barrier" else 0
+
+        def run(number: int) -> dict[str, Any]:
+            place = Place(load["first"] + number, load["clients"], load["barrier"])
+            call = self._clients[number].make_calls(place)[load["operation"]]
+            return run_sequential(call, load["seconds"], calls)
+
+        if threads == 1:
+            return [run(0)]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(run, range(threads)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--contender", required=True)
@@ -286,27 +218,23 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args()
     token = sys.stdin.readline().strip()  # not an argument: those everybody can read
-    made: StoreClient
-    match arguments.contender:
-        case "allhands":
-            made = AllhandsClient(arguments.name, arguments.port, token)
-        case "allhands by gRPC":
-            made = AllhandsClient(arguments.name, arguments.port, token, use_lines=False)
-        case "tcpstore":
-            made = TcpStoreClient(arguments.name, arguments.port, token)
-        case _:
-            made = EtcdClient(arguments.name, arguments.port, token)
+
+    def make(name: str) -> StoreClient:
+        match arguments.contender:
+            case "allhands" | "allhands, durable":
+                return AllhandsClient(name, arguments.port, token)
+            case "allhands by gRPC":
+                return AllhandsClient(name, arguments.port, token, use_lines=False)
+            case "tcpstore":
+                return TcpStoreClient(name, arguments.port, token)
+            case _:
+                return EtcdClient(name, arguments.port, token)
+
+    process = ClientProcess(make, arguments.name)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        said = json.loads(line)
-        if said["outstanding"] == 1:
-            found = run_sequential(made.make_calls()[said["operation"]], said["seconds"])
-        else:
-            found = uvloop.run(
-                run_concurrent(made, said["operation"], said["outstanding"], said["seconds"])
-            )
-        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.write(json.dumps(process.measure(json.loads(line))) + "\n")
         sys.stdout.flush()
 
 

@@ -1,6 +1,7 @@
 """Key-value servers for the store's benchmark: each a process on loopback, with a CPU time."""
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -49,10 +50,12 @@ def find_missing(system: str) -> str | None:
 
 
 @contextmanager
-def run_allhands() -> Iterator[StoreServer]:
-    """Run `allhands serve`."""
+def run_allhands(*, is_durable: bool = False) -> Iterator[StoreServer]:
+    """Run `allhands serve`; if durable, with a log on the disk of temporary files."""
     with tempfile.TemporaryDirectory(prefix="allhands-bench-") as runtime:
         command = [sys.executable, "-m", "allhands.cli.main", "serve", "--listen", "127.0.0.1:0"]
+        if is_durable:
+            command += ["--data-dir", str(Path(runtime) / "log")]
         with _run_server(command, {"XDG_RUNTIME_DIR": runtime}) as process:
             posted = _poll(lambda: _read_notice(Path(runtime)), process)
             yield StoreServer(process.pid, posted.port, posted.token)
@@ -88,6 +91,7 @@ def run_etcd() -> Iterator[StoreServer]:
 
 SERVERS: dict[str, Callable[[], AbstractContextManager[StoreServer]]] = {
     "allhands": run_allhands,
+    "allhands, durable": functools.partial(run_allhands, is_durable=True),
     "tcpstore": run_tcpstore,
     "etcd": run_etcd,
 }
