@@ -11,7 +11,7 @@ import ipaddress
 import os
 import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeAlias
 from urllib.parse import unquote
 
@@ -34,13 +34,13 @@ def limit_connections() -> int:
 
 
 class Connections:
-    """Watch over the connections to one port, on the running loop, until `close`."""
+    """Watch over the connections to the ports of a server, on the running loop, until `close`."""
 
     def __init__(self, evicted: Callable[[str, int], None]) -> None:
         """Take a callback for evicted connections: their host, and the bound."""
         self._loop = asyncio.get_running_loop()
         self._evicted = evicted
-        self._port = 0
+        self._ports: set[int] = set()
         self._proven: set[str] = set()
         self._proven_before = 0
         self._unproven: UnprovenConnections[Peer] = UnprovenConnections(limit_to_share(PART))
@@ -48,8 +48,9 @@ class Connections:
         """Up to so many descriptors no bound can be exceeded."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, port: int) -> None:
-        self._port = port
+    def watch(self, *ports: int) -> None:
+        """Begin to look, once."""
+        self._ports = set(ports)
         self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ class Connections:
 
     def _review(self, now: float) -> None:
         """Update the known connections, and shut down those above the bound."""
-        there = dict(_list_connections(self._port))
+        there = dict(_list_connections(self._ports))
         self._proven = {one for one in self._proven if read_peer(one) in there}
         self._proven_before = len(self._proven)
         proven = set(map(read_peer, self._proven))
@@ -104,8 +105,8 @@ def _count_descriptors() -> int:
     return os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS))
 
 
-def _list_connections(port: int) -> Iterator[tuple[Peer, int]]:
-    """Yield the peers of this process's connections to a port, with descriptors."""
+def _list_connections(ports: Collection[int]) -> Iterator[tuple[Peer, int]]:
+    """Yield the peers of this process's connections to some ports, with descriptors."""
     for name in os.listdir(_DESCRIPTORS):
         # Looked at by number and not duplicated: the end of a copy would end locks on a file.
         try:
@@ -114,7 +115,7 @@ def _list_connections(port: int) -> Iterator[tuple[Peer, int]]:
             continue  # no socket, or closed meanwhile
         try:
             here = looked_at.getsockname()
-            if isinstance(here, tuple) and here[1:2] == (port,):
+            if isinstance(here, tuple) and len(here) > 1 and here[1] in ports:
                 yield _normalise(*looked_at.getpeername()[:2]), int(name)
         except OSError:
             continue  # it is not connected

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from allhands_proto.loopback import is_loopback
+from allhands_server.authorities import WILDCARDS, format_authority, parse_authority
 from allhands_server.etcd_address import EtcdAddress
 from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
 
 TOKEN_VARIABLE = "ALLHANDS_TOKEN"
-_WILDCARDS = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class SettingNames:
     insecure: str = "insecure=True"
     drain_timeout: str = "drain_timeout"
     advertise: str = "advertise"
+    kv_advertise: str = "kv_advertise"
 
 
 FLAGS = SettingNames(
@@ -34,6 +35,7 @@ FLAGS = SettingNames(
     "--insecure",
     "--drain-timeout",
     "--advertise",
+    "--kv-advertise",
 )
 """Of `allhands serve`."""
 VARIABLES = SettingNames(
@@ -53,6 +55,10 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 0
     """0: any free one."""
+    more_listens: tuple[tuple[str, int], ...] = ()
+    """Further addresses to listen on, each with its port."""
+    kv_port: int = 0
+    """TCP port for key-value calls, on each of the hosts; 0: any free one."""
     token: str | None = field(default=None, repr=False)
     """None: a random one, which is only possible on loopback (or with `insecure`)."""
     tls_cert: Path | str | None = None
@@ -70,8 +76,10 @@ class ServerConfig:
     """Folder of the log that keeps keys, queues and barriers over a restart; None: memory alone."""
     store: EtcdAddress | None = None
     """Cluster of a log that several daemons share, of which one leads; None: no other daemon."""
-    advertise: str = ""
-    """`host:port` where clients reach this daemon, of several; empty: where it listens."""
+    advertise: tuple[str, ...] = ()
+    """`host` or `host:port` where clients reach the daemon; empty: where it listens."""
+    kv_advertise: tuple[str, ...] = ()
+    """The same for the key-value port; empty: the hosts that clients have dialled."""
     audit_log: Path | str | None = None
     """File that gets a line of JSON for each call; None: there is no audit log."""
     limits: ResourceLimits = DEFAULT_LIMITS
@@ -85,12 +93,22 @@ class ServerConfig:
     @property
     def is_loopback(self) -> bool:
         """Whether only this host can connect; names besides localhost may be any host."""
-        return is_loopback(self.host)
+        return all(is_loopback(host) for host, _ in self.listens)
 
     @property
-    def target(self) -> str:
-        """`host:port`, IPv6 in brackets."""
-        return format_authority(self.host, self.port)
+    def listens(self) -> tuple[tuple[str, int], ...]:
+        """Hosts and ports to listen on, without those that a wildcard address includes."""
+        given = dict.fromkeys(((self.host, self.port), *self.more_listens))
+        wild = {port: host for host, port in given if host in WILDCARDS and port}
+        return tuple(one for one in given if wild.get(one[1], one[0]) == one[0])
+
+    def get_advertised(self, port: int) -> tuple[str, ...]:
+        """Return `host:port` of each advertised address; `port` is for those without one."""
+        return _complete(self.advertise, port)
+
+    def get_kv_advertised(self, port: int) -> tuple[str, ...]:
+        """Return `host:port` of each advertised address of the key-value port, which is `port`."""
+        return _complete(self.kv_advertise, port)
 
     def validate(self) -> None:
         """Check that the settings are complete and closed to strangers.
@@ -98,10 +116,14 @@ class ServerConfig:
         Raises:
             ValueError: the text says what to give.
         """
-        if not self.host:
-            raise ValueError("no host to listen on: give 127.0.0.1, or 0.0.0.0 for all addresses")
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"no such port: {self.port}")
+        for host, port in (*self.listens, (self.host, self.kv_port)):
+            if not host:
+                text = "no host to listen on: give 127.0.0.1, or 0.0.0.0 for all addresses"
+                raise ValueError(text)
+            if not 0 <= port <= 65535:
+                raise ValueError(f"no such port: {port}")
+        _check_advertised(self.advertise, self.setting_names.advertise)
+        _check_advertised(self.kv_advertise, self.setting_names.kv_advertise)
         if self.kind not in ("daemon", "embedded"):
             raise ValueError(f"no such kind of coordinator: {self.kind!r}")
         self.limits.validate()
@@ -123,8 +145,9 @@ class ServerConfig:
             _check_token(self.token)
         self._check_store()
         if not self.is_loopback and not self.insecure and (missing := self._list_missing()):
+            host = next(host for host, _ in self.listens if not is_loopback(host))
             raise ValueError(
-                f"listening on {self.host}, beyond loopback, needs {' and '.join(missing)}; "
+                f"listening on {host}, beyond loopback, needs {' and '.join(missing)}; "
                 "`allhands token init DIR` makes both; "
                 f"{self.setting_names.insecure} overrides this"
             )
@@ -132,10 +155,6 @@ class ServerConfig:
     def _check_store(self) -> None:
         """Check the settings of one of several daemons."""
         if self.store is None:
-            if self.advertise:
-                raise ValueError(
-                    f"{self.setting_names.advertise} is for one of several daemons, with a store"
-                )
             return
         if self.data_dir is not None:
             raise ValueError("a log is in a folder or in a store: give one of the two")
@@ -148,15 +167,9 @@ class ServerConfig:
                 f"{self.store} is beyond this host, and all data would be sent there in the clear: "
                 f"give its authorities; {self.setting_names.insecure} overrides this"
             )
-        if self.advertise:
-            host, _, port = self.advertise.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-                raise ValueError(
-                    f"{self.setting_names.advertise} is HOST:PORT, and not {self.advertise!r}"
-                )
-        elif self.host in _WILDCARDS:
+        if not self.advertise and any(host in WILDCARDS for host, _ in self.listens):
             raise ValueError(
-                f"clients cannot be sent to {self.host}: say where they reach this daemon "
+                f"clients cannot be sent to {self._listen_text}: say where they reach this daemon "
                 f"({self.setting_names.advertise})"
             )
 
@@ -167,15 +180,19 @@ class ServerConfig:
         found = []
         if self.tls_cert is None:
             found.append(
-                f"INSECURE: {self.host} is reachable from other hosts and there is no TLS: "
+                f"INSECURE: {self._listen_text} is reachable from other hosts and there is no TLS: "
                 "token and data travel in the clear"
             )
         if self.token is None:
             found.append(
-                f"INSECURE: no token was given for {self.host}: "
+                f"INSECURE: no token was given for {self._listen_text}: "
                 "a random one stands in the notice of this host's user, and nowhere else"
             )
         return found
+
+    @property
+    def _listen_text(self) -> str:
+        return ", ".join(host for host, _ in self.listens if not is_loopback(host))
 
     def _list_missing(self) -> list[str]:
         missing = []
@@ -203,9 +220,20 @@ def read_token(path: Path | str | None, environ: Mapping[str, str] = os.environ)
     return environ.get(TOKEN_VARIABLE) or None
 
 
-def format_authority(host: str, port: int) -> str:
-    """Write `host:port`, IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _complete(advertised: tuple[str, ...], port: int) -> tuple[str, ...]:
+    found = (parse_authority(text, port) for text in advertised)
+    return tuple(format_authority(*one) for one in found if one is not None)
+
+
+def _check_advertised(advertised: tuple[str, ...], setting: str) -> None:
+    for text in advertised:
+        found = parse_authority(text, 1)
+        if found is None or not found[1]:
+            raise ValueError(
+                f"{setting} is HOST or HOST:PORT, an IPv6 address in brackets, and not {text!r}"
+            )
+        if found[0] in WILDCARDS:
+            raise ValueError(f"clients cannot dial {found[0]}: {setting} says what they dial")
 
 
 def _check_token(token: str) -> None:

@@ -1,11 +1,9 @@
 """A coordinator on the running loop: in the daemon, in a launcher, or in rank 0."""
 
 import asyncio
-import errno
 import logging
 import os
 import secrets
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,14 +22,15 @@ from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from allhands_server.access import Access, find_verb
-from allhands_server.addresses import get_local_host
 from allhands_server.audit import AuditLog
-from allhands_server.config import ServerConfig, format_authority
+from allhands_server.authorities import format_authority
+from allhands_server.config import ServerConfig
 from allhands_server.coordinator import Coordinator
 from allhands_server.etcd_address import EtcdAddress
 from allhands_server.host_memory import find_memory
 from allhands_server.kept_token import load_token
 from allhands_server.kv.listener import KvListener
+from allhands_server.listening import bind_ports, choose_local_address, list_advertised, list_hosts
 from allhands_server.rpc.auth import TokenInterceptor
 from allhands_server.rpc.certificates import ServerCertificates
 from allhands_server.rpc.decoding import DecodingInterceptor
@@ -96,6 +95,7 @@ class RunningCoordinator:
         health_service: health.aio.HealthServicer,
         notice_: notice.Notice | None,
         replica: "Replica | None" = None,
+        advertised: tuple[str, ...] = (),
     ) -> None:
         self._server = server
         self._coordinator = coordinator
@@ -107,6 +107,8 @@ class RunningCoordinator:
         self._stopping: asyncio.Task[bool] | None = None
         self.host, self.port = address
         """Where this host reaches it."""
+        self.advertised = advertised
+        """`host:port` of each address at which clients reach it."""
         self.token = token
 
     @property
@@ -179,9 +181,12 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     health_service = health.aio.HealthServicer()
     notice_ = replica = None
     try:
-        port = _bind_port(server, config, tls)
-        address = (get_local_host(config.host), port)
-        await kv_listener.listen(config.host, None if tls is None else tls.get_context)
+        bound = bind_ports(server, config, tls)
+        address = choose_local_address(bound)
+        kv_listener.listen(
+            list_hosts(bound), None if tls is None else tls.get_context, config.kv_port
+        )
+        advertised = list_advertised(config, bound)
         service = CoordinatorService(  # type: ignore[abstract]  # see its end
             coordinator,
             config.first_request_timeout,
@@ -189,11 +194,13 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
             kv_listener.secret,
             beyond_loopback=not config.is_loopback,
             access=access,
+            addresses=advertised,
+            kv_addresses=config.get_kv_advertised(kv_listener.port),
         )
         await _start_server(server, service, health_service)
-        connections.watch(port)
+        connections.watch(*(port for _, port in bound))
         if engine is not None:
-            replica = _make_replica(engine, coordinator, config, address)
+            replica = _make_replica(engine, coordinator, advertised[0])
         if config.post_notice:
             notice_ = _post_notice(config, address, token, tls)
     except BaseException:
@@ -206,10 +213,15 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
             await engine.close()
         access.close()
         raise
-    logger.info("listening on %s", format_authority(config.host, port))
+    logger.info(
+        "listening on %s, for key-value calls on port %d; clients reach it at ah://%s",
+        ", ".join(format_authority(*one) for one in bound),
+        kv_listener.port,
+        ",".join(advertised),
+    )
     running = RunningCoordinator(
         *(address, token, server, coordinator, kv_listener, connections, health_service),
-        *(notice_, replica),
+        *(notice_, replica, advertised),
     )
     forks.hold(running)
     return running
@@ -250,12 +262,10 @@ async def _open_store(address: EtcdAddress) -> "EtcdEngine":
     return await EtcdEngine.open(address)
 
 
-def _make_replica(
-    engine: "EtcdEngine", coordinator: Coordinator, config: ServerConfig, address: tuple[str, int]
-) -> "Replica":
+def _make_replica(engine: "EtcdEngine", coordinator: Coordinator, address: str) -> "Replica":
     from allhands_server.replica import Replica  # which few coordinators need
 
-    return Replica(engine, coordinator, config.advertise or format_authority(*address))
+    return Replica(engine, coordinator, address)
 
 
 async def _close_log(coordinator: Coordinator, replica: "Replica | None") -> None:
@@ -341,32 +351,3 @@ def _read_certificates(config: ServerConfig) -> ServerCertificates | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
     return ServerCertificates(config.tls_cert, config.tls_key, config.tls_client_ca)
-
-
-def _bind_port(
-    server: grpc.aio.Server, config: ServerConfig, tls: ServerCertificates | None
-) -> int:
-    try:
-        if tls is not None:
-            return server.add_secure_port(config.target, tls.make_credentials())
-        return server.add_insecure_port(config.target)
-    except RuntimeError as error:
-        raise _explain_bind_error(config) from error
-
-
-def _explain_bind_error(config: ServerConfig) -> OSError:
-    """Return the reason why the port could not be bound, which gRPC does not tell."""
-    try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM
-        ):
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            return OSError(error.errno, f"cannot listen on {config.target}: {error.strerror}")
-    text = f"{config.target} is taken: another process listens there"
-    if (other := notice.find(config.port)) is not None:
-        text += f" (the {other.kind} coordinator of yours with pid {other.pid})"
-    return OSError(errno.EADDRINUSE, text)

@@ -13,9 +13,14 @@ container() {
         --filter "label=com.docker.compose.service=$1"
 }
 
+find_port() {
+    python -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
 bring_up() {
-    ALLHANDS_PORT=$(python -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
-    export ALLHANDS_PORT
+    ALLHANDS_PORT=$(find_port)
+    ALLHANDS_KV_PORT=$(find_port)
+    export ALLHANDS_PORT ALLHANDS_KV_PORT
     start credentials
     expect_success credentials
     start coordinator

@@ -1,7 +1,7 @@
 """`allhands serve`: the daemon."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import typer
@@ -12,6 +12,8 @@ from allhands.cli.serve_options import (
     DataDir,
     DrainTimeout,
     Insecure,
+    KvAdvertise,
+    KvPort,
     Limit,
     Listen,
     Store,
@@ -29,7 +31,7 @@ from allhands_proto.tls_files import DIRECTORY_VARIABLE, apply_tls_directory
 
 
 def serve_command(
-    listen: Listen = "127.0.0.1:7070",
+    listen: Listen = ["127.0.0.1:7070"],  # noqa: B006  # typer copies it
     token_file: TokenFile = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -45,12 +47,14 @@ def serve_command(
     store_cert: StoreCert = None,
     store_key: StoreKey = None,
     store_user_file: StoreUser = None,
-    advertise: Advertise = "",
+    advertise: Advertise = None,
+    kv_port: KvPort = 0,
+    kv_advertise: KvAdvertise = None,
 ) -> None:
     """Run a coordinator until SIGTERM or Ctrl-C; a second one ends it at once.
 
     With --store several daemons share one log, and one of them leads: clients are given the
-    addresses of all.
+    addresses of all. A daemon with several addresses says all of them when it starts.
 
     It writes its address and token to your runtime directory, for your own commands on this host.
     Beyond loopback it wants a token and TLS files; `allhands token init` makes them. New TLS files
@@ -63,7 +67,7 @@ def serve_command(
     from allhands_server.etcd_address import parse_store, read_store_user
     from allhands_server.resource_limits import read_limits
 
-    host, port = _parse_address(listen)
+    (host, port), *more = map(_parse_address, _split(listen))
     try:
         files = _read_directory(tls_dir) if tls_cert is None else {}
         address = None
@@ -73,6 +77,8 @@ def serve_command(
         config = ServerConfig(
             host=host,
             port=port,
+            more_listens=tuple(more),
+            kv_port=kv_port,
             token=read_token(token_file) or files.get("ALLHANDS_TOKEN"),
             tls_cert=tls_cert or files.get("ALLHANDS_TLS_CERT"),
             tls_key=tls_key or files.get("ALLHANDS_TLS_KEY"),
@@ -83,7 +89,8 @@ def serve_command(
             drain_timeout=drain_timeout,
             limits=read_limits(limit or [], os.environ),
             store=address,
-            advertise=advertise,
+            advertise=tuple(_split(advertise or ())),
+            kv_advertise=tuple(_split(kv_advertise or ())),
             setting_names=FLAGS,
         )
         config.validate()
@@ -98,9 +105,15 @@ def _read_directory(tls_dir: Path | None) -> Mapping[str, str]:
     return apply_tls_directory({DIRECTORY_VARIABLE: named})
 
 
+def _split(given: Iterable[str]) -> list[str]:
+    """Return the values of an option that may be repeated, or hold several with commas."""
+    return [one.strip() for text in given for one in text.split(",")]
+
+
 def _parse_address(listen: str) -> tuple[str, int]:
     """Read HOST:PORT, an IPv6 address in brackets."""
-    host, _, port = listen.rpartition(":")
-    if not port.isdecimal() or not host or (":" in host) != (host[0] == "[" and host[-1] == "]"):
+    from allhands_server.authorities import parse_authority
+
+    if (found := parse_authority(listen)) is None:
         raise typer.BadParameter(f"--listen wants HOST:PORT or [IPV6]:PORT, not {listen!r}")
-    return host.strip("[]"), int(port)
+    return found

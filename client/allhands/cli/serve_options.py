@@ -6,7 +6,13 @@ from typing import Annotated, TypeAlias
 import typer
 
 Listen: TypeAlias = Annotated[
-    str, typer.Option("--listen", metavar="HOST:PORT", help="Port 0 takes any free one.")
+    list[str],
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        envvar="ALLHANDS_LISTEN",
+        help="An address to listen on; port 0 takes any free one. Repeatable.",
+    ),
 ]
 TokenFile: TypeAlias = Annotated[
     Path | None,
@@ -101,10 +107,31 @@ StoreUser: TypeAlias = Annotated[
     ),
 ]
 Advertise: TypeAlias = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--advertise",
-        metavar="HOST:PORT",
-        help="Where clients reach this daemon, of several; else where it listens.",
+        metavar="HOST[:PORT]",
+        envvar="ALLHANDS_ADVERTISE",
+        help="Where clients reach this daemon, as behind published ports of a container; else "
+        "where it listens. Repeatable.",
+    ),
+]
+KvPort: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--kv-port",
+        metavar="PORT",
+        envvar="ALLHANDS_KV_PORT",
+        help="Port for key-value calls, to be published too; 0 takes any free one.",
+    ),
+]
+KvAdvertise: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kv-advertise",
+        metavar="HOST[:PORT]",
+        envvar="ALLHANDS_KV_ADVERTISE",
+        help="Where clients reach the port for key-value calls; else --kv-port on the host that "
+        "they have dialled. Repeatable.",
     ),
 ]

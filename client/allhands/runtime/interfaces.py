@@ -1,22 +1,18 @@
 """Network interfaces of this host and the addresses of each."""
 
-import contextlib
 import fcntl
 import ipaddress
 import socket
 import struct
 from pathlib import Path
 
+from allhands_proto.routes import find_outside_addresses
+
 _SIOCGIFADDR = 0x8915
 _IFREQ = struct.Struct("16s16x8x")
 _ADDRESS = slice(20, 24)
 _IPV6_TABLE = Path("/proc/net/if_inet6")
 _LINK_SCOPE = "20"
-_OUTSIDE_ADDRESSES = (
-    (socket.AF_INET, "192.0.2.1"),
-    (socket.AF_INET6, "2001:db8::1"),
-)
-"""Addresses for documentation (RFC 5737, RFC 3849): on no host, so the way there leads out."""
 
 
 def get_address(interface: str) -> str:
@@ -45,10 +41,8 @@ def find_outside_address() -> str | None:
 
     Without a default route, the address of the first interface.
     """
-    for family, elsewhere in _OUTSIDE_ADDRESSES:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-            probe.connect((elsewhere, 1))  # which sends nothing
-            return str(probe.getsockname()[0])
+    if outside := find_outside_addresses():
+        return outside[0]
     for _, name in socket.if_nameindex():
         found = _get_ipv4(name) or _get_ipv6(name)
         if found is not None and not ipaddress.ip_address(found).is_loopback:

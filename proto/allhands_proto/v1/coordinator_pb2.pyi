@@ -4118,6 +4118,8 @@ class CoordinatorDescription(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     KV_VERBS_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    KV_ADDRESSES_FIELD_NUMBER: _builtins.int
     kv_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
     kv_secret: _builtins.bytes
@@ -4144,6 +4146,14 @@ class CoordinatorDescription(_message.Message):
     def kv_verbs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """fields of Call that `kv_port` takes; none: those up to 30"""
 
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """host:port where clients reach it, an IPv6 address in brackets"""
+
+    @_builtins.property
+    def kv_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the same of the key-value port; empty: `kv_port` on the host that serves this"""
+
     def __init__(
         self,
         *,
@@ -4158,10 +4168,12 @@ class CoordinatorDescription(_message.Message):
         limits: _abc.Iterable[Global___ResourceLimit] | None = ...,
         resident_bytes: _builtins.int = ...,
         kv_verbs: _abc.Iterable[_builtins.str] | None = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+        kv_addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "kv_verbs", b"kv_verbs", "leader", b"leader", "limits", b"limits", "resident_bytes", b"resident_bytes", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_addresses", b"kv_addresses", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "kv_verbs", b"kv_verbs", "leader", b"leader", "limits", b"limits", "resident_bytes", b"resident_bytes", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,7 +18,7 @@ from allhands_proto import framing
 from allhands_proto.kv_handshake import CoordinatorHandshake, HandshakeRefused
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.access import Access, find_verb
-from allhands_server.config import format_authority
+from allhands_server.authorities import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS
 from allhands_server.kv.turns import Turns

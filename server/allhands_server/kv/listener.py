@@ -12,6 +12,7 @@ from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to
 from allhands_server.access import Access
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.connection import KvConnection
+from allhands_server.kv.sockets import listen_on
 from allhands_server.kv.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,8 @@ _ACCEPTED_PER_TURN = 64
 _ACCEPT_AGAIN_SECONDS = 0.5
 _PART = 8
 """One of so many descriptors of this process may be a connection without a proof."""
+_MAPPED = "::ffff:"
+"""How a socket of IPv6 begins the address of a caller by IPv4."""
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 _OPTIONS = (
@@ -58,7 +61,7 @@ class KvListener:
             limit_to_share(_PART)
         )
         self._opening: set[asyncio.Task[None]] = set()
-        self._listening: socket.socket | None = None
+        self._listening: list[socket.socket] = []
         self._get_tls: Callable[[], ssl.SSLContext] | None = None
         self._again: asyncio.TimerHandle | None = None
         self._is_full = False
@@ -66,30 +69,30 @@ class KvListener:
         self._loop = asyncio.get_running_loop()
         self._log = LimitedLog(logger, "refused lines")
 
-    async def listen(self, host: str, get_tls: Callable[[], ssl.SSLContext] | None) -> None:
-        """Take any free port of `host`; `get_tls` gives the context of each connection.
+    def listen(
+        self,
+        hosts: tuple[str, ...],
+        get_tls: Callable[[], ssl.SSLContext] | None,
+        port: int = 0,
+    ) -> None:
+        """Listen on one port of all hosts; `get_tls` gives the context of each connection.
 
         Raises:
-            OSError: there is none.
+            OSError: the port is taken; 0: no port is free.
         """
-        found = await self._loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-        family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
-        listening = socket.create_server(
-            address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both
-        )
-        listening.setblocking(False)
-        self.port = listening.getsockname()[1]
+        self._listening = listen_on(hosts, port, _BACKLOG)
+        self.port = self._listening[0].getsockname()[1]
         self._get_tls = get_tls
-        self._listening = listening
-        self._loop.add_reader(listening, self._accept)
+        for listening in self._listening:
+            listening.setblocking(False)
+        self._resume()
 
     def close(self) -> None:
         """Stop listening, and close the connections after pending replies."""
-        if self._listening is not None:
-            self._pause()
-            self._listening.close()
-            self._listening = None
+        self._pause()
+        for listening in self._listening:
+            listening.close()
+        self._listening = []
         for connection in list(self._connections):
             connection.close()
 
@@ -116,14 +119,13 @@ class KvListener:
 
     # ------------------------------------------------------------ accepting
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         """Accept waiting connections, as far as the bound on strangers allows."""
-        assert self._listening is not None
         for _ in range(_ACCEPTED_PER_TURN):
             if not self._make_room():
                 return
             try:
-                accepted, where = self._listening.accept()
+                accepted, where = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -132,9 +134,10 @@ class KvListener:
                     self._pause(_ACCEPT_AGAIN_SECONDS)
                     return
                 continue  # the connection ended before it was accepted
-            connection = KvConnection(self, accepted, *where[:2])
+            host = where[0].removeprefix(_MAPPED) if "." in where[0] else where[0]
+            connection = KvConnection(self, accepted, host, where[1])
             self._connections.add(connection)
-            self._unproven.add(connection, where[0], self._loop.time())
+            self._unproven.add(connection, host, self._loop.time())
             opening = self._loop.create_task(self._open(connection, accepted))
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
@@ -155,8 +158,8 @@ class KvListener:
 
     def _pause(self, seconds: float | None = None) -> None:
         """Leave connections in the backlog, for so long, or until the end."""
-        assert self._listening is not None
-        self._loop.remove_reader(self._listening)
+        for listening in self._listening:
+            self._loop.remove_reader(listening)
         if self._again is not None:
             self._again.cancel()
         self._again = None if seconds is None else self._loop.call_later(seconds, self._resume)
@@ -164,8 +167,8 @@ class KvListener:
     def _resume(self) -> None:
         self._again = None
         self._is_full = False
-        if self._listening is not None:
-            self._loop.add_reader(self._listening, self._accept)
+        for listening in self._listening:
+            self._loop.add_reader(listening, self._accept, listening)
 
     def _accept_again(self) -> None:
         if self._is_full and self._again is not None:

@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias
 
@@ -20,7 +20,7 @@ from allhands_proto.verdict_codec import encode_cancellation, encode_verdict
 from allhands_proto.verdicts import AbsentRank, CallCancellation, Verdict
 from allhands_server.access import CALLER, SCOPED_PREFIX, Access, split_token
 from allhands_server.addresses import format_worker_address
-from allhands_server.config import format_authority
+from allhands_server.authorities import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.host_memory import find_resident
 from allhands_server.kv.calls import KV_CALLS, KvCall
@@ -59,6 +59,8 @@ class CoordinatorService(CoordinatorServicer):
         kv_secret: bytes,
         beyond_loopback: bool = False,
         access: Access | None = None,
+        addresses: Sequence[str] = (),
+        kv_addresses: Sequence[str] = (),
     ) -> None:
         self._coordinator = coordinator
         self._access = access or Access(coordinator)
@@ -68,6 +70,8 @@ class CoordinatorService(CoordinatorServicer):
             beyond_loopback=beyond_loopback,
             is_durable=coordinator.is_durable,
             kv_verbs=KV_CALLS,
+            addresses=addresses,
+            kv_addresses=kv_addresses,
         )
         self._first_request_timeout = first_request_timeout
         self._encoder = EventEncoder()
@@ -172,6 +176,7 @@ class CoordinatorService(CoordinatorServicer):
         told.MergeFrom(self._description)
         if not self._access.knows(token):
             told.ClearField("kv_port")
+            told.ClearField("kv_addresses")
             told.ClearField("kv_secret")
         elif token:
             told.kv_secret = derive_secret(self._description.kv_secret, token)

@@ -104,7 +104,8 @@ STORE = parse_store("etcd://127.0.0.1:2379")
 
 def test_one_of_several_daemons_has_a_token_and_an_address_for_clients() -> None:
     ServerConfig(store=STORE, token="t").validate()
-    ServerConfig(host="0.0.0.0", insecure=True, store=STORE, token="t", advertise="h:1").validate()
+    wild = ServerConfig(host="0.0.0.0", insecure=True, store=STORE, token="t", advertise=("h:1",))
+    wild.validate()
 
 
 @pytest.mark.parametrize(
@@ -112,8 +113,6 @@ def test_one_of_several_daemons_has_a_token_and_an_address_for_clients() -> None
     [
         (ServerConfig(store=STORE), "daemons that share a store share their token"),
         (ServerConfig(store=STORE, token="t", data_dir="d"), "in a folder or in a store"),
-        (ServerConfig(advertise="h:1"), "is for one of several daemons"),
-        (ServerConfig(store=STORE, token="t", advertise="h"), "is HOST:PORT, and not 'h'"),
         (
             ServerConfig(host="0.0.0.0", insecure=True, store=STORE, token="t"),
             "say where they reach this daemon",
@@ -165,3 +164,35 @@ def test_a_verdict_fits_into_a_trailer(count: int) -> None:
     absent = wire.Verdict.FromString(serialised).absent
     assert [one.rank for one in absent] == list(range(len(absent)))
     assert len(absent) >= min(count, 100)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (ServerConfig(advertise=("h:x",)), "advertise is HOST or HOST:PORT, .* and not 'h:x'"),
+        (ServerConfig(advertise=("h:0",)), "and not 'h:0'"),
+        (ServerConfig(kv_advertise=("[::1",)), "kv_advertise is HOST or HOST:PORT"),
+        (ServerConfig(advertise=("h:1", "0.0.0.0")), "clients cannot dial 0.0.0.0"),
+        (ServerConfig(more_listens=(("::1", 70000),)), "no such port: 70000"),
+        (ServerConfig(kv_port=-1), "no such port: -1"),
+        (ServerConfig(more_listens=(("10.0.0.1", 1),)), "listening on 10.0.0.1, beyond loopback"),
+    ],
+)
+def test_addresses_are_checked_before_a_port_is_opened(config: ServerConfig, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        config.validate()
+
+
+def test_advertised_addresses_have_the_port_that_was_chosen_unless_given() -> None:
+    config = ServerConfig(advertise=("h", "g:1", "::1", "[::2]:3"), kv_advertise=("h",))
+    assert config.get_advertised(70) == ("h:70", "g:1", "[::1]:70", "[::2]:3")
+    assert config.get_kv_advertised(71) == ("h:71",)
+
+
+def test_a_wildcard_address_includes_the_others_of_its_port() -> None:
+    more = (("0.0.0.0", 7), ("::", 7), ("::1", 8), ("127.0.0.1", 0))
+    assert ServerConfig("127.0.0.1", 7, more_listens=more).listens == (
+        ("::", 7),
+        ("::1", 8),
+        ("127.0.0.1", 0),
+    )

@@ -1,0 +1,20 @@
+"""Addresses of this host on the way to others."""
+
+import contextlib
+import socket
+
+_OUTSIDE_ADDRESSES = (
+    (socket.AF_INET, "192.0.2.1"),
+    (socket.AF_INET6, "2001:db8::1"),
+)
+"""Addresses for documentation (RFC 5737, RFC 3849): on no host, so the way there leads out."""
+
+
+def find_outside_addresses() -> list[str]:
+    """Return this host's addresses on its default routes, IPv4 first; empty: it has none."""
+    found = []
+    for family, elsewhere in _OUTSIDE_ADDRESSES:
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, 1))  # which sends nothing
+            found.append(str(probe.getsockname()[0]))
+    return found
