@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from allhands import errors
-from allhands.coordinator.attempts import probe_coordinator
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
+from allhands.coordinator.probing import probe_coordinator
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from programs import joins, launched_ranks

@@ -12,7 +12,7 @@ from typing import Self, TypeVar, cast
 import grpc
 
 from allhands.coordinator.analysis import diagnose
-from allhands.coordinator.attempts import RETRY_SECONDS, explain_unavailable
+from allhands.coordinator.attempts import RETRY_SECONDS
 from allhands.coordinator.blocking_channel import open_channel
 from allhands.coordinator.diagnosis import Diagnosis
 from allhands.coordinator.endpoint import (
@@ -34,6 +34,7 @@ from allhands.coordinator.kv.calls import (
 from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.limit_calls import LimitCalls
+from allhands.coordinator.probing import explain_failure
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.coordinator.synchronizing import SynchronizingClient
@@ -479,7 +480,8 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
         return bool(self._is_durable)
 
     def _translate(self, error: grpc.RpcError, action: str) -> Exception:
-        reason = explain_unavailable(error, self._channel_config.endpoint)
+        endpoint, has_answered = self._channel_config.endpoint, self._is_durable is not None
+        reason = explain_failure(error.code(), endpoint, has_answered=has_answered)
         return translate_error(error, action, target=self._channel_config.target, reason=reason)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import grpc
 
-from allhands.coordinator.endpoint import ChannelConfig, configure_channel, parse_url
+from allhands.coordinator.endpoint import Address, ChannelConfig, configure_channel, parse_url
+from allhands_proto.v1 import coordinator_pb2 as wire
 
 SILENCE_SECONDS = 0.7
 """Of a call, after which another daemon is asked who leads."""
@@ -18,8 +19,8 @@ PAUSE_SECONDS = 0.1
 """Between attempts while nobody leads: nothing tells of a new leader."""
 
 _LEADER_KEY = "allhands-leader"
-_NEVER_SENT = "failed to connect"
-"""How gRPC begins the text of a call for which there was no connection."""
+_NEVER_SENT = ("failed to connect", "errors resolving", "DNS resolution failed")
+"""How gRPC begins the text of a call for which there was no connection, or no address."""
 _REPEATABLE = frozenset(
     {
         *("Get", "Wait", "MultiGet", "List", "Count", "QueueLength", "Range"),
@@ -79,6 +80,12 @@ class DaemonChoice:
     def list_others(self) -> list[ChannelConfig]:
         """Return the daemons besides the current one."""
         return [self._known[one] for one in self._order if one != self._current]
+
+    def on_answer(self, before: ChannelConfig, found: ChannelConfig) -> None:
+        """Choose the daemon that answered first, unless another was chosen since `before`."""
+        with self._lock:
+            if self._current == before.target:
+                self._current = _last_chosen[self._order] = found.target
 
     def on_leader(self, target: str) -> None:
         """Note where the daemons are led from."""
@@ -140,3 +147,15 @@ def find_leader(error: grpc.RpcError) -> str | None:
         if key == _LEADER_KEY:
             return str(value)
     return None
+
+
+def keep_kv_addresses(told: wire.CoordinatorDescription, called: ChannelConfig) -> None:
+    """Keep the addresses of the key-value port where one daemon has several addresses.
+
+    A connection of that port cannot move to another daemon: of several there are none.
+    """
+    if told.role:
+        told.kv_port = 0
+    elif told.kv_port and not told.kv_addresses:
+        host = called.endpoint.address.host
+        told.kv_addresses.append(Address(host, told.kv_port).target)

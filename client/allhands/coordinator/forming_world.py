@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import grpc
 
 from allhands.coordinator.endpoint import ChannelConfig
-from allhands.errors import CollectiveTimeout
+from allhands.errors import AllhandsError, CollectiveTimeout, CoordinatorUnavailable
 from allhands.verdicts import AbsentRank, Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
@@ -22,8 +22,11 @@ async def explain_not_formed(
     request: wire.Join,
     timeout: float,
     refused_callers: Mapping[str, str],
-) -> CollectiveTimeout:
-    """Return the CollectiveTimeout that names the missing ranks."""
+) -> AllhandsError:
+    """Return the CollectiveTimeout that names the missing ranks.
+
+    Of a coordinator that does not answer: the CoordinatorUnavailable that names its addresses.
+    """
     missing: tuple[int, ...] = ()
     text = f"the world of job {request.job!r} was not complete within {timeout:g} s"
     try:
@@ -31,6 +34,9 @@ async def explain_not_formed(
             wire.ListJobsRequest(), timeout=2.0, metadata=channel_config.metadata
         )
     except grpc.RpcError as error:
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            at = f"the coordinator at {channel_config.target}"
+            return CoordinatorUnavailable(f"{text}; {at} does not answer: {error.details()}")
         return CollectiveTimeout(f"{text}; {error}", op="init_process_group", seq=0)
     for job in jobs.jobs:
         if job.job == request.job:

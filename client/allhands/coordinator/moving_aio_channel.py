@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from allhands.coordinator.connecting import NoAnswer, find_answering_async
 from allhands.coordinator.daemon_choice import (
     ASK_SECONDS,
     PAUSE_SECONDS,
@@ -15,6 +17,7 @@ from allhands.coordinator.daemon_choice import (
     DaemonChoice,
     Decision,
     LeaderChanged,
+    keep_kv_addresses,
 )
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -40,7 +43,37 @@ class MovingAioChannel(grpc.aio.Channel):
         self._choice = DaemonChoice(config)
         self._open_one = open_one
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._answering: set[str] = set()
+        """Targets that have answered, and of which no call has failed since for want of that."""
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def find_daemon(self, metadata: Any, timeout: float | None = None) -> ChannelConfig:
+        """Return the daemon to call: the current one, unless another one answers first.
+
+        Where none can be connected to, the current one: its failure has the reason.
+
+        Raises:
+            NoAnswer: some are silent after the timeout, and no other answers.
+        """
+        current = self._choice.current
+        if current.target in self._answering:
+            return current
+        candidates = (current, *self._choice.list_others())
+        channels = [(one, partial(self.get, one)) for one in candidates]
+        try:
+            found = await find_answering_async(channels, metadata, timeout)
+        except TimeoutError as error:
+            raise NoAnswer([one.target for one in candidates]) from error
+        if found is None:
+            return current
+        self._answering.add(found.target)
+        self._choice.on_answer(current, found)
+        return found
+
+    def _on_failure(self, called: ChannelConfig, error: grpc.RpcError, method: str) -> Decision:
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            self._answering.discard(called.target)
+        return self._choice.on_failure(called, error, method)
 
     def get(self, config: ChannelConfig) -> grpc.aio.Channel:
         """Return the channel to one daemon, opened if it is not open."""
@@ -61,7 +94,7 @@ class MovingAioChannel(grpc.aio.Channel):
             loop = asyncio.get_running_loop()
             deadline = loop.time() + timeout
             while True:
-                called = self._choice.current
+                called = await self.find_daemon(metadata, max(deadline - loop.time(), 0.0))
                 channel = self.get(called)
                 made = channel.unary_unary(method, request_serializer, response_deserializer)
                 try:
@@ -69,14 +102,14 @@ class MovingAioChannel(grpc.aio.Channel):
                     under_way = made(request, timeout=remaining, metadata=metadata)
                     reply = await self._await_reply(called, under_way, metadata)
                 except grpc.RpcError as error:
-                    decision = self._choice.on_failure(called, error, name)
+                    decision = self._on_failure(called, error, name)
                     pause = PAUSE_SECONDS if decision is Decision.PAUSE else 0.0
                     if decision is Decision.FAIL or loop.time() + pause >= deadline:
                         raise
                     await asyncio.sleep(pause)
                     continue
                 if isinstance(reply, wire.CoordinatorDescription):
-                    reply.kv_port = 0  # a line cannot move
+                    keep_kv_addresses(reply, called)
                 return reply
 
         return call
@@ -163,7 +196,7 @@ class MovingAioChannel(grpc.aio.Channel):
             if code is grpc.StatusCode.UNAVAILABLE:
                 details, trailers = await stream.details(), await stream.trailing_metadata()
                 error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details)
-                self._choice.on_failure(called, error, "")
+                self._on_failure(called, error, "")
 
         def on_done(_: object) -> None:
             self._keep(asyncio.ensure_future(note()))

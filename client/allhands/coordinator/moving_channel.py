@@ -4,10 +4,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grpc
 
+from allhands.coordinator.connecting import NoAnswer, find_answering
 from allhands.coordinator.daemon_choice import (
     ASK_SECONDS,
     PAUSE_SECONDS,
@@ -15,6 +17,7 @@ from allhands.coordinator.daemon_choice import (
     DaemonChoice,
     Decision,
     LeaderChanged,
+    keep_kv_addresses,
 )
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -33,8 +36,42 @@ class MovingChannel(grpc.Channel):
     def __init__(self, config: ChannelConfig) -> None:
         self._choice = DaemonChoice(config)
         self._channels: dict[str, grpc.Channel] = {}
+        self._answering: set[str] = set()
+        """Targets that have answered, and of which no call has failed since for want of that."""
         self._lock = threading.Lock()
         self._is_closed = False
+
+    def find_daemon(
+        self, metadata: Any, deadline: float, is_cancelled: Callable[[], bool]
+    ) -> ChannelConfig:
+        """Return the daemon to call: the current one, unless another one answers first.
+
+        Where none can be connected to, the current one: its failure has the reason.
+
+        Raises:
+            NoAnswer: some are silent at the deadline, and no other answers.
+            grpc.FutureCancelledError: the call was cancelled meanwhile.
+        """
+        current = self._choice.current
+        if current.target in self._answering:
+            return current
+        candidates = (current, *self._choice.list_others())
+        channels = [(one, partial(self.get, one)) for one in candidates]
+        try:
+            found = find_answering(channels, metadata, deadline, is_cancelled)
+        except TimeoutError as error:
+            raise NoAnswer([one.target for one in candidates]) from error
+        if found is None:
+            return current
+        self._answering.add(found.target)
+        self._choice.on_answer(current, found)
+        return found
+
+    def on_failure(self, called: ChannelConfig, error: grpc.RpcError, method: str) -> Decision:
+        """Say what becomes of a call that failed."""
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            self._answering.discard(called.target)
+        return self._choice.on_failure(called, error, method)
 
     def get(self, config: ChannelConfig) -> grpc.Channel:
         """Return the channel to one daemon, opened if it is not open."""
@@ -143,14 +180,15 @@ class _MovingCall:
         method = self._make(self._channel.get(called))
         return method.future(request, timeout=timeout, metadata=metadata)
 
-    @property
-    def current(self) -> ChannelConfig:
-        """The daemon to call."""
-        return self._choice.current
+    def find_daemon(
+        self, metadata: Any, deadline: float, is_cancelled: Callable[[], bool]
+    ) -> ChannelConfig:
+        """Return the daemon to call, as the channel does."""
+        return self._channel.find_daemon(metadata, deadline, is_cancelled)
 
     def decide(self, called: ChannelConfig, error: grpc.RpcError) -> Decision:
         """Say what becomes of a call that failed."""
-        return self._choice.on_failure(called, error, self._name)
+        return self._channel.on_failure(called, error, self._name)
 
     def check_leader(self, called: ChannelConfig, metadata: Any) -> None:
         """Check that no other daemon leads than the one that is silent.
@@ -186,7 +224,9 @@ class _MovingFuture:
             grpc.RpcError: it failed, and another attempt would not help, or could do harm.
         """
         while True:
-            called = self._call.current
+            called = self._call.find_daemon(
+                self._metadata, self._deadline, lambda: self._is_cancelled
+            )
             try:
                 reply = self._attempt(called)
             except grpc.RpcError as error:
@@ -197,7 +237,7 @@ class _MovingFuture:
                 time.sleep(pause)
                 continue
             if isinstance(reply, wire.CoordinatorDescription):
-                reply.kv_port = 0  # a line cannot move
+                keep_kv_addresses(reply, called)
             return reply
 
     def _attempt(self, called: ChannelConfig) -> Any:

@@ -17,7 +17,7 @@ from allhands.coordinator.attempts import RETRY_SECONDS
 from allhands.coordinator.conditions import decode_condition, list_conditions
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.forming_world import SIZE_ADVICE, explain_not_formed
-from allhands.coordinator.session_channel import open_channel
+from allhands.coordinator.session_channel import choose_daemon, open_channel
 from allhands.coordinator.session_listener import SessionListener, make_heartbeat
 from allhands.coordinator.session_pending import PendingRequests
 from allhands.coordinator.session_requests import INQUIRY_SECONDS, SessionRequests
@@ -178,6 +178,7 @@ class Session(SessionRequests):
         await self._channel.close()
 
     async def _join(self, request: wire.Join) -> None:
+        await choose_daemon(self._channel, self._channel_config)
         stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
         self._stream = stream
         try:
@@ -337,6 +338,8 @@ class Session(SessionRequests):
             takes_batches=True,
             takes_conditions=True,
         )
+        async with asyncio.timeout(_RESUME_SECONDS):
+            await choose_daemon(self._channel, self._channel_config)
         stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
         self._unread_events.clear()
         try:

@@ -3,7 +3,7 @@
 import grpc
 import grpc.aio
 
-from allhands.coordinator.endpoint import ChannelConfig
+from allhands.coordinator.endpoint import ChannelConfig, Endpoint
 from allhands.coordinator.status_errors import translate_error
 from allhands.errors import (
     CoordinatorUnavailable,
@@ -19,18 +19,51 @@ async def listens_beyond_loopback(channel_config: ChannelConfig, timeout: float)
     Raises:
         CoordinatorUnavailable, Unauthenticated: the coordinator cannot be asked.
     """
+    found, _ = await _describe(channel_config, timeout)
+    return found.beyond_loopback
+
+
+async def find_reached_endpoint(channel_config: ChannelConfig, timeout: float) -> Endpoint:
+    """Return the endpoint of the address that answers, of several.
+
+    Raises:
+        CoordinatorUnavailable, Unauthenticated: none answers, or it refuses.
+    """
+    if not channel_config.others:
+        return channel_config.endpoint
+    _, called = await _describe(channel_config, timeout)
+    return called.endpoint
+
+
+async def _describe(
+    channel_config: ChannelConfig, timeout: float
+) -> tuple[wire.CoordinatorDescription, ChannelConfig]:
+    """Ask a coordinator what it is; return also which of its daemons or addresses answered."""
     async with open_channel(channel_config) as channel:
         stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         try:
             found = await stub.DescribeCoordinator(
                 wire.DescribeCoordinatorRequest(), timeout=timeout, metadata=channel_config.metadata
             )
-        except grpc.aio.AioRpcError as error:
+            called = channel_config
+            if channel_config.others:
+                called = await choose_daemon(channel, channel_config)
+        except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 text = f"the coordinator at {channel_config.target} does not answer"
                 raise CoordinatorUnavailable(text) from error
             raise translate_error(error, "join", target=channel_config.target) from error
-    return found.beyond_loopback
+    return found, called
+
+
+async def choose_daemon(channel: grpc.aio.Channel, channel_config: ChannelConfig) -> ChannelConfig:
+    """Return the daemon or address for the next stream; waits as long as all are silent."""
+    if channel_config.others:
+        from allhands.coordinator.moving_aio_channel import MovingAioChannel  # which few need
+
+        if isinstance(channel, MovingAioChannel):
+            return await channel.find_daemon(channel_config.metadata)
+    return channel_config
 
 
 def open_channel(channel_config: ChannelConfig) -> grpc.aio.Channel:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import grpc
 
-from allhands.coordinator.attempts import explain_unavailable
 from allhands.coordinator.blocking_channel import open_channel
 from allhands.coordinator.endpoint import Endpoint, configure_channel
+from allhands.coordinator.probing import explain_failure
 from allhands.coordinator.status_errors import translate_error
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
@@ -32,5 +32,5 @@ def fetch_snapshot(endpoint: Endpoint, timeout: float) -> Iterator[bytes]:
                 error,
                 "save a snapshot",
                 target=channel_config.target,
-                reason=explain_unavailable(error, channel_config.endpoint),
+                reason=explain_failure(error.code(), channel_config.endpoint),
             ) from error

@@ -83,7 +83,7 @@ def translate_status(
         reason: the problem found by a probe of an unreachable coordinator.
     """
     said = f"{action}: {escape_lines(details)}"  # of whoever answers there
-    if code is _Code.UNAVAILABLE and reason:
+    if code in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED) and reason:
         return CoordinatorUnavailable(f"{reason} ({said})")
     if code in _DISAGREEMENTS or (
         code is _Code.INVALID_ARGUMENT and issubclass(refused, JoinRefused)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from allhands.config import Daemon, HostedByRank0, WorldConfig
 from allhands.coordinator.endpoint import ChannelConfig, Endpoint
 from allhands.coordinator.host_address import find_own_address, resolve_host
-from allhands.coordinator.session_channel import listens_beyond_loopback
+from allhands.coordinator.session_channel import find_reached_endpoint, listens_beyond_loopback
 from allhands.errors import CoordinatorUnavailable
 from allhands.runtime import interfaces
 
@@ -56,6 +56,8 @@ async def discover(
     Raises:
         CoordinatorUnavailable, Unauthenticated: the coordinator cannot be asked whether they do.
     """
+    if endpoint.address.others:
+        endpoint = await find_reached_endpoint(channel_config, timeout)
     towards = await find_own_address(endpoint)
     if not isinstance(config.rendezvous, Daemon | HostedByRank0) or not is_loopback(towards):
         return AdvertisedAddress(towards)

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self, cast
 
@@ -12,7 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from allhands.coordinator.attempts import RETRY_SECONDS, explain_unavailable
+from allhands.coordinator.attempts import RETRY_SECONDS
 from allhands.coordinator.endpoint import Endpoint, configure_channel, tls_context
 from allhands.coordinator.kv.asynchronous import AsyncKvConnection
 from allhands.coordinator.kv.blocking import CONNECT_SECONDS
@@ -25,6 +26,7 @@ from allhands.coordinator.kv.calls import (
 )
 from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.kv.values import encode, pair_up
+from allhands.coordinator.probing import explain_failure
 from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
@@ -169,15 +171,28 @@ class AsyncCoordinatorStore:
             return await self._repeat(verb, request, limit)
         except KvCallError as error:
             doing = f"{describe_call(verb, request)} of job {self._job!r}"
+            has_answered = self._connection is not None or self._is_kv_unavailable
+            reason = await self._explain(error.code, has_answered)
             raise translate_status(
-                error.code, error.details, doing, target=self._channel_config.target
+                error.code,
+                error.details,
+                doing,
+                target=self._channel_config.target,
+                reason=reason,
             ) from error
         except grpc.RpcError as error:
             doing = f"{describe_call(verb, request)} of job {self._job!r}"
-            reason = await asyncio.to_thread(explain_unavailable, error, self._endpoint)
+            reason = await self._explain(error.code(), has_answered=True)
             raise translate_error(
                 error, doing, target=self._channel_config.target, reason=reason
             ) from error
+
+    async def _explain(self, code: grpc.StatusCode, has_answered: bool) -> str:
+        """Return why the coordinator cannot be reached, as far as can be found out."""
+        if code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            return ""
+        explain = partial(explain_failure, has_answered=has_answered)
+        return await asyncio.to_thread(explain, code, self._endpoint)
 
     async def _repeat(self, verb: KvVerb[Q, P], request: Q, limit: float) -> P:
         """Make a call, and further attempts while a durable coordinator is being restarted.

@@ -36,6 +36,8 @@ class Failure(grpc.RpcError):
 
 UNREACHABLE = Failure("failed to connect to all addresses; last error: ...")
 
+UNKNOWN = Failure("errors resolving h:1: [field:hostname lookup error:...: Domain name not found]")
+
 
 def make() -> DaemonChoice:
     endpoint = Endpoint(parse_url(f"ah://{A},{B},{C}/job"), "token")
@@ -73,9 +75,10 @@ def test_what_may_have_been_done_is_done_again_only_where_that_does_no_harm(
     assert choice.current.target == B
 
 
-def test_a_call_fails_when_no_daemon_can_be_reached() -> None:
+@pytest.mark.parametrize("failure", [UNREACHABLE, UNKNOWN], ids=["unreachable", "unknown"])
+def test_a_call_fails_when_no_daemon_can_be_reached(failure: Failure) -> None:
     choice = make()
-    decisions = [choice.on_failure(choice.current, UNREACHABLE, "Add") for _ in range(3)]
+    decisions = [choice.on_failure(choice.current, failure, "Add") for _ in range(3)]
     assert decisions == [Decision.PAUSE, Decision.PAUSE, Decision.FAIL]
     assert choice.on_failure(choice.current, Failure(), "Get") is Decision.PAUSE
     assert choice.on_failure(choice.current, UNREACHABLE, "Add") is Decision.PAUSE

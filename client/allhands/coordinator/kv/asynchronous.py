@@ -13,13 +13,15 @@ from typing import TypeAlias, cast
 import grpc
 from google.protobuf.message import DecodeError
 
+from allhands.coordinator.dialling import connect_to_any
 from allhands.coordinator.endpoint import Endpoint
-from allhands.coordinator.kv.blocking import SOCKET_OPTIONS
+from allhands.coordinator.kv.blocking import CONNECT_SECONDS, SOCKET_OPTIONS
 from allhands.coordinator.kv.calls import (
     KvCallError,
     KvPort,
     decode_reply,
     encode_call,
+    list_kv_addresses,
     make_deadline_error,
 )
 from allhands_proto import framing
@@ -63,10 +65,15 @@ class AsyncKvConnection(asyncio.Protocol):
             KvCallError: the coordinator rejects this side's proof.
         """
         loop = asyncio.get_running_loop()
-        name = None if tls is None else endpoint.tls_name
-        _, line = await loop.create_connection(
-            cls, endpoint.address.host, port.port, ssl=tls, server_hostname=name
-        )
+        addresses = await asyncio.to_thread(list_kv_addresses, endpoint, port)
+        sock, host = await asyncio.to_thread(connect_to_any, addresses, CONNECT_SECONDS)
+        sock.setblocking(False)
+        name = None if tls is None else endpoint.tls_name or host
+        try:
+            _, line = await loop.create_connection(cls, sock=sock, ssl=tls, server_hostname=name)
+        except BaseException:
+            sock.close()
+            raise
         try:
             await line._authenticate(port)
         except BaseException:

@@ -19,12 +19,14 @@ from collections.abc import Callable
 import grpc
 from google.protobuf.message import DecodeError
 
+from allhands.coordinator.dialling import connect_to_any
 from allhands.coordinator.endpoint import Endpoint, tls_context
 from allhands.coordinator.kv.calls import (
     KvCallError,
     KvPort,
     decode_reply,
     encode_call,
+    list_kv_addresses,
     make_deadline_error,
 )
 from allhands.coordinator.kv.cancelling import CallCanceller
@@ -298,8 +300,8 @@ class KvConnectionPool:
             raise
 
     def _connect(self, port: KvPort, deadline: float) -> KvConnection:
-        host = self._endpoint.address.host
-        connected = socket.create_connection((host, port.port), _remaining(deadline))
+        addresses = list_kv_addresses(self._endpoint, port)
+        connected, host = connect_to_any(addresses, _remaining(deadline))
         try:
             for level, option, value in SOCKET_OPTIONS:
                 connected.setsockopt(level, option, value)

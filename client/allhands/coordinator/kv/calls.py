@@ -1,11 +1,13 @@
 """Calls of key-value verbs: messages to bytes and back, and their description in errors."""
 
-from dataclasses import dataclass, field
+import contextlib
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
 
 import grpc
 
 from allhands.coordinator.daemon_choice import find_leader
+from allhands.coordinator.endpoint import Endpoint, check_privacy, parse_url
 from allhands.coordinator.kv.values import format_keys
 from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -84,18 +86,40 @@ class KvPort:
     """Id of the token that the secret is for; empty: the cluster's own."""
     verbs: frozenset[str] = frozenset()
     """Names of the verbs that it takes; empty: those of its first version."""
+    addresses: tuple[str, ...] = ()
+    """`host:port` where it is reached; empty: on the host of the coordinator."""
 
     def takes(self, verb: AnyVerb) -> bool:
         """Whether calls of a verb can be made here; else they go by gRPC."""
         return verb.name in self.verbs if self.verbs else verb.name not in _LATER_VERBS
 
 
+def list_kv_addresses(endpoint: Endpoint, port: KvPort) -> list[tuple[str, int]]:
+    """List where to connect to the port; without TLS, only what may be spoken to in plaintext.
+
+    Without TLS names are resolved, which may block.
+    """
+    if not port.addresses:
+        return [(endpoint.address.host, port.port)]
+    found = []
+    for text in port.addresses:
+        with contextlib.suppress(ValueError):
+            allowed = check_privacy(replace(endpoint, address=parse_url(f"ah://{text}"))).address
+            found.append((allowed.host, allowed.port))
+    return found
+
+
 def read_kv_port(description: wire.CoordinatorDescription) -> KvPort | None:
     """Read where lines are taken; None: nowhere."""
     if not description.kv_port:
         return None
-    verbs = frozenset(description.kv_verbs)
-    return KvPort(description.kv_port, description.kv_secret, description.token_id, verbs)
+    return KvPort(
+        description.kv_port,
+        description.kv_secret,
+        description.token_id,
+        frozenset(description.kv_verbs),
+        tuple(description.kv_addresses),
+    )
 
 
 class KvCallError(Exception):
