@@ -347,7 +347,7 @@ class _Failed(grpc.RpcError):
         (grpc.StatusCode.PERMISSION_DENIED, errors.PermissionDenied),
         (grpc.StatusCode.NOT_FOUND, errors.NotFound),
         (grpc.StatusCode.INVALID_ARGUMENT, ValueError),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, ValueError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.LimitExceeded),
         (grpc.StatusCode.OUT_OF_RANGE, ValueError),
         (grpc.StatusCode.ALREADY_EXISTS, errors.Refused),
         (grpc.StatusCode.FAILED_PRECONDITION, errors.Refused),
