@@ -287,9 +287,8 @@ class Job:
 
     def has_member(self, member_id: str) -> bool:
         """Return whether a member is present."""
-        if self.world is None:
-            return False
-        return any(one.member_id == member_id for one in self.world.present.values())
+        member = None if self.world is None else self.world.get_member(member_id)
+        return member is not None and member.is_present
 
     def _delete_keys_of(self, member_id: str) -> None:
         """Delete the keys bound to a member that is gone."""

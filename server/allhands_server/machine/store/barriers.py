@@ -17,6 +17,8 @@ class _WaitingBarrier:
     """A barrier with waiting participants, forgotten when the last participant cancels."""
 
     participants: frozenset[str]
+    listed: tuple[str, ...]
+    """The same as the first arrival listed them."""
     arrived: dict[str, int] = field(default_factory=dict)  # participant -> ticket
 
 
@@ -44,9 +46,14 @@ class Barriers:
         Raises:
             Refused: this arrival does not count; those who wait go on waiting.
         """
-        participants = _check_participants(request)
         name, participant = request.name, request.participant
-        barrier = self._waiting.get(name) or _WaitingBarrier(participants)
+        waiting = self._waiting.get(name)
+        if waiting is not None and waiting.listed == request.participants:
+            participants = waiting.participants  # as checked for an earlier one
+            _check_participant(request, participants)
+        else:
+            participants = _check_participants(request)
+        barrier = waiting or _WaitingBarrier(participants, request.participants)
         if barrier.participants != participants:
             other = next(iter(barrier.arrived))
             raise Refused(
@@ -137,13 +144,17 @@ def _check_participants(request: Barrier) -> frozenset[str]:
             f"the participants of barrier {quote(request.name)} are listed twice: "
             f"{join_names(_list_repeated(request.participants))}",
         )
+    _check_participant(request, participants)
+    return participants
+
+
+def _check_participant(request: Barrier, participants: frozenset[str]) -> None:
     if request.participant not in participants:
         raise Refused(
             Status.INVALID_ARGUMENT,
             f"{quote(request.participant)} is not among the participants of barrier "
             f"{quote(request.name)}: {join_names(sorted(participants))}",
         )
-    return participants
 
 
 def _list_repeated(names: tuple[str, ...]) -> list[str]:

@@ -65,9 +65,14 @@ def check_size(join: Join, sized: Member | None) -> None:
         )
 
 
-def choose_rank(join: Join, members: Mapping[int, Member]) -> RankChoice:
-    """Choose a rank in a forming world, or refuse."""
-    if join.world_size:
+def choose_rank(
+    join: Join, members: Mapping[int, Member], *, is_sized: bool, taken_below: int
+) -> RankChoice:
+    """Choose a rank in a forming world, or refuse.
+
+    In a world that `is_sized` no rank is outside its size. All ranks below `taken_below` are taken.
+    """
+    if join.world_size and not is_sized:
         outside = max(members, default=-1)
         if outside >= join.world_size:
             raise Refused(
@@ -76,7 +81,7 @@ def choose_rank(join: Join, members: Mapping[int, Member]) -> RankChoice:
                 f"in which there is no place for {members[outside]}, who has joined",
             )
     if join.rank < 0:
-        free = next(rank for rank in count() if rank not in members)
+        free = next(rank for rank in count(taken_below) if rank not in members)
         if join.world_size and free >= join.world_size:
             some = join_names([str(one) for _, one in sorted(members.items())], quoted=False)
             raise Refused(

@@ -28,7 +28,7 @@ class CallTimes:
             return
         self._clock_sync.add_sample(member.rank, member.join.host, beat.sent_at, now)
         for one in beat.call_starts:
-            if member.rank in (self._groups.get_ranks(one.group) or ()):
+            if self._groups.has_rank(one.group, member.rank):
                 self._lateness.add_starts(one.group, member.rank, one.calls)
 
     def forget_group(self, group: str) -> None:

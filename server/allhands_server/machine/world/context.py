@@ -34,6 +34,9 @@ class WorldContext(Protocol):
     def is_live(self) -> bool:
         """Whether the world has formed and has members."""
 
+    def get_member(self, member_id: str) -> Member | None:
+        """Return the member with this identity, also one that is gone; not a newcomer."""
+
     def is_outside(self, member: Member) -> bool:
         """Whether the member belongs to no formed world."""
 

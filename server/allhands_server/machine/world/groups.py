@@ -11,6 +11,8 @@ class Groups:
 
     def __init__(self) -> None:
         self._ranks: dict[str, tuple[int, ...]] = {}
+        self._sorted: dict[str, tuple[int, ...]] = {}
+        self._members: dict[str, frozenset[int]] = {}
         self._openers: dict[str, set[int]] = {}
 
     def __len__(self) -> int:
@@ -23,7 +25,9 @@ class Groups:
             raise refuse_count(job, count, "groups", "job-groups", remedy)
 
     def open(self, group: str, ranks: tuple[int, ...], opening_rank: int) -> None:
-        self._ranks.setdefault(group, ranks)
+        if group not in self._ranks:
+            self._ranks[group], self._members[group] = ranks, frozenset(ranks)
+            self._sorted[group] = tuple(sorted(self._members[group]))
         self._openers.setdefault(group, set()).add(opening_rank)
 
     def close(self, group: str, closing_rank: int, present: Collection[int]) -> None:
@@ -31,11 +35,18 @@ class Groups:
         openers = self._openers.get(group, set())
         openers.discard(closing_rank)
         if openers.isdisjoint(present):
-            self._ranks.pop(group, None)
-            self._openers.pop(group, None)
+            for table in (self._ranks, self._sorted, self._members, self._openers):
+                table.pop(group, None)
 
     def get_ranks(self, group: str) -> tuple[int, ...] | None:
         return self._ranks.get(group)
+
+    def get_sorted_ranks(self, group: str) -> tuple[int, ...] | None:
+        return self._sorted.get(group)
+
+    def has_rank(self, group: str, rank: int) -> bool:
+        """Whether a rank is in an open group."""
+        return rank in self._members.get(group, ())
 
     def get_openers(self, group: str) -> Collection[int]:
         """Return the ranks that have a group open."""
@@ -51,7 +62,9 @@ class Groups:
 
     def list_groups_of(self, rank: int) -> list[tuple[str, tuple[int, ...]]]:
         """Return the groups of a world rank, with all ranks of each."""
-        return [(group, ranks) for group, ranks in self._ranks.items() if rank in ranks]
+        return [
+            (group, ranks) for group, ranks in self._ranks.items() if self.has_rank(group, rank)
+        ]
 
     def describe(self) -> tuple[GroupStatus, ...]:
         return tuple(GroupStatus(group, ranks) for group, ranks in sorted(self._ranks.items()))

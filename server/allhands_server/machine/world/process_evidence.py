@@ -55,9 +55,8 @@ class ProcessEvidence:
         self, member_id: str, process_state: str, now: float, stack: str = ""
     ) -> list[Effect]:
         """Note the state of a member's process, and the stack if not empty."""
-        present = self._world.present.values()
-        member = next((one for one in present if one.member_id == member_id), None)
-        if member is None or self._world.is_forming:
+        member = self._world.get_member(member_id)
+        if member is None or not member.is_present or self._world.is_forming:
             return []
         is_silent = member.is_broken or member.unanswered_since is not None
         member.process_state = process_state if is_silent else ""

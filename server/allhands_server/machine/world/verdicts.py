@@ -9,7 +9,8 @@ PATIENCE_SECONDS for missing answers.
 A monitored barrier is a call of which the arrivals are counted here.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -68,6 +69,8 @@ class _BlockedCall:
     key: _Key
     operation: str
     callers: dict[int, int] = field(default_factory=dict)  # ticket -> rank
+    asking: Counter[int] = field(default_factory=Counter)
+    """Number of callers by rank."""
     overdue: set[int] = field(default_factory=set)  # tickets
     arrived: set[int] = field(default_factory=set)  # ranks that have asked, or arrived
     waited_for: dict[int, set[int]] = field(default_factory=dict)  # rank -> who waits for it
@@ -122,11 +125,12 @@ class Verdicts:
         if blocked.cancellation is not None:
             return [Answer(ticket, blocked.cancellation)]
         blocked.callers[ticket] = asker.rank
+        blocked.asking[asker.rank] += 1
         blocked.arrived.add(asker.rank)
         if isinstance(request, AwaitVerdict):
             for rank in request.waiting_on:
                 blocked.waited_for.setdefault(rank, set()).add(asker.rank)
-        elif blocked.arrived.issuperset(self._list_ranks(blocked.group)):
+        elif self._is_met(blocked):
             return self._answer_passed(blocked)
         lead = min(PROBE_LEAD, max(0.0, due - now) / 3)
         timers = (
@@ -148,7 +152,8 @@ class Verdicts:
         for timer in timers:
             timer.cancel()
         rank = blocked.callers.pop(ticket)
-        if blocked.is_barrier and rank not in blocked.callers.values():
+        blocked.asking[rank] -= 1
+        if blocked.is_barrier and not blocked.asking[rank]:
             blocked.arrived.discard(rank)
         blocked.overdue.discard(ticket)
         self._drop_if_idle(blocked)
@@ -167,7 +172,7 @@ class Verdicts:
             blocked
             for blocked in self._calls.values()
             if blocked.is_barrier and blocked.group == group and blocked.callers
-            if blocked.verdict is None and blocked.arrived.issuperset(self._list_ranks(group))
+            if blocked.verdict is None and self._is_met(blocked)
         ]
         return [effect for blocked in met for effect in self._answer_passed(blocked)]
 
@@ -335,10 +340,15 @@ class Verdicts:
             return member.rank in blocked.arrived
         return member.get_completed(blocked.group) >= blocked.sequence
 
-    def _list_ranks(self, group: str) -> Iterable[int]:
+    def _list_ranks(self, group: str) -> Sequence[int]:
         """List a group's ranks; all of the world for an unopened group."""
-        ranks = self._world.groups.get_ranks(group)
-        return range(self._world.size) if ranks is None else sorted(set(ranks))
+        ranks = self._world.groups.get_sorted_ranks(group)
+        return range(self._world.size) if ranks is None else ranks
+
+    def _is_met(self, blocked: _BlockedCall) -> bool:
+        """Whether all ranks have arrived at a barrier; asked at each arrival."""
+        ranks = self._list_ranks(blocked.group)
+        return len(blocked.arrived) >= len(ranks) and blocked.arrived.issuperset(ranks)
 
     # ------------------------------------------------------------ judging
 

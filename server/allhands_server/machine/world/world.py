@@ -35,7 +35,7 @@ from allhands_server.machine.effects import (
 )
 from allhands_server.machine.formatting import escape, quote
 from allhands_server.machine.member_messages import Join, Leave
-from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.values import MemberView
 from allhands_server.machine.world import admission
@@ -96,6 +96,8 @@ class World(WorldState):
         """Make a change, which the log keeps once the world is complete."""
         self._is_durable = is_durable
         self._suspected: set[int] = set()  # ranks to which a link broke
+        self._taken_below = 0
+        """No lower rank is free while the world is forming."""
         self.wanted_newcomers = 0
         """Number of newcomers that pending group changes need."""
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
@@ -146,22 +148,6 @@ class World(WorldState):
         """Whether the world has formed and has members."""
         return bool(self._formed_size and self.present)
 
-    def find_member(self, member_id: str) -> Member:
-        """Return the present member with this identity.
-
-        Raises:
-            Refused: no such member, or departed.
-        """
-        for member in self.members.values():
-            if member.member_id == member_id:
-                if member.is_present:
-                    return member
-                raise Refused(
-                    Status.ABORTED,
-                    f"{member} is no member of job {self.job} any more: {member.reason}",
-                )
-        raise Refused(Status.NOT_FOUND, f"job {self.job} has no member {quote(member_id)}")
-
     # ------------------------------------------------------------ coming
 
     def join(
@@ -174,17 +160,23 @@ class World(WorldState):
         """
         if self._formed_size and (self._is_elastic or len(self.newcomers) < self.wanted_newcomers):
             return self._add_newcomer(session, join, member_id, now)
-        admission.check_size(join, self._find_sized_member())
+        sized = self._find_sized_member()
+        admission.check_size(join, sized)
         if self._formed_size:
             is_away = all(one.is_away for one in self.present.values())
             if is_away or self.failure_detector.note_joiner(now):
                 raise admission.refuse_for_now(join, self.heartbeat_window)
             raise admission.refuse_late_joiner(join, self.present, self._formed_size)
-        place = admission.choose_rank(join, self.members)
+        place = admission.choose_rank(
+            join, self.members, is_sized=sized is not None, taken_below=self._taken_below
+        )
         effects: list[Effect] = []
         if place.displaced is not None:
             effects += self._displace(place.displaced, join)
         member = Member(member_id, session, place.rank, join, heard_at=now)
+        self._by_id[member_id] = member
+        if join.rank < 0:
+            self._taken_below = member.rank + 1
         self.members[member.rank] = self.present[member.rank] = member
         self.failure_detector.watch(member, now)
         effects.append(Push(session, self._make_joined(member)))
@@ -207,7 +199,7 @@ class World(WorldState):
         """Let a worker wait for a place in a running world."""
         rank = max([*self.members, *self.newcomers, self._formed_size - 1]) + 1
         member = Member(member_id, session, rank, join, heard_at=now)
-        self.newcomers[rank] = member
+        self._by_id[member_id] = self.newcomers[rank] = member
         self.failure_detector.watch(member, now)
         report = OperatorLog(f"job {self.job}: {member} waits to be taken in")
         introduction = Push(session, self._make_joined(member))
@@ -450,10 +442,12 @@ class World(WorldState):
     def _dismiss(self, member: Member) -> list[Effect]:
         """Drop a member of no formed world."""
         self.failure_detector.stop(member)
+        del self._by_id[member.member_id]
         if member.rank in self.newcomers:
             del self.newcomers[member.rank]
             return self._push_newcomer_count()
         del self.members[member.rank], self.present[member.rank]
+        self._taken_below = min(self._taken_below, member.rank)
         return []
 
     def _end_if_empty(self, now: float) -> list[Effect]:

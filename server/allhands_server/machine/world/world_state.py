@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from allhands_server.machine import limits
 from allhands_server.machine.effects import Aborted, BrokenLinks, MemberLeft, MemberLost
+from allhands_server.machine.formatting import quote
+from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.values import MemberView, Presence
 from allhands_server.machine.world.absent_ranks import make_world_verdict
@@ -58,6 +60,8 @@ class WorldState:
         self.members: dict[int, Member] = {}
         self.present: dict[int, Member] = {}
         """Members neither lost nor left, by rank."""
+        self._by_id: dict[str, Member] = {}
+        """Members and newcomers."""
         self.newcomers: dict[int, Member] = {}
         """Workers waiting for a group change, by their future ranks, in order of arrival."""
         self.groups = Groups()
@@ -70,6 +74,26 @@ class WorldState:
         """Called with broken links that all members are told of."""
         self._facts: list[WorldChange] = []
         """Changes that make this world again, without groups and agreements."""
+
+    def get_member(self, member_id: str) -> Member | None:
+        """Return the member with this identity, also one that is gone; not a newcomer."""
+        member = self._by_id.get(member_id)
+        return None if member is None or member.rank in self.newcomers else member
+
+    def find_member(self, member_id: str) -> Member:
+        """Return the present member with this identity.
+
+        Raises:
+            Refused: no such member, or departed.
+        """
+        if (member := self.get_member(member_id)) is None:
+            raise Refused(Status.NOT_FOUND, f"job {self.job} has no member {quote(member_id)}")
+        if not member.is_present:
+            raise Refused(
+                Status.ABORTED,
+                f"{member} is no member of job {self.job} any more: {member.reason}",
+            )
+        return member
 
     # ------------------------------------------------------------ changes
 
@@ -179,6 +203,7 @@ class WorldState:
         )
         member.is_broken = member.is_away = True
         member.first_news = self._news_count
+        self._by_id[member.member_id] = member
         self.members[member.rank] = self.present[member.rank] = member
 
     def _remove_member(self, change: MemberGone) -> None:

@@ -1,6 +1,8 @@
 """Traffic of the coordinator: routine of n workers costs n messages, not n^2."""
 
+import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,8 @@ from allhands_server.machine.member_messages import (
     LinkBroken,
     OpenGroup,
 )
-from allhands_server.machine.requests import AwaitVerdict
-from allhands_server.machine.values import Progress
+from allhands_server.machine.requests import AwaitVerdict, Barrier, MonitoredBarrier
+from allhands_server.machine.values import CallStarts, Progress
 from allhands_server.testing import Transcript
 
 SIZES = [4, 16, 64]
@@ -104,3 +106,60 @@ def test_who_leaves_is_told_of_to_all_in_one_and_the_same_object() -> None:
     told = [t.read_pushed(session) for session in sessions[1:]]
     assert [type(one) for [one] in told] == [MemberLeft] * 63
     assert len({id(one) for [one] in told}) == 1
+
+
+class WorkCounter:
+    """Counts the lines of Python that run in a block: what work costs, on any machine."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def __enter__(self) -> "WorkCounter":
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: object, event: str, arg: object) -> Any:
+        self.lines += event == "line"
+        return self._trace
+
+
+def count_work(size: int) -> dict[str, int]:
+    """Return the lines that the operations of a world take."""
+    t = Transcript()
+    work: dict[str, int] = {}
+    participants = tuple(map(str, range(size)))
+    with WorkCounter() as counter:
+        sessions = t.form_world(size)
+    work["join"] = counter.lines
+    with WorkCounter() as counter:
+        for session in sessions:
+            t.ask(MonitoredBarrier("j", f"member{session}", "world", 1), 100.0)
+    work["monitored barrier"] = counter.lines
+    with WorkCounter() as counter:
+        for name in participants:
+            t.ask(Barrier("j", "b", name, participants), 100.0)
+    work["barrier"] = counter.lines
+    with WorkCounter() as counter:
+        for session in sessions:
+            t.send(session, OpenGroup("world", tuple(range(size))))
+    work["group"] = counter.lines
+    with WorkCounter() as counter:
+        for session in sessions:
+            calls = (CallStarts("world", ((1, 1.0),)),)
+            t.send(session, Heartbeat(0, (Progress("world", 1, 1),), "", 1.0, calls))
+    work["heartbeats"] = counter.lines
+    with WorkCounter() as counter:
+        t.break_session(sessions[0])
+        t.advance_to(1.0)
+    work["loss"] = counter.lines
+    assert len(t.read_pushed(sessions[1])) == 1
+    return work
+
+
+def test_the_work_of_an_operation_grows_with_the_world_and_not_with_its_square() -> None:
+    small, large = count_work(40), count_work(160)
+    assert {name: large[name] / small[name] < 6 for name in small} == dict.fromkeys(small, True)
