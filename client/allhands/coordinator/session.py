@@ -22,7 +22,7 @@ from allhands.coordinator.session_listener import SessionListener, make_heartbea
 from allhands.coordinator.session_pending import PendingRequests
 from allhands.coordinator.session_requests import INQUIRY_SECONDS, SessionRequests
 from allhands.coordinator.status_errors import translate_error
-from allhands.coordinator.world_member import read_member
+from allhands.coordinator.world_member import pack_ranks, read_members
 from allhands.errors import (
     CoordinatorUnavailable,
     JoinRefused,
@@ -126,9 +126,9 @@ class Session(SessionRequests):
         ]
 
     async def open_group(self, name: str, ranks: Sequence[int]) -> None:
-        await self._send_and_wait(
-            wire.SessionRequest(open_group=wire.OpenGroup(group=name, ranks=ranks))
-        )
+        spans = pack_ranks(ranks) if self.joined.takes_spans else []
+        opened = wire.OpenGroup(group=name, ranks=[] if spans else ranks, spans=spans)
+        await self._send_and_wait(wire.SessionRequest(open_group=opened))
 
     async def close_group(self, name: str) -> None:
         await self._send_and_wait(wire.SessionRequest(close_group=wire.CloseGroup(group=name)))
@@ -183,6 +183,7 @@ class Session(SessionRequests):
         self._stream = stream
         try:
             request.takes_batches = request.takes_conditions = True
+            request.takes_packed_members = True
             await stream.write(wire.SessionRequest(join=request))
             self.joined = (await self._read_event(stream)).joined
             self._pending.is_enabled = self.joined.takes_resume
@@ -193,7 +194,7 @@ class Session(SessionRequests):
             raise await self._translate(stream, error) from error
         self.epoch = event.world_formed.epoch
         self.group = event.world_formed.group
-        self.members = tuple(map(read_member, event.world_formed.members))
+        self.members = read_members(event.world_formed)
 
     @contextlib.contextmanager
     def _warn_if_sizeless(self, request: wire.Join) -> Iterator[None]:

@@ -1,8 +1,16 @@
 """Members of a world, as announced by the coordinator."""
 
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
+from allhands.errors import CoordinatorUnavailable
 from allhands_proto.v1 import coordinator_pb2 as wire
+
+_LARGEST_MEMBER = 4_096
+"""Bytes of a member in a list, at most: names have up to 256 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +48,37 @@ def read_member(member: wire.Member) -> WorldMember:
         member.pid_namespace,
         member.start_ticks,
     )
+
+
+def read_members(formed: wire.WorldFormed) -> tuple[WorldMember, ...]:
+    """Return the members of a world in their order, packed ones too.
+
+    Raises:
+        CoordinatorUnavailable: they cannot be unpacked, or have more bytes than members can.
+    """
+    if not formed.packed_members:
+        return tuple(map(read_member, formed.members))
+    largest = _LARGEST_MEMBER * max(1, formed.world_size)
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(formed.packed_members, largest)
+        if not unpacker.eof:
+            raise CoordinatorUnavailable(
+                f"the coordinator's list of {formed.world_size:,} members has more than "
+                f"{largest:,} bytes, or is cut off"
+            )
+        return tuple(map(read_member, wire.WorldFormed.FromString(data).members))
+    except (zlib.error, DecodeError) as error:
+        text = f"the coordinator's list of members cannot be unpacked: {error}"
+        raise CoordinatorUnavailable(text) from error
+
+
+def pack_ranks(ranks: Sequence[int]) -> list[int]:
+    """Return first rank and number of each span of ranks that count up; empty: no use."""
+    spans: list[int] = []
+    for rank in ranks:
+        if spans and rank == spans[-2] + spans[-1]:
+            spans[-1] += 1
+        else:
+            spans += (rank, 1)
+    return spans if len(spans) < len(ranks) else []

@@ -255,6 +255,7 @@ class Join(_message.Message):
     HOSTS_COORDINATOR_FIELD_NUMBER: _builtins.int
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     TAKES_CONDITIONS_FIELD_NUMBER: _builtins.int
+    TAKES_PACKED_MEMBERS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     DATA_PORT_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
@@ -282,6 +283,8 @@ class Join(_message.Message):
     """it reads SessionEvent.batch"""
     takes_conditions: _builtins.bool
     """it reads SessionEvent.conditions"""
+    takes_packed_members: _builtins.bool
+    """it reads WorldFormed.packed_members"""
     memory: _builtins.str
     """how processes of its host find its shared memory; empty: none"""
     data_port: _builtins.int
@@ -314,6 +317,7 @@ class Join(_message.Message):
         hosts_coordinator: _builtins.bool = ...,
         takes_batches: _builtins.bool = ...,
         takes_conditions: _builtins.bool = ...,
+        takes_packed_members: _builtins.bool = ...,
         memory: _builtins.str = ...,
         data_port: _builtins.int = ...,
         elastic: _builtins.bool = ...,
@@ -326,7 +330,7 @@ class Join(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "port", b"port", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "port", b"port", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions", "takes_packed_members", b"takes_packed_members", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -419,18 +423,24 @@ class OpenGroup(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
+    SPANS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def spans(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """in place of `ranks`: first rank and number, of each span of them"""
+
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         ranks: _abc.Iterable[_builtins.int] | None = ...,
+        spans: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "ranks", b"ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "ranks", b"ranks", "spans", b"spans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -865,6 +875,7 @@ class Joined(_message.Message):
     REPORT_NBYTES_FIELD_NUMBER: _builtins.int
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     TAKES_RESUME_FIELD_NUMBER: _builtins.int
+    TAKES_SPANS_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     world_size: _builtins.int
@@ -883,6 +894,8 @@ class Joined(_message.Message):
     """a restarted coordinator has the world again: resume the session"""
     takes_resume: _builtins.bool
     """it takes Resume and numbered requests"""
+    takes_spans: _builtins.bool
+    """it takes OpenGroup.spans"""
     def __init__(
         self,
         *,
@@ -897,10 +910,11 @@ class Joined(_message.Message):
         report_nbytes: _builtins.int = ...,
         is_durable: _builtins.bool = ...,
         takes_resume: _builtins.bool = ...,
+        takes_spans: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "heartbeat_interval", b"heartbeat_interval", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "is_durable", b"is_durable", "member_id", b"member_id", "rank", b"rank", "report_nbytes", b"report_nbytes", "secret", b"secret", "takes_resume", b"takes_resume", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "heartbeat_interval", b"heartbeat_interval", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "is_durable", b"is_durable", "member_id", b"member_id", "rank", b"rank", "report_nbytes", b"report_nbytes", "secret", b"secret", "takes_resume", b"takes_resume", "takes_spans", b"takes_spans", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -914,10 +928,13 @@ class WorldFormed(_message.Message):
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    PACKED_MEMBERS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     world_size: _builtins.int
     group: _builtins.str
     """of whose members these are; empty: all"""
+    packed_members: _builtins.bytes
+    """in place of `members`: a WorldFormed with these, by zlib"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
         """by rank; to newcomers: in the order of their group"""
@@ -929,10 +946,11 @@ class WorldFormed(_message.Message):
         world_size: _builtins.int = ...,
         members: _abc.Iterable[Global___Member] | None = ...,
         group: _builtins.str = ...,
+        packed_members: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "members", b"members", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "members", b"members", "packed_members", b"packed_members", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

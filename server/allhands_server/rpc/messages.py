@@ -6,6 +6,7 @@ from allhands_proto.verdict_codec import encode_absent_rank, encode_cancellation
 from allhands_proto.verdicts import CallCancellation
 from allhands_server.machine import effects, member_messages, requests, values
 from allhands_server.rpc.condition_codec import encode_conditions
+from allhands_server.rpc.world_codec import decode_ranks
 
 _PRESENCE = {
     values.Presence.JOINED: wire.MEMBER_STATE_JOINED,
@@ -56,7 +57,7 @@ def decode_member_message(message: wire.SessionRequest) -> member_messages.Membe
             )
         case "open_group":
             return member_messages.OpenGroup(
-                message.open_group.group, tuple(message.open_group.ranks)
+                message.open_group.group, decode_ranks(message.open_group)
             )
         case "close_group":
             return member_messages.CloseGroup(message.close_group.group)
@@ -216,6 +217,7 @@ def _encode_joined(joined: effects.Joined) -> wire.Joined:
         report_nbytes=joined.report_nbytes,
         is_durable=joined.is_durable,
         takes_resume=True,
+        takes_spans=True,
     )
 
 

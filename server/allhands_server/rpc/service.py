@@ -125,7 +125,9 @@ class CoordinatorService(CoordinatorServicer):
     ) -> tuple[SessionStream, str, EventForm]:
         """Open a new or a broken session; return also its job, and the form of its events."""
         opening = first.resume if first.HasField("resume") else first.join
-        form = EventForm(opening.takes_batches, opening.takes_conditions)
+        form = EventForm(
+            opening.takes_batches, opening.takes_conditions, first.join.takes_packed_members
+        )
         if first.HasField("resume"):
             resume = messages.decode_resume(first.resume)
             stream = self._coordinator.resume(resume, context.peer())

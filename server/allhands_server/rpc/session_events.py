@@ -19,6 +19,7 @@ from allhands_server.machine.effects import (
 )
 from allhands_server.rpc import messages
 from allhands_server.rpc.condition_codec import encode_in_full
+from allhands_server.rpc.world_codec import pack_world
 
 _SENT_TO_MANY = (
     WorldFormed,
@@ -38,6 +39,8 @@ _LARGEST_KEPT = 32 << 20
 _LARGEST_BATCH = 1 << 20
 """Bytes of one message with several events, if each has less."""
 _BATCH_TAG = bytes([wire.SessionEvent.BATCH_FIELD_NUMBER << 3 | 2])
+_PACKED_FROM = 32
+"""Members of a world whose list is packed: all of them get all of it."""
 _ONE_BY_ONE = 64
 """Conditions of one message for clients of versions that take each by itself."""
 
@@ -48,13 +51,14 @@ class EventForm:
 
     takes_batches: bool = False
     takes_conditions: bool = False
+    takes_packed_members: bool = False
 
 
 class EventEncoder:
     """Encodes notifications for the sessions of one coordinator."""
 
     def __init__(self) -> None:
-        self._encoded: dict[tuple[int, bool], tuple[Notification, tuple[bytes, ...]]] = {}
+        self._encoded: dict[tuple[int, EventForm], tuple[Notification, tuple[bytes, ...]]] = {}
         self._nbytes = 0
 
     def encode_batch(self, batch: Iterable[Notification], form: EventForm) -> Iterator[bytes]:
@@ -77,7 +81,7 @@ class EventEncoder:
     def _encode(self, notification: Notification, form: EventForm) -> tuple[bytes, ...]:
         if not isinstance(notification, _SENT_TO_MANY):
             return (messages.encode_notification(notification).SerializeToString(),)
-        key = id(notification), form.takes_conditions
+        key = id(notification), form
         known = self._encoded.get(key)
         if known is None:
             # With the notification itself: no other can have its id as long as it stands here.
@@ -91,11 +95,18 @@ class EventEncoder:
 
 
 def _encode_shared(notification: Notification, form: EventForm) -> Iterator[bytes]:
-    if form.takes_conditions or not isinstance(notification, Conditions):
-        yield messages.encode_notification(notification).SerializeToString()
+    if isinstance(notification, Conditions) and not form.takes_conditions:
+        for one in encode_in_full(notification.changes[:_ONE_BY_ONE]):
+            yield wire.SessionEvent(condition=one).SerializeToString()
         return
-    for one in encode_in_full(notification.changes[:_ONE_BY_ONE]):
-        yield wire.SessionEvent(condition=one).SerializeToString()
+    if (
+        isinstance(notification, WorldFormed)
+        and form.takes_packed_members
+        and len(notification.members) >= _PACKED_FROM
+    ):
+        yield wire.SessionEvent(world_formed=pack_world(notification)).SerializeToString()
+    else:
+        yield messages.encode_notification(notification).SerializeToString()
 
 
 def _join_events(events: list[bytes]) -> bytes:

@@ -1,7 +1,14 @@
 """Events of sessions as bytes, shared by members, and conditions that supersede each other."""
 
 import asyncio
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
 
+import pytest
+
+from allhands.coordinator.world_member import pack_ranks, read_members
+from allhands.errors import CoordinatorUnavailable
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdicts import AbsentRank
 from allhands_server.machine.effects import (
@@ -12,10 +19,14 @@ from allhands_server.machine.effects import (
     Newcomers,
     Notification,
     Probe,
+    WorldFormed,
 )
+from allhands_server.machine.refusals import Refused
+from allhands_server.machine.values import MemberView, Presence
 from allhands_server.machine.world.absent_ranks import make_world_verdict
 from allhands_server.machine.world.conditions import LARGEST_BATCH
 from allhands_server.rpc.session_events import EventEncoder, EventForm
+from allhands_server.rpc.world_codec import decode_ranks
 from allhands_server.session_stream import ConditionMerger, SessionStream
 
 NEWEST = EventForm(takes_batches=True, takes_conditions=True)
@@ -133,3 +144,75 @@ def test_what_is_read_is_merged_with_nothing() -> None:
         return [first, await anext(batches)]
 
     assert asyncio.run(read()) == [[make_conditions(1)], [make_conditions(2)]]
+
+
+def make_world(size: int) -> WorldFormed:
+    members = tuple(
+        MemberView(
+            member_id=f"{rank:016x}",
+            rank=rank,
+            host=f"host{rank // 8}",
+            pid=1000 + rank,
+            address=f"10.0.0.{rank // 8 % 250}:{5000 + rank % 8}",
+            label="",
+            hosts_coordinator=rank == 3,
+            memory=f"memory{rank // 8}",
+            last_heartbeat=0.1 * rank,
+            progress=(),
+            presence=Presence.JOINED,
+            reason="",
+            data_port=6000 + rank % 8,
+            pid_namespace=f"namespace{rank // 8}",
+            start_ticks=f"{70_000 + rank}",
+        )
+        for rank in range(size)
+    )
+    return WorldFormed(3, size, members, "g")
+
+
+def encode_world(size: int, form: EventForm) -> wire.WorldFormed:
+    [data] = EventEncoder().encode_batch([make_world(size)], form)
+    return wire.SessionEvent.FromString(data).world_formed
+
+
+def test_a_packed_world_tells_peers_as_much_in_a_fraction_of_the_bytes() -> None:
+    plain = encode_world(500, NEWEST)
+    packed = encode_world(500, replace(NEWEST, takes_packed_members=True))
+    assert (packed.epoch, packed.world_size, packed.group) == (3, 500, "g")
+    assert len(packed.members) == 0
+    assert read_members(packed) == read_members(plain)
+    assert len(read_members(packed)) == 500
+    assert packed.ByteSize() * 5 < plain.ByteSize()
+
+
+def test_a_small_world_is_told_as_it_is() -> None:
+    told = encode_world(4, replace(NEWEST, takes_packed_members=True))
+    assert (len(told.members), told.packed_members) == (4, b"")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"no stream",
+        zlib.compress(b"\xff\xff"),
+        zlib.compress(bytes(100_000)),
+        zlib.compress(b"")[:-2],
+    ],
+)
+def test_what_cannot_be_a_list_of_members_is_refused_before_it_takes_memory(data: bytes) -> None:
+    with pytest.raises(CoordinatorUnavailable, match="list of"):
+        read_members(wire.WorldFormed(world_size=2, packed_members=data))
+
+
+@pytest.mark.parametrize("ranks", [range(1000), [0, 1, 2, 7, 8, 9, 3], [5], [4, 2, 0], []])
+def test_a_groups_ranks_are_the_same_in_spans(ranks: Sequence[int]) -> None:
+    spans = pack_ranks(ranks)
+    assert len(spans) < len(ranks) or not spans
+    opened = wire.OpenGroup(ranks=[] if spans else ranks, spans=spans)
+    assert decode_ranks(opened) == tuple(ranks)
+
+
+@pytest.mark.parametrize("spans", [[0], [0, 1, 5], [-1, 4], [0, -1], [0, 1 << 30]])
+def test_spans_that_are_none_or_too_many_ranks_are_refused(spans: list[int]) -> None:
+    with pytest.raises(Refused):
+        decode_ranks(wire.OpenGroup(spans=spans))
