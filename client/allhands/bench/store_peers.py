@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from allhands_proto.etcd import rpc_pb2
 
 
+_LIMIT = 30.0
+"""Seconds for a lock or an event."""
+
+
 class TcpStoreClient:
     """torch's TCPStore: `set` is not acknowledged, and calls are made one at a time.
 
@@ -79,7 +83,7 @@ class TcpStoreClient:
         self._events += 1
         key = f"{self._name}/event/{self._events}"
         self._store.set(key, VALUE.decode())
-        check(self._seen.get(timeout=30) == key)
+        check(self._seen.get(timeout=_LIMIT) == key)
         self._awaited.put(f"{self._name}/event/{self._events + 1}")
 
     def _wait(self) -> None:
@@ -123,7 +127,7 @@ class EtcdClient:
             "get": self._get,
             "txn": self._set_if_present,
             "event": self._await_event,
-            "lock": functools.partial(self._lock, self._name),
+            "lock": functools.partial(self._lock, b"lock/" + self._name),
             "contend": functools.partial(self._lock, place.barrier.encode()),
             "barrier": functools.partial(self._meet, place, itertools.count()),
         }
@@ -147,7 +151,7 @@ class EtcdClient:
             self._watch.watch(key, 0)
             threading.Thread(target=self._read_events, daemon=True).start()
         self._calls.put(self._calls.make_put(key))
-        check(self._events.get(timeout=30) == VALUE)
+        check(self._events.get(timeout=_LIMIT) == VALUE)
 
     def _read_events(self) -> None:
         assert self._watch is not None
@@ -158,7 +162,7 @@ class EtcdClient:
         if not self._lease:
             self._lease = self._calls.grant(self._calls.messages["LeaseGrantRequest"](TTL=600)).ID
         request = self._calls.messages["LockRequest"](name=name, lease=self._lease)
-        key = self._calls.lock(request).key
+        key = self._calls.lock(request, timeout=_LIMIT).key
         self._calls.unlock(self._calls.messages["UnlockRequest"](key=key))
 
     def _meet(self, place: Place, numbers: Iterator[int]) -> None:
