@@ -79,6 +79,8 @@ from .c10d import ProcessGroup as ProcessGroup
 from .collectives.reduction import ReduceOp as ReduceOp
 from .coordinator.client import Control as Control
 from .coordinator.diagnosis import Diagnosis as Diagnosis
+from .coordinator.double_barrier import DoubleBarrier as DoubleBarrier
+from .coordinator.kv.barrier_requests import BarrierStatus as BarrierStatus
 from .coordinator.kv.records import KeyEvent as KeyEvent
 from .coordinator.kv.records import KeyRange as KeyRange
 from .coordinator.kv.records import KeyRecord as KeyRecord
@@ -94,6 +96,7 @@ from .data.sparse_array import SparseArray as SparseArray
 from .deadlines import deadline as deadline
 from .engine.work.work import Work as Work
 from .errors import AllhandsError as AllhandsError
+from .errors import BarrierCancelled as BarrierCancelled
 from .errors import CollectiveMismatch as CollectiveMismatch
 from .errors import CollectiveTimeout as CollectiveTimeout
 from .errors import Compacted as Compacted

@@ -299,6 +299,17 @@ class LockLost(AllhandsError):
     code = "ABORTED"
 
 
+class BarrierCancelled(AllhandsError):
+    """Somebody cancelled the named barrier: none of those who waited has passed."""
+
+    code = "ABORTED"
+
+    def __init__(self, text: str, *, by: str, reason: str) -> None:
+        super().__init__(text)
+        self.by = by
+        self.reason = reason
+
+
 class CoordinatorUnavailable(AllhandsError):
     """The coordinator does not answer or went away."""
 

@@ -43,6 +43,8 @@ _ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "lease_keep_alive": "keep alive lease",
         "lease_time_to_live": "ask for the time of lease",
         "lease_list": "list leases",
+        "cancel_barrier": "cancel barrier",
+        "list_barriers": "list barriers",
         "barrier": "wait at barrier",
     }
 )
@@ -60,7 +62,7 @@ learns how far it has come."""
 _READS: Final = frozenset(
     (
         *("get", "wait", "multi_get", "list", "count", "queue_length", "range", "watch"),
-        *("lease_time_to_live", "lease_list", "lease_keep_alive"),
+        *("lease_time_to_live", "lease_list", "lease_keep_alive", "list_barriers"),
     )
 )
 

@@ -23,12 +23,11 @@ _CLUSTER = "cluster"
 _ANY = "any"
 _READING = {
     *("Get", "Wait", "MultiGet", "List", "Count", "QueueLength", "Range", "Watch"),
-    *("LeaseTimeToLive", "LeaseList"),
+    *("LeaseTimeToLive", "LeaseList", "ListBarriers"),
 }
 _METHODS: Final[Mapping[str, str]] = {
     **{verb.method: "write" for verb in KV_VERBS.values()},
     **dict.fromkeys(_READING, "read"),
-    "Barrier": "write",
     "DescribeJob": "read",
     "CollectReports": "read",
     "ListJobs": _ANY,

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -11,6 +11,7 @@ import allhands as ah
 from allhands import kv
 from allhands.aio import AsyncControl, AsyncLock
 from allhands.testing.daemon import DaemonProcess
+from support.async_poll import poll_async
 
 _PATIENCE = 60.0
 
@@ -33,20 +34,11 @@ async def other(connect: Callable[[], AsyncControl]) -> AsyncIterator[AsyncContr
         yield made
 
 
-async def poll(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for a condition of which no event tells."""
-    async with asyncio.timeout(_PATIENCE):
-        while True:
-            if await holds():
-                return
-            await asyncio.sleep(0.01)
-
-
 async def await_waiting(lock: AsyncLock, count: int) -> None:
     async def waits() -> bool:
         return (await lock.status()).waiting == count
 
-    await poll(waits)
+    await poll_async(waits)
 
 
 async def test_a_lock_is_held_by_one_at_a_time_in_the_order_of_asking(
@@ -156,7 +148,7 @@ async def test_one_session_ends_without_locks(control: AsyncControl) -> None:
     async def is_over() -> bool:
         return not await control.leases()
 
-    await poll(is_over)
+    await poll_async(is_over)
     async with control.lock("a", ttl=0.3):
         assert len(await control.leases()) == 1
 

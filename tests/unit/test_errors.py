@@ -19,6 +19,7 @@ ERRORS = [
     ah.LeaseNotFound("no such lease"),
     ah.Compacted("forgotten", oldest=7),
     ah.LockTimeout("held", (ah.LockHolder("h", 1, None, "k", 2),), 3),
+    ah.BarrierCancelled("over", by="me", reason="enough"),
     ah.LockHeld("held here"),
     ah.LockLost("over"),
     ah.LimitExceeded("too many keys", retry_after=0.5),

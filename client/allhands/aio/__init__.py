@@ -5,6 +5,7 @@ delays its answers, not its heartbeats. Cancelling an awaited call ends the call
 """
 
 from allhands.aio.control import AsyncControl, connect_control
+from allhands.aio.double_barrier import AsyncDoubleBarrier
 from allhands.aio.group import AsyncGroup
 from allhands.aio.lease import AsyncLease
 from allhands.aio.lock import AsyncElection, AsyncLock, AsyncSemaphore
@@ -13,6 +14,7 @@ from allhands.aio.world import AsyncWorld, connect
 
 __all__ = [
     "AsyncControl",
+    "AsyncDoubleBarrier",
     "AsyncElection",
     "AsyncGroup",
     "AsyncLease",

@@ -1,14 +1,24 @@
-"""Locks, semaphores and elections of a job, for the asyncio client."""
+"""Barriers, locks, semaphores and elections of a job, for the asyncio client."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TypeVar
 
+from allhands.aio.double_barrier import AsyncDoubleBarrier
 from allhands.aio.lock import AsyncElection, AsyncLock, AsyncSemaphore
 from allhands.aio.recipes import AsyncDriver
 from allhands.aio.watch import AsyncWatch
+from allhands.coordinator.kv.barrier_requests import (
+    BarrierStatus,
+    make_barrier,
+    make_cancel_barrier,
+    make_list_barriers,
+)
 from allhands.coordinator.kv.records import KeyRange
+from allhands.coordinator.kv.requests import AnyKvRequest
 from allhands.coordinator.recipes.fair_queue import Holdings
 from allhands.coordinator.recipes.queue_name import QueueName, check_permits
+from allhands.coordinator.recipes.session import describe_process
 from allhands.coordinator.recipes.steps import Steps
 from allhands.deadlines import Timeout, to_seconds
 
@@ -25,6 +35,9 @@ class AsyncSynchronizingClient(ABC):
     @abstractmethod
     def job_name(self) -> str:
         """Job of this client's keys."""
+
+    @abstractmethod
+    async def request(self, asked: AnyKvRequest[T], timeout: Timeout | None = None) -> T: ...
 
     @abstractmethod
     async def get_prefix(
@@ -57,6 +70,43 @@ class AsyncSynchronizingClient(ABC):
         """Carry out the steps of a recipe; the other methods are made of it."""
         return await self._driver.run(steps)
 
+    async def barrier(
+        self,
+        name: str,
+        participant: str,
+        participants: Sequence[str],
+        *,
+        timeout: Timeout | None = None,
+    ) -> int:
+        """Wait until every participant has arrived; return the count of this name's openings.
+
+        A participant that gives up (deadline, cancellation) no longer counts as arrived. The errors
+        are those of `allhands.Control.barrier`.
+        """
+        asked = make_barrier(self.job_name, name, participant, participants)
+        return (await self.request(asked, timeout)).generation
+
+    async def cancel_barrier(
+        self, name: str, reason: str, *, by: str = "", timeout: Timeout | None = None
+    ) -> int:
+        """Let all fail who wait at a barrier; return their number.
+
+        They get BarrierCancelled, with the reason and `by` whom, for people; empty: this process.
+
+        Raises:
+            NotFound: nobody waits there.
+        """
+        asked = make_cancel_barrier(self.job_name, name, by or describe_process(), reason)
+        return await self.request(asked, timeout)
+
+    async def barriers(self, *, timeout: Timeout | None = None) -> tuple[BarrierStatus, ...]:
+        """Return the barriers at which somebody waits, by name: who has come, and who is missing.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        return await self.request(make_list_barriers(self.job_name), timeout)
+
     def lock(
         self,
         name: str,
@@ -87,6 +137,18 @@ class AsyncSynchronizingClient(ABC):
         """
         queue = QueueName(self.job_name, "semaphore", name, check_permits(permits))
         return AsyncSemaphore(self, queue, ttl, member, self._limit_wait(timeout))
+
+    def double_barrier(
+        self, name: str, size: int, *, ttl: float = 10.0, timeout: Timeout | None = None
+    ) -> AsyncDoubleBarrier:
+        """Return a double barrier for `async with`: `size` participants begin and end together.
+
+        Args:
+            ttl: seconds after which nobody waits any more for a participant that died within.
+            timeout: deadline in seconds for `enter`, and for `leave`.
+        """
+        barrier = QueueName(self.job_name, "double barrier", name)
+        return AsyncDoubleBarrier(self, barrier, size, ttl, self._limit_wait(timeout))
 
     def election(
         self,

@@ -64,6 +64,9 @@ _COMMANDS = {
     "lock": _Command(
         "Hold a lock of a job, for a command or until interrupted.", "lock", "lock_command"
     ),
+    "barrier": _Command(
+        "List the barriers at which somebody waits, and cancel one.", "barrier", "barrier_app"
+    ),
     "elect": _Command("Lead an election of a job, or show who leads.", "elect", "elect_command"),
     "watch": _Command("Show changes of a job's keys, as they come.", "watch", "watch_command"),
 }

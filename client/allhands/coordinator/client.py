@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, cast
@@ -169,28 +169,6 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
     def default_timeout(self) -> float:
         """Deadline in seconds of calls without a timeout of their own."""
         return self._timeout
-
-    def barrier(
-        self,
-        name: str,
-        participant: str,
-        participants: Sequence[str],
-        *,
-        timeout: Timeout | None = None,
-    ) -> int:
-        """Wait until every participant has arrived; return the count of this name's openings.
-
-        A participant that gives up (deadline, Ctrl-C) no longer counts as arrived. The count starts
-        again with the next world of the job, and after the job's deletion.
-
-        Raises:
-            StoreTimeout: participants were missing at the deadline; the text names them.
-            Refused: the barrier of this name waits for other participants.
-        """
-        request = wire.BarrierRequest(
-            job=self._require_job(), name=name, participant=participant, participants=participants
-        )
-        return self._call_kv(request, wire.BarrierReply, timeout).generation
 
     def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
         """Return every job at the coordinator, sorted by name."""

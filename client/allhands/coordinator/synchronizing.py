@@ -1,13 +1,22 @@
-"""Locks, semaphores and elections of a job, for the synchronous client."""
+"""Barriers, locks, semaphores and elections of a job, for the synchronous client."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TypeVar
 
+from allhands.coordinator.double_barrier import DoubleBarrier
 from allhands.coordinator.key_value import KeyValueClient
+from allhands.coordinator.kv.barrier_requests import (
+    BarrierStatus,
+    make_barrier,
+    make_cancel_barrier,
+    make_list_barriers,
+)
 from allhands.coordinator.lock import Election, Lock, Semaphore
 from allhands.coordinator.recipes.blocking import BlockingDriver
 from allhands.coordinator.recipes.fair_queue import Holdings
 from allhands.coordinator.recipes.queue_name import QueueName, check_permits
+from allhands.coordinator.recipes.session import describe_process
 from allhands.coordinator.recipes.steps import Steps
 from allhands.deadlines import Timeout, to_seconds
 
@@ -33,6 +42,48 @@ class SynchronizingClient(KeyValueClient, ABC):
     def run_steps(self, steps: Steps[T]) -> T:
         """Carry out the steps of a recipe; the other methods are made of it."""
         return self._driver.run(self._require_job(), steps)
+
+    def barrier(
+        self,
+        name: str,
+        participant: str,
+        participants: Sequence[str],
+        *,
+        timeout: Timeout | None = None,
+    ) -> int:
+        """Wait until every participant has arrived; return the count of this name's openings.
+
+        A participant that gives up (deadline, Ctrl-C) no longer counts as arrived. The count starts
+        again with the next world of the job, and after the job's deletion.
+
+        Raises:
+            StoreTimeout: participants were missing at the deadline; the text names them.
+            Refused: the barrier of this name waits for other participants.
+            BarrierCancelled: somebody cancelled it.
+        """
+        asked = make_barrier(self._require_job(), name, participant, participants)
+        return self.request(asked, timeout).generation
+
+    def cancel_barrier(
+        self, name: str, reason: str, *, by: str = "", timeout: Timeout | None = None
+    ) -> int:
+        """Let all fail who wait at a barrier; return their number.
+
+        They get BarrierCancelled, with the reason and `by` whom, for people; empty: this process.
+
+        Raises:
+            NotFound: nobody waits there.
+        """
+        asked = make_cancel_barrier(self._require_job(), name, by or describe_process(), reason)
+        return self.request(asked, timeout)
+
+    def barriers(self, *, timeout: Timeout | None = None) -> tuple[BarrierStatus, ...]:
+        """Return the barriers at which somebody waits, by name: who has come, and who is missing.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        return self.request(make_list_barriers(self._require_job()), timeout)
 
     def lock(
         self,
@@ -68,6 +119,18 @@ class SynchronizingClient(KeyValueClient, ABC):
         """
         queue = QueueName(self._require_job(), "semaphore", name, check_permits(permits))
         return Semaphore(self, queue, ttl, member, self._limit_wait(timeout))
+
+    def double_barrier(
+        self, name: str, size: int, *, ttl: float = 10.0, timeout: Timeout | None = None
+    ) -> DoubleBarrier:
+        """Return a double barrier for `with`: `size` participants begin and end together.
+
+        Args:
+            ttl: seconds after which nobody waits any more for a participant that died within.
+            timeout: deadline in seconds for `enter`, and for `leave`.
+        """
+        barrier = QueueName(self._require_job(), "double barrier", name)
+        return DoubleBarrier(self, barrier, size, ttl, self._limit_wait(timeout))
 
     def election(
         self,

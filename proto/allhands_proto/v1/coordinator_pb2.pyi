@@ -3745,6 +3745,8 @@ class Call(_message.Message):
     LEASE_KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     LEASE_TIME_TO_LIVE_FIELD_NUMBER: _builtins.int
     LEASE_LIST_FIELD_NUMBER: _builtins.int
+    CANCEL_BARRIER_FIELD_NUMBER: _builtins.int
+    LIST_BARRIERS_FIELD_NUMBER: _builtins.int
     BARRIER_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """the caller's; no other call of the line that waits has it"""
@@ -3807,6 +3809,10 @@ class Call(_message.Message):
     @_builtins.property
     def lease_list(self) -> Global___LeaseListRequest: ...
     @_builtins.property
+    def cancel_barrier(self) -> Global___CancelBarrierRequest: ...
+    @_builtins.property
+    def list_barriers(self) -> Global___ListBarriersRequest: ...
+    @_builtins.property
     def barrier(self) -> Global___BarrierRequest: ...
     def __init__(
         self,
@@ -3840,13 +3846,15 @@ class Call(_message.Message):
         lease_keep_alive: Global___LeaseKeepAliveRequest | None = ...,
         lease_time_to_live: Global___LeaseTimeToLiveRequest | None = ...,
         lease_list: Global___LeaseListRequest | None = ...,
+        cancel_barrier: Global___CancelBarrierRequest | None = ...,
+        list_barriers: Global___ListBarriersRequest | None = ...,
         barrier: Global___BarrierRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "call", b"call", "cancel", b"cancel", "cancel_barrier", b"cancel_barrier", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "list_barriers", b"list_barriers", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "call", b"call", "cancel", b"cancel", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "timeout", b"timeout", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "call", b"call", "cancel", b"cancel", "cancel_barrier", b"cancel_barrier", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "list_barriers", b"list_barriers", "multi_get", b"multi_get", "multi_set", b"multi_set", "origin", b"origin", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "set", b"set", "timeout", b"timeout", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list", "barrier"]  # noqa: Y015
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list", "cancel_barrier", "list_barriers", "barrier"]  # noqa: Y015
     _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -3920,6 +3928,8 @@ class Reply(_message.Message):
     LEASE_KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     LEASE_TIME_TO_LIVE_FIELD_NUMBER: _builtins.int
     LEASE_LIST_FIELD_NUMBER: _builtins.int
+    CANCEL_BARRIER_FIELD_NUMBER: _builtins.int
+    LIST_BARRIERS_FIELD_NUMBER: _builtins.int
     BARRIER_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     @_builtins.property
@@ -3975,6 +3985,10 @@ class Reply(_message.Message):
     @_builtins.property
     def lease_list(self) -> Global___LeaseListReply: ...
     @_builtins.property
+    def cancel_barrier(self) -> Global___CancelBarrierReply: ...
+    @_builtins.property
+    def list_barriers(self) -> Global___ListBarriersReply: ...
+    @_builtins.property
     def barrier(self) -> Global___BarrierReply: ...
     def __init__(
         self,
@@ -4006,13 +4020,15 @@ class Reply(_message.Message):
         lease_keep_alive: Global___LeaseKeepAliveReply | None = ...,
         lease_time_to_live: Global___LeaseTimeToLiveReply | None = ...,
         lease_list: Global___LeaseListReply | None = ...,
+        cancel_barrier: Global___CancelBarrierReply | None = ...,
+        list_barriers: Global___ListBarriersReply | None = ...,
         barrier: Global___BarrierReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "cancel_barrier", b"cancel_barrier", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "list_barriers", b"list_barriers", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "barrier", b"barrier", "cancel_barrier", b"cancel_barrier", "compact", b"compact", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "delete_range", b"delete_range", "get", b"get", "id", b"id", "lease_grant", b"lease_grant", "lease_keep_alive", b"lease_keep_alive", "lease_list", b"lease_list", "lease_revoke", b"lease_revoke", "lease_time_to_live", b"lease_time_to_live", "list", b"list", "list_barriers", b"list_barriers", "multi_get", b"multi_get", "multi_set", b"multi_set", "put", b"put", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "range", b"range", "refused", b"refused", "reply", b"reply", "set", b"set", "txn", b"txn", "wait", b"wait", "watch", b"watch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list", "barrier"]  # noqa: Y015
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length", "put", "range", "delete_range", "txn", "compact", "watch", "lease_grant", "lease_revoke", "lease_keep_alive", "lease_time_to_live", "lease_list", "cancel_barrier", "list_barriers", "barrier"]  # noqa: Y015
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 
@@ -4057,10 +4073,16 @@ class BarrierRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PARTICIPANT_FIELD_NUMBER: _builtins.int
     PARTICIPANTS_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    TAKES_CANCELLATION_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     name: _builtins.str
     participant: _builtins.str
     """the caller"""
+    size: _builtins.int
+    """not 0: opens with so many participants, and none are listed"""
+    takes_cancellation: _builtins.bool
+    """a reply may tell of a cancellation; else that is ABORTED"""
     @_builtins.property
     def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -4070,10 +4092,12 @@ class BarrierRequest(_message.Message):
         name: _builtins.str = ...,
         participant: _builtins.str = ...,
         participants: _abc.Iterable[_builtins.str] | None = ...,
+        size: _builtins.int = ...,
+        takes_cancellation: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "name", b"name", "participant", b"participant", "participants", b"participants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "name", b"name", "participant", b"participant", "participants", b"participants", "size", b"size", "takes_cancellation", b"takes_cancellation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4084,20 +4108,160 @@ class BarrierReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GENERATION_FIELD_NUMBER: _builtins.int
+    ARRIVED_FIELD_NUMBER: _builtins.int
+    CANCELLED_BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """how often this name has opened"""
+    cancelled_by: _builtins.str
+    """present: it was cancelled, and has not opened"""
+    reason: _builtins.str
+    """of that"""
+    @_builtins.property
+    def arrived(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the participants, sorted"""
+
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
+        arrived: _abc.Iterable[_builtins.str] | None = ...,
+        cancelled_by: _builtins.str | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cancelled_by", b"_cancelled_by", "cancelled_by", b"cancelled_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cancelled_by", b"_cancelled_by", "arrived", b"arrived", "cancelled_by", b"cancelled_by", "generation", b"generation", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cancelled_by: _TypeAlias = _typing.Literal["cancelled_by"]  # noqa: Y015
+    _WhichOneofArgType__cancelled_by: _TypeAlias = _typing.Literal["_cancelled_by", b"_cancelled_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cancelled_by) -> _WhichOneofReturnType__cancelled_by | None: ...
+
+Global___BarrierReply: _TypeAlias = BarrierReply  # noqa: Y015
+
+@_typing.final
+class CancelBarrierRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    name: _builtins.str
+    by: _builtins.str
+    """who asks, for people"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        name: _builtins.str = ...,
+        by: _builtins.str = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "job", b"job", "name", b"name", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BarrierReply: _TypeAlias = BarrierReply  # noqa: Y015
+Global___CancelBarrierRequest: _TypeAlias = CancelBarrierRequest  # noqa: Y015
+
+@_typing.final
+class CancelBarrierReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASED_FIELD_NUMBER: _builtins.int
+    released: _builtins.int
+    """participants that waited"""
+    def __init__(
+        self,
+        *,
+        released: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelBarrierReply: _TypeAlias = CancelBarrierReply  # noqa: Y015
+
+@_typing.final
+class ListBarriersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBarriersRequest: _TypeAlias = ListBarriersRequest  # noqa: Y015
+
+@_typing.final
+class ListBarriersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BARRIERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def barriers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingBarrier]:
+        """sorted by name"""
+
+    def __init__(
+        self,
+        *,
+        barriers: _abc.Iterable[Global___WaitingBarrier] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barriers", b"barriers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBarriersReply: _TypeAlias = ListBarriersReply  # noqa: Y015
+
+@_typing.final
+class WaitingBarrier(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    PARTICIPANTS_FIELD_NUMBER: _builtins.int
+    ARRIVED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    size: _builtins.int
+    @_builtins.property
+    def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """sorted; none where only their number is known"""
+
+    @_builtins.property
+    def arrived(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """sorted"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        size: _builtins.int = ...,
+        participants: _abc.Iterable[_builtins.str] | None = ...,
+        arrived: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived", b"arrived", "name", b"name", "participants", b"participants", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingBarrier: _TypeAlias = WaitingBarrier  # noqa: Y015
 
 @_typing.final
 class DescribeCoordinatorRequest(_message.Message):

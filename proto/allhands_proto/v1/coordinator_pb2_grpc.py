@@ -239,6 +239,16 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenReply.FromString,
                 _registered_method=True)
+        self.CancelBarrier = channel.unary_unary(
+                '/allhands.v1.Coordinator/CancelBarrier',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CancelBarrierRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CancelBarrierReply.FromString,
+                _registered_method=True)
+        self.ListBarriers = channel.unary_unary(
+                '/allhands.v1.Coordinator/ListBarriers',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -515,6 +525,20 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelBarrier(self, request, context):
+        """Let all who wait at a barrier fail, with a reason. NOT_FOUND: nobody waits there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBarriers(self, request, context):
+        """Return the barriers at which somebody waits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -722,6 +746,16 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.RevokeToken,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenReply.SerializeToString,
+            ),
+            'CancelBarrier': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelBarrier,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CancelBarrierRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CancelBarrierReply.SerializeToString,
+            ),
+            'ListBarriers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBarriers,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1831,6 +1865,60 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/RevokeToken',
             allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.RevokeTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelBarrier(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/CancelBarrier',
+            allhands__proto_dot_v1_dot_coordinator__pb2.CancelBarrierRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.CancelBarrierReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBarriers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/ListBarriers',
+            allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersReply.FromString,
             options,
             channel_credentials,
             insecure,

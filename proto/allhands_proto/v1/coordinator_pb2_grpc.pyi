@@ -121,6 +121,10 @@ class CoordinatorStub:
     """Tokens that open one job to some verbs. Only the cluster's own token may call these."""
     ListTokens: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListTokensRequest, _coordinator_pb2.ListTokensReply]
     RevokeToken: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RevokeTokenRequest, _coordinator_pb2.RevokeTokenReply]
+    CancelBarrier: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.CancelBarrierRequest, _coordinator_pb2.CancelBarrierReply]
+    """Let all who wait at a barrier fail, with a reason. NOT_FOUND: nobody waits there."""
+    ListBarriers: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListBarriersRequest, _coordinator_pb2.ListBarriersReply]
+    """Return the barriers at which somebody waits."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -199,6 +203,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Tokens that open one job to some verbs. Only the cluster's own token may call these."""
     ListTokens: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListTokensRequest, _coordinator_pb2.ListTokensReply]  # type: ignore[assignment]
     RevokeToken: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RevokeTokenRequest, _coordinator_pb2.RevokeTokenReply]  # type: ignore[assignment]
+    CancelBarrier: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.CancelBarrierRequest, _coordinator_pb2.CancelBarrierReply]  # type: ignore[assignment]
+    """Let all who wait at a barrier fail, with a reason. NOT_FOUND: nobody waits there."""
+    ListBarriers: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListBarriersRequest, _coordinator_pb2.ListBarriersReply]  # type: ignore[assignment]
+    """Return the barriers at which somebody waits."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -520,5 +528,21 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.RevokeTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.RevokeTokenReply, _abc.Awaitable[_coordinator_pb2.RevokeTokenReply]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelBarrier(
+        self,
+        request: _coordinator_pb2.CancelBarrierRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.CancelBarrierReply, _abc.Awaitable[_coordinator_pb2.CancelBarrierReply]]:
+        """Let all who wait at a barrier fail, with a reason. NOT_FOUND: nobody waits there."""
+
+    @_abc_1.abstractmethod
+    def ListBarriers(
+        self,
+        request: _coordinator_pb2.ListBarriersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.ListBarriersReply, _abc.Awaitable[_coordinator_pb2.ListBarriersReply]]:
+        """Return the barriers at which somebody waits."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

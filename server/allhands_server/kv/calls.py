@@ -19,7 +19,7 @@ from allhands_server.kv.record_codec import RECORD_FILLS, read_txn
 from allhands_server.machine.changes import KeyPut
 from allhands_server.machine.limits import REQUEST_KEYS
 from allhands_server.machine.refusals import Refused, Status
-from allhands_server.machine.requests import Barrier, Request
+from allhands_server.machine.requests import BarrierRequest, Request
 from allhands_server.machine.store.keys import KeyRequest
 from allhands_server.machine.store.leases import LeaseRequest
 from allhands_server.machine.store.queues import QueueRequest
@@ -36,7 +36,7 @@ _REQUESTS: dict[str, Any] = {
         *get_args(KeyRequest),
         *get_args(QueueRequest),
         *get_args(LeaseRequest),
-        Barrier,
+        *get_args(BarrierRequest),
         Watch,
     )
 }

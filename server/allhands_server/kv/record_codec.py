@@ -20,6 +20,7 @@ from allhands_server.machine.store.leases import LeaseGrantResult, LeaseRevokeRe
 from allhands_server.machine.store.records import DeleteRange, Operation, Put, Range
 from allhands_server.machine.store.transactions import Compare, Txn, TxnResult
 from allhands_server.machine.store.watches import WatchResult
+from allhands_server.machine.values import BarrierResult, BarrierView
 
 _SMALL = 16
 _RECORD = 64
@@ -165,6 +166,32 @@ def _fill_lease_list(reply: wire.LeaseListReply, leases: tuple[int, ...]) -> int
     return _SMALL + 10 * len(leases)
 
 
+def _fill_barrier(reply: wire.BarrierReply, result: BarrierResult | int) -> int:
+    if isinstance(result, int):  # for a client that takes no more
+        reply.generation = result
+        return _SMALL
+    reply.generation = result.generation
+    reply.arrived.extend(result.arrived)
+    if not result.generation:
+        reply.cancelled_by = result.cancelled_by
+        reply.reason = result.reason
+    return _SMALL + len(result.reason) + _count_names(result.arrived)
+
+
+def _fill_barriers(reply: wire.ListBarriersReply, found: tuple[BarrierView, ...]) -> int:
+    nbytes = _SMALL
+    for one in found:
+        reply.barriers.add(
+            name=one.name, size=one.size, participants=one.participants, arrived=one.arrived
+        )
+        nbytes += _RECORD + _count_names(one.participants) + _count_names(one.arrived)
+    return nbytes
+
+
+def _count_names(names: tuple[str, ...]) -> int:
+    return sum(_SMALL + len(name) for name in names)
+
+
 RECORD_FILLS: Mapping[type[Message], Callable[[Any, Any], int]] = {
     wire.PutReply: _fill_put,
     wire.RangeReply: _fill_range,
@@ -175,5 +202,7 @@ RECORD_FILLS: Mapping[type[Message], Callable[[Any, Any], int]] = {
     wire.LeaseRevokeReply: _fill_lease_revoke,
     wire.LeaseTimeToLiveReply: _fill_time_to_live,
     wire.LeaseListReply: _fill_lease_list,
+    wire.BarrierReply: _fill_barrier,
+    wire.ListBarriersReply: _fill_barriers,
 }
 """By the reply; a function returns about how many bytes the reply takes."""

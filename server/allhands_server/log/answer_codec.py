@@ -12,6 +12,7 @@ from allhands_proto import kv_results
 from allhands_server.log.errors import LogDamaged, LogTooNew
 from allhands_server.machine import changes
 from allhands_server.machine.store import key_results, leases, transactions, watches
+from allhands_server.machine.values import BarrierResult, BarrierView
 
 Plain: TypeAlias = Any  # numbers, text, bytes, lists, maps
 
@@ -21,7 +22,7 @@ _KINDS: dict[str, type] = {
     for module in (kv_results, changes, key_results, leases, transactions, watches)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and is_dataclass(kind)
-}
+} | {kind.__name__: kind for kind in (BarrierResult, BarrierView)}
 
 
 def encode_answer(answer: Any) -> bytes:

@@ -55,10 +55,12 @@ from allhands_server.machine.requests import (
     AbortJob,
     AwaitVerdict,
     Barrier,
+    CancelBarrier,
     ChangeGroup,
     CollectReports,
     DeleteJob,
     DescribeJob,
+    ListBarriers,
     ListJobs,
     MonitoredBarrier,
     ReportExit,
@@ -372,6 +374,19 @@ class Machine:
             self._waiting.add_limited(ticket, job, job.barriers, due, request)
         return effects
 
+    def _cancel_barrier(
+        self, ticket: int, request: CancelBarrier, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.get(request.job)
+        released = job.barriers.cancel_barrier(request)
+        self._touched[job] = None
+        return [*released, Answer(ticket, len(released))]
+
+    def _list_barriers(
+        self, ticket: int, request: ListBarriers, due: float | None, now: float
+    ) -> list[Effect]:
+        return [Answer(ticket, self._jobs.get(request.job).barriers.describe())]
+
     def _use_queue(
         self, ticket: int, request: QueueRequest, due: float | None, now: float
     ) -> list[Effect]:
@@ -460,6 +475,8 @@ _HANDLERS: dict[type, Callable[[Machine, int, Any, float | None, float], list[Ef
     **dict.fromkeys(get_args(LeaseRequest), Machine._use_leases),
     Watch: Machine._watch,
     Barrier: Machine._arrive_at_barrier,
+    CancelBarrier: Machine._cancel_barrier,
+    ListBarriers: Machine._list_barriers,
     AwaitVerdict: Machine._await_verdict,
     MonitoredBarrier: Machine._await_verdict,
     ChangeGroup: Machine._change_group,

@@ -1,10 +1,17 @@
 """Requests to the machine about jobs, calls and groups; those of a store are in `store`."""
 
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from allhands_proto.verdicts import CallCancellation, Verdict
 from allhands_server.machine.fast_dataclass import fast_dataclass
-from allhands_server.machine.values import GroupChange, JobView, MemberReport, TokenView
+from allhands_server.machine.values import (
+    BarrierResult,
+    BarrierView,
+    GroupChange,
+    JobView,
+    MemberReport,
+    TokenView,
+)
 
 R = TypeVar("R")
 
@@ -16,13 +23,39 @@ class Request(Generic[R]):
 
 
 @fast_dataclass
-class Barrier(Request[int]):
-    """Arrive at a barrier; answered with the generation after all participants."""
+class Barrier(Request[int | BarrierResult]):
+    """Arrive at a barrier; answered with the generation after all participants.
+
+    With `takes_cancellation` the answer is a BarrierResult.
+    """
 
     job: str
     name: str
     participant: str
     participants: tuple[str, ...]
+    size: int = 0
+    """Not 0: the number of participants, and none are listed."""
+    takes_cancellation: bool = False
+
+
+@fast_dataclass
+class CancelBarrier(Request[int]):
+    """Let all fail who wait at a barrier; answered with their number."""
+
+    job: str
+    name: str
+    by: str
+    reason: str
+
+
+@fast_dataclass
+class ListBarriers(Request[tuple[BarrierView, ...]]):
+    """Answered by name."""
+
+    job: str
+
+
+BarrierRequest: TypeAlias = Barrier | CancelBarrier | ListBarriers
 
 
 @fast_dataclass

@@ -30,6 +30,28 @@ class CallStarts:
 
 
 @fast_dataclass
+class BarrierResult:
+    """A barrier that has opened, or was cancelled."""
+
+    generation: int
+    """Number of openings of the name; 0: it was cancelled."""
+    arrived: tuple[str, ...]
+    """Participants, sorted."""
+    cancelled_by: str = ""
+    reason: str = ""
+
+
+@fast_dataclass
+class BarrierView:
+    """A barrier with somebody who waits; see WaitingBarrier in coordinator.proto."""
+
+    name: str
+    size: int
+    participants: tuple[str, ...]
+    arrived: tuple[str, ...]
+
+
+@fast_dataclass
 class TokenView:
     """A token without its secret; see coordinator.proto."""
 

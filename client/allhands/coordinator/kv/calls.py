@@ -17,7 +17,7 @@ TO_THE_END = "\0"
 
 AnyVerb: TypeAlias = KvVerb[Any, Any]
 
-_LATER_VERBS: Final = frozenset(("barrier",))
+_LATER_VERBS: Final = frozenset(("barrier", "cancel_barrier", "list_barriers"))
 """Verbs of coordinators that name what their key-value port takes."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -59,6 +59,8 @@ def describe_call(verb: KvVerb[Q, P], request: Q) -> str:
         return f"{verb.action} {message.key!r}"
     if "participant" in named:
         return f"{verb.action} {message.name!r} as {message.participant!r}"
+    if "name" in named:
+        return f"{verb.action} {message.name!r}"
     if "keys" in named:
         return f"{verb.action} {format_keys(message.keys)}"
     if "pairs" in named:

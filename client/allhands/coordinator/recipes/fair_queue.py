@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from allhands.coordinator.kv import requests
-from allhands.coordinator.kv.records import DeleteResult, KeyRange, PutResult, TxnResult, WatchPlace
+from allhands.coordinator.kv.records import DeleteResult, KeyRange, PutResult, TxnResult
 from allhands.coordinator.kv.requests import WatchedKeys
 from allhands.coordinator.kv.transactions import (
     Condition,
@@ -21,7 +21,6 @@ from allhands.coordinator.kv.transactions import (
     create_revision,
     version,
 )
-from allhands.coordinator.kv.watching import POLL_SECONDS, WatchRetries
 from allhands.coordinator.recipes.leaving import LEAVE_SECONDS, remove
 from allhands.coordinator.recipes.queue_name import QueueName
 from allhands.coordinator.recipes.session import Session
@@ -32,11 +31,11 @@ from allhands.coordinator.recipes.standing import (
     make_status_requests,
     read_permits,
 )
-from allhands.coordinator.recipes.steps import Ask, Await, Background, OpenSession, Pause, Steps
+from allhands.coordinator.recipes.steps import Ask, Background, OpenSession, Steps
+from allhands.coordinator.recipes.waiting import find_remaining, wait_for_event
 from allhands.deadlines import clip_or_raise
 from allhands.errors import (
     AllhandsError,
-    Compacted,
     CoordinatorUnavailable,
     LeaseNotFound,
     LockHeld,
@@ -50,8 +49,6 @@ from allhands_proto import forks
 
 _LONG_SECONDS = 0.5
 """Who has waited for longer says anew since when it holds."""
-_REQUEST_SECONDS = 600.0
-"""For a request that is answered at once, also where the wait for the lock has no such end."""
 Holdings = dict[tuple[str, Hashable], "QueuePlace"]
 """Locks and elections of a client, by the prefix of their keys and the thread or task."""
 
@@ -134,7 +131,10 @@ class QueuePlace:
                 yield from self._give_up()
                 return False
             while turn.keys is not None:
-                yield from self._wait_for_change(turn, turn.keys, deadline)
+                assert self._session is not None
+                yield from wait_for_event(
+                    self.queue.job, turn.keys, turn.revision, self._session, deadline
+                )
                 turn = yield from self._look(deadline)
                 if turn.keys is None:
                     yield from self._tell_since(value, begun, deadline)
@@ -217,7 +217,7 @@ class QueuePlace:
         """Put the key, in the client's session."""
         is_repeated = False
         while True:
-            session: Session = yield OpenSession(self._ttl, self, _remaining(deadline))
+            session: Session = yield OpenSession(self._ttl, self, find_remaining(deadline))
             self._session = session
             self.key = self.queue.make_key(session.number, session.make_number())
             try:
@@ -237,7 +237,7 @@ class QueuePlace:
         head, tail = queue.make_head(queue.permits + 1), queue.make_tail(2)
         asked = requests.make_txn(queue.job, [version(self.key) == 0], [put, head, tail], [])
         self._is_sent = True
-        done: TxnResult = yield Ask(asked, _remaining(deadline))
+        done: TxnResult = yield Ask(asked, find_remaining(deadline))
         if not done.succeeded:
             raise AllhandsError(f"{queue}: key {self.key!r} of this place exists")
         stored, first, last = done.results
@@ -255,7 +255,7 @@ class QueuePlace:
     def _has_ended(self, session: Session, deadline: float) -> Steps[bool]:
         asked = requests.make_keep_alive(self.queue.job, session.number)
         try:
-            yield Ask(asked, _remaining(deadline))
+            yield Ask(asked, find_remaining(deadline))
         except LeaseNotFound:
             return True
         return False
@@ -290,38 +290,14 @@ class QueuePlace:
         """
         job, queue = self.queue.job, self.queue
         head = queue.make_head(queue.permits + 1, keys_only=True)
-        found: KeyRange = yield Ask(requests.make_get(job, head), _remaining(deadline))
+        found: KeyRange = yield Ask(requests.make_get(job, head), find_remaining(deadline))
         if (turn := self._find_turn(found, found.revision)) is None:
             whole = queue.make_head(0, keys_only=True)
-            found = yield Ask(requests.make_get(job, whole), _remaining(deadline))
+            found = yield Ask(requests.make_get(job, whole), find_remaining(deadline))
             turn = self._find_turn(found, found.revision)
         if turn is None:
             raise self._make_lost()
         return turn
-
-    def _wait_for_change(self, turn: _Turn, keys: WatchedKeys, deadline: float) -> Steps[None]:
-        """Wait for an event of the keys, over broken connections."""
-        assert self._session is not None
-        place, retries = WatchPlace(turn.revision + 1), WatchRetries()
-        while True:
-            asked = requests.make_watch(self.queue.job, keys, place, wait=True)
-            begun = time.monotonic()
-            limit = min(POLL_SECONDS, _remaining(deadline))
-            try:
-                batch = yield Await(asked, limit, self._session)
-            except Compacted:
-                return
-            except StoreTimeout:
-                continue
-            except CoordinatorUnavailable as error:
-                if (now := time.monotonic()) >= deadline:
-                    raise
-                pause = retries.find_pause(error, begun, now)
-                yield Pause(min(pause, deadline - now))
-                continue
-            if batch.events:
-                return
-            place = batch.place
 
     def _tell_since(self, value: bytes | None, begun: float, deadline: float) -> Steps[None]:
         """Say since when the place is held; the next one in a semaphore's queue hears of it."""
@@ -331,7 +307,7 @@ class QueuePlace:
             return
         put = Put(self.key, encode_since(self.queue.permits), keeps_bindings=True)
         try:
-            yield Ask(requests.make_put(self.queue.job, put), _remaining(deadline))
+            yield Ask(requests.make_put(self.queue.job, put), find_remaining(deadline))
         except NotFound as error:
             raise self._make_lost() from error
 
@@ -423,14 +399,3 @@ class QueuePlace:
             f"{self.queue} was lost: the lease of {self._ttl:g} s had ended, or the key "
             f"{self.key!r} was deleted"
         )
-
-
-def _remaining(deadline: float) -> float:
-    """Return the seconds that are left for a request.
-
-    Raises:
-        StoreTimeout: none.
-    """
-    if (left := deadline - time.monotonic()) <= 0:
-        raise StoreTimeout("the time is over")
-    return min(left, _REQUEST_SECONDS)

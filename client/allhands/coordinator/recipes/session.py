@@ -83,6 +83,11 @@ def make_identity(job: str, session: Session) -> AnyKvRequest[Any]:
     return requests.make_put(job, put)
 
 
+def describe_process() -> str:
+    """Name this process, for people."""
+    return f"{socket.gethostname()} pid {os.getpid()}"
+
+
 def make_session_key(number: int) -> str:
     """Return the key that says whose a session is."""
     return f"{_SESSIONS}{number}"

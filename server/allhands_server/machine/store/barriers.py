@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 from allhands_server.machine.changes import BarrierOpened, Change, ChangeRecorder, Undo
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.formatting import join_names, quote
-from allhands_server.machine.limits import check_name
+from allhands_server.machine.limits import LARGEST_WORLD, check_name
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.requests import Barrier
+from allhands_server.machine.requests import Barrier, CancelBarrier
+from allhands_server.machine.values import BarrierResult, BarrierView
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    ticket: int
+    takes_cancellation: bool
 
 
 @dataclass(slots=True)
@@ -17,9 +24,23 @@ class _WaitingBarrier:
     """A barrier with waiting participants, forgotten when the last participant cancels."""
 
     participants: frozenset[str]
+    """Empty: their number is known alone."""
     listed: tuple[str, ...]
     """The same as the first arrival listed them."""
-    arrived: dict[str, int] = field(default_factory=dict)  # participant -> ticket
+    size: int
+    arrived: dict[str, _Arrival] = field(default_factory=dict)
+
+    def describe_participants(self, what: str = "") -> str:
+        """Name the participants, after `what` they are."""
+        named = join_names(sorted(self.participants))
+        return f"with {what}{named}" if self.participants else f"as one of {self.size:,}"
+
+    def describe_missing(self) -> str:
+        """Name the absent participants, or those who came."""
+        absent = sorted(self.participants - self.arrived.keys())
+        if self.participants:
+            return join_names(absent)
+        return f"there were only {join_names(sorted(self.arrived))}"
 
 
 class Barriers:
@@ -48,20 +69,21 @@ class Barriers:
         """
         name, participant = request.name, request.participant
         waiting = self._waiting.get(name)
-        if waiting is not None and waiting.listed == request.participants:
+        if waiting is not None and waiting.listed == request.participants and not request.size:
             participants = waiting.participants  # as checked for an earlier one
             _check_participant(request, participants)
         else:
             participants = _check_participants(request)
-        barrier = waiting or _WaitingBarrier(participants, request.participants)
-        if barrier.participants != participants:
+        size = request.size or len(participants)
+        comes = _WaitingBarrier(participants, request.participants, size)
+        barrier = waiting or comes
+        if (barrier.participants, barrier.size) != (participants, size):
             other = next(iter(barrier.arrived))
             raise Refused(
                 Status.FAILED_PRECONDITION,
-                f"{quote(participant)} comes to barrier {quote(name)} with "
-                f"participants {join_names(sorted(participants))}, but "
-                f"{quote(other)}, who waits there, with "
-                f"{join_names(sorted(barrier.participants))}",
+                f"{quote(participant)} comes to barrier {quote(name)} "
+                f"{comes.describe_participants('participants ')}, but "
+                f"{quote(other)}, who waits there, {barrier.describe_participants()}",
             )
         if participant in barrier.arrived:
             raise Refused(
@@ -69,11 +91,41 @@ class Barriers:
                 f"{quote(participant)} waits at barrier {quote(name)} already",
             )
         self._waiting[name] = barrier
-        barrier.arrived[participant] = ticket
+        barrier.arrived[participant] = _Arrival(ticket, request.takes_cancellation)
         self._tickets[ticket] = (name, participant)
-        if len(barrier.arrived) < len(participants):
-            return []
-        return self._open(name)
+        return self._open(name) if len(barrier.arrived) == size else []
+
+    def cancel_barrier(self, request: CancelBarrier) -> list[Effect]:
+        """Refuse all who wait at a barrier; return the effects for these.
+
+        Raises:
+            Refused: nobody waits there.
+        """
+        if (barrier := self._waiting.get(request.name)) is None:
+            waiting = join_names(sorted(self._waiting)) or "none"
+            raise Refused(
+                Status.NOT_FOUND,
+                f"nobody waits at barrier {quote(request.name)} of job {self._job}; barriers "
+                f"where somebody waits: {waiting}",
+            )
+        arrived = tuple(sorted(barrier.arrived))
+        result = BarrierResult(0, arrived, request.by or "somebody", request.reason)
+        text = (
+            f"barrier {quote(request.name)} of job {self._job} was cancelled by "
+            f"{quote(result.cancelled_by)}: {quote(request.reason)}"
+        )
+        refusal = Refusal(Status.ABORTED, text)
+        return [
+            Answer(one.ticket, result) if one.takes_cancellation else Refuse(one.ticket, refusal)
+            for one in self._forget(request.name).arrived.values()
+        ]
+
+    def describe(self) -> tuple[BarrierView, ...]:
+        """Return the barriers at which somebody waits, by name."""
+        return tuple(
+            BarrierView(name, one.size, tuple(sorted(one.participants)), tuple(sorted(one.arrived)))
+            for name, one in sorted(self._waiting.items())
+        )
 
     def cancel(self, ticket: int) -> None:
         """Undo an arrival, unless the barrier has opened. Idempotent."""
@@ -89,10 +141,9 @@ class Barriers:
         """Undo an arrival past the due time; the refusal names the absent participants."""
         name, _ = self._tickets[ticket]
         barrier = self._waiting[name]
-        absent = sorted(barrier.participants - barrier.arrived.keys())
         text = (
-            f"{len(absent)} of {len(barrier.participants)} did not arrive at barrier "
-            f"{quote(name)} of job {self._job}: {join_names(absent)}"
+            f"{barrier.size - len(barrier.arrived)} of {barrier.size} did not arrive at barrier "
+            f"{quote(name)} of job {self._job}: {barrier.describe_missing()}"
         )
         self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
@@ -127,15 +178,26 @@ class Barriers:
     def _open(self, name: str) -> list[Effect]:
         generation = self._generations.get(name, 0) + 1
         self._recorder.commit(BarrierOpened(self._job, name, generation), self)
-        tickets = self._waiting.pop(name).arrived.values()
-        for ticket in tickets:
-            del self._tickets[ticket]
-        return [Answer(ticket, generation) for ticket in tickets]
+        barrier = self._forget(name)
+        result = BarrierResult(generation, tuple(sorted(barrier.arrived)))
+        return [
+            Answer(one.ticket, result if one.takes_cancellation else generation)
+            for one in barrier.arrived.values()
+        ]
+
+    def _forget(self, name: str) -> _WaitingBarrier:
+        barrier = self._waiting.pop(name)
+        for arrival in barrier.arrived.values():
+            del self._tickets[arrival.ticket]
+        return barrier
 
 
 def _check_participants(request: Barrier) -> frozenset[str]:
     check_name("the name of the barrier", request.name)
     participants = frozenset(request.participants)
+    if request.size:
+        _check_size(request)
+        return frozenset()
     for participant in participants:
         check_name("the name of a participant", participant)
     if len(participants) < len(request.participants):
@@ -155,6 +217,16 @@ def _check_participant(request: Barrier, participants: frozenset[str]) -> None:
             f"{quote(request.participant)} is not among the participants of barrier "
             f"{quote(request.name)}: {join_names(sorted(participants))}",
         )
+
+
+def _check_size(request: Barrier) -> None:
+    check_name("the name of a participant", request.participant)
+    if request.participants:
+        text = f"barrier {quote(request.name)} has a size, or participants by name: not both"
+        raise Refused(Status.INVALID_ARGUMENT, text)
+    if request.size > LARGEST_WORLD:
+        text = f"a barrier of {request.size:,} participants; {LARGEST_WORLD:,} is the most"
+        raise Refused(Status.INVALID_ARGUMENT, text)
 
 
 def _list_repeated(names: tuple[str, ...]) -> list[str]:

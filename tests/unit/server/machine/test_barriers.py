@@ -1,8 +1,9 @@
 """Named barriers: arrivals, refusals, and replies to late participants."""
 
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.requests import Barrier
+from allhands_server.machine.requests import Barrier, CancelBarrier, ListBarriers
 from allhands_server.machine.store.keys import Set
+from allhands_server.machine.values import BarrierResult, BarrierView
 from allhands_server.testing import Transcript
 
 
@@ -104,3 +105,55 @@ def test_names_are_checked() -> None:
     assert t.ask_refused(arrive("a", name="a\x1b[2J")).status is Status.INVALID_ARGUMENT
     assert t.ask_refused(Barrier("j", "n", "", ("",))).status is Status.INVALID_ARGUMENT
     assert t.ask_refused(Barrier("j", "n", "a", ())).status is Status.INVALID_ARGUMENT
+
+
+def count_in(participant: str, size: int = 2) -> Barrier:
+    return Barrier("j", "start", participant, (), size, takes_cancellation=True)
+
+
+def test_a_barrier_of_a_size_opens_for_as_many_and_names_them() -> None:
+    t = Transcript()
+    first = t.ask(count_in("x"))
+    assert t.ask_now(ListBarriers("j")) == (BarrierView("start", 2, (), ("x",)),)
+    last = t.ask(count_in("b"))
+    assert t.outcomes[first] == t.outcomes[last] == BarrierResult(1, ("b", "x"))
+    assert t.ask_now(ListBarriers("j")) == ()
+
+
+def test_another_size_is_refused_and_so_are_participants_by_name() -> None:
+    t = Transcript()
+    waiting = t.ask(count_in("x", 3), due=9.0)
+    for other in (count_in("y"), arrive("y", "xyz")):
+        refused = t.ask_refused(other)
+        assert refused.status is Status.FAILED_PRECONDITION
+        assert refused.text.endswith("but 'x', who waits there, as one of 3")
+    for wrong in (
+        Barrier("j", "n", "a", ("a",), 1),
+        count_in("a", 1_000_001),
+        count_in(""),
+    ):
+        assert t.ask_refused(wrong).status is Status.INVALID_ARGUMENT
+    t.advance_to(9.0)
+    assert t.outcomes[waiting] == Refusal(
+        Status.DEADLINE_EXCEEDED,
+        "2 of 3 did not arrive at barrier 'start' of job j: there were only 'x'",
+    )
+
+
+def test_a_cancelled_barrier_releases_all_who_wait_and_begins_anew() -> None:
+    t = Transcript()
+    old = t.ask(arrive("a"), due=9.0)
+    new = t.ask(Barrier("j", "start", "b", ("a", "b", "c"), takes_cancellation=True), due=9.0)
+    beside = t.ask(arrive("a", name="other"))
+    assert t.ask_now(CancelBarrier("j", "start", "me", "enough")) == 2
+    assert t.outcomes[new] == BarrierResult(0, ("a", "b"), "me", "enough")
+    text = "barrier 'start' of job j was cancelled by 'me': 'enough'"
+    assert t.outcomes[old] == Refusal(Status.ABORTED, text)
+    assert beside not in t.outcomes
+    assert t.machine.next_due is None
+    refused = t.ask_refused(CancelBarrier("j", "start", "me", "enough"))
+    assert refused.status is Status.NOT_FOUND
+    assert "somebody waits: other" in refused.text.replace("'", "")
+    for name in "abc":
+        last = t.ask(arrive(name))
+    assert t.outcomes[last] == 1
