@@ -65,10 +65,10 @@ def test_the_next_in_line_follows_a_holder_and_a_waiter_that_were_killed(
 ) -> None:
     with connect(daemon) as control:
         lock = control.lock("l")
-        holder = start("--ttl", "1")
+        holder = start("--ttl", "5")
         assert read_line(holder)
         (first,) = lock.status().holders
-        waiter = start("--ttl", "1")
+        waiter = start("--ttl", "5")
         poll_until(lambda: lock.status().waiting == 1, _PATIENCE)
         with ThreadPoolExecutor(1) as pool:
             third = pool.submit(lock.acquire)
@@ -114,7 +114,7 @@ def test_a_lock_is_held_and_waited_for_over_a_kill_of_the_daemon(daemon: ServedD
 def test_a_holder_that_was_stopped_for_too_long_has_lost_its_lock(
     daemon: ServedDaemon, start: Started
 ) -> None:
-    holder = start("--ttl", "2", "--", "sh", "-c", "echo $ALLHANDS_LOCK_KEY; exec sleep 600")
+    holder = start("--ttl", "4", "--", "sh", "-c", "echo $ALLHANDS_LOCK_KEY; exec sleep 600")
     key = read_line(holder)
     holder.send_signal(signal.SIGSTOP)
     with connect(daemon) as control:
@@ -162,7 +162,7 @@ def test_a_waiter_whose_lease_is_lost_is_told_by_a_durable_coordinator(
         ThreadPoolExecutor(1) as pool,
         control.lock("l", ttl=600) as held,
     ):
-        waiting = pool.submit(other.lock("l", ttl=2).acquire)
+        waiting = pool.submit(other.lock("l", ttl=9).acquire)
         poll_until(lambda: held.status().waiting == 1, _PATIENCE)
         places = control.get_range("_allhands/locks/l/", prefix=True, sort_by="create")
         control.revoke_lease(places.records[1].lease)

@@ -165,7 +165,7 @@ def test_another_size_is_refused_at_once_and_a_missing_one_is_counted(
         with pytest.raises(ah.Refused, match="with participants 'a', but"):
             other.barrier("d", "a", ["a"])
         with pytest.raises(ah.StoreTimeout, match=f"1 of 3 did not arrive .*pid {os.getpid()}"):
-            other.double_barrier("d", 3).enter(timeout=0.3)
+            other.double_barrier("d", 3).enter(timeout=3)
     assert not waiting.done()
     assert control.cancel_barrier("d", "enough") == 1
     with pytest.raises(ah.BarrierCancelled):
@@ -195,12 +195,12 @@ def test_nobody_waits_for_a_participant_that_died_within(
 
 
 def test_the_loss_of_the_lease_within_a_double_barrier_is_told(control: Control) -> None:
-    barrier = control.double_barrier("d", 1, ttl=1)
+    barrier = control.double_barrier("d", 1, ttl=9)
     barrier.enter()
     for number in control.leases():
         control.revoke_lease(number)
     assert barrier.lost.wait(_PATIENCE)
-    with pytest.raises(ah.LockLost, match="lease of 1 s"):
+    with pytest.raises(ah.LockLost, match="lease of 9 s"):
         barrier.leave()
 
 

@@ -98,7 +98,7 @@ def test_a_command_whose_lock_is_lost_is_ended(
     start: Started, control: Control, job_name: str
 ) -> None:
     script = "echo begun; exec sleep 600"
-    holder = start("lock", job_name, "l", "--ttl", "1", "--", "sh", "-c", script)
+    holder = start("lock", job_name, "l", "--ttl", "9", "--", "sh", "-c", script)
     assert read_line(holder) == "begun"
     for number in control.leases():
         control.revoke_lease(number)
@@ -109,7 +109,7 @@ def test_a_deadline_names_the_holder(
     daemon: DaemonProcess, control: Control, job_name: str
 ) -> None:
     with control.lock("l"):
-        late = daemon.run_command("lock", job_name, "l", "--timeout", "0.2", timeout=_PATIENCE)
+        late = daemon.run_command("lock", job_name, "l", "--timeout", "3", timeout=_PATIENCE)
     assert late.returncode == 1
     assert f"pid {os.getpid()} since" in late.stderr
 

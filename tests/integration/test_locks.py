@@ -20,6 +20,10 @@ from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
 
 _PATIENCE = 60.0
+_SHORT = 3.0
+"""A deadline that passes, with room for the calls before the wait."""
+_TTL = 9.0
+"""A loss is noticed after a third of it, and nothing is lost on a busy host."""
 
 
 @pytest.fixture
@@ -117,7 +121,7 @@ def test_a_deadline_names_the_holder_and_leaves_the_queue(
         longer = pool.submit(other.lock("l").acquire)
         await_waiting(lock, 1)
         with pytest.raises(ah.LockTimeout) as caught:
-            other.lock("l").acquire(timeout=0.2)
+            other.lock("l").acquire(timeout=_SHORT)
         await_waiting(lock, 1)
         (holder,) = caught.value.holders
         assert (holder.pid, holder.key) == (os.getpid(), lock.key)
@@ -133,7 +137,7 @@ def test_a_deadline_names_the_holder_and_leaves_the_queue(
 
 def test_a_block_s_deadline_ends_a_wait_and_its_place(control: Control, other: Control) -> None:
     with control.lock("l") as lock:
-        with ah.deadline(0.2), pytest.raises(ah.LockTimeout, match="held by"):
+        with ah.deadline(_SHORT), pytest.raises(ah.LockTimeout, match="held by"):
             other.lock("l").acquire()
         assert lock.status().waiting == 0
         with ah.deadline(0), pytest.raises(ah.StoreTimeout, match="acquire lock 'l'"):
@@ -170,9 +174,9 @@ def test_a_free_lock_is_taken_and_a_held_one_is_not(control: Control, other: Con
 def test_the_loss_of_the_lease_is_told_to_holder_and_waiter(
     control: Control, other: Control, pool: ThreadPoolExecutor, connect: Callable[[], Control]
 ) -> None:
-    lock = control.lock("l", ttl=3)
+    lock = control.lock("l", ttl=_TTL)
     lock.acquire()
-    waiting = pool.submit(other.lock("l", ttl=3).acquire)
+    waiting = pool.submit(other.lock("l", ttl=_TTL).acquire)
     await_waiting(lock, 1)
     with connect() as third:
         late = pool.submit(third.lock("l").acquire)
@@ -186,7 +190,7 @@ def test_the_loss_of_the_lease_is_told_to_holder_and_waiter(
             waiting.result(_PATIENCE)
         with pytest.raises(ah.LockLost, match="lost before its release"):
             lock.release()
-        with control.lock("m", ttl=3) as fresh:  # of a new session
+        with control.lock("m", ttl=_TTL) as fresh:  # of a new session
             assert not fresh.is_lost
 
 
@@ -238,14 +242,15 @@ def test_the_end_of_one_place_wakes_one_place(
 
 
 def test_a_place_that_gives_up_wakes_the_one_behind_to_wait_on(
-    control: Control, other: Control, pool: ThreadPoolExecutor
+    control: Control, other: Control, pool: ThreadPoolExecutor, connect: Callable[[], Control]
 ) -> None:
     with control.lock("l") as lock:
-        short = pool.submit(other.lock("l").acquire, timeout=1)
-        await_waiting(lock, 1)
-        longer = pool.submit(other.lock("l").acquire)
-        with pytest.raises(ah.LockTimeout):
-            short.result(_PATIENCE)
+        with connect() as third:
+            short = pool.submit(third.lock("l").acquire)
+            await_waiting(lock, 1)
+            longer = pool.submit(other.lock("l").acquire)
+            await_waiting(lock, 2)
+        assert isinstance(short.exception(_PATIENCE), ah.CoordinatorUnavailable)
         await_waiting(lock, 1)
         assert not longer.done()
     longer.result(_PATIENCE)
@@ -263,10 +268,10 @@ def test_a_closed_client_lets_go_at_once(
 
 def test_one_session_serves_the_locks_of_a_client_and_ends_without_them(control: Control) -> None:
     for _ in range(3):
-        with control.lock("a", ttl=0.3), control.lock("b", ttl=0.3):
+        with control.lock("a", ttl=3), control.lock("b", ttl=3):
             assert len(control.leases()) == 1
     poll_until(lambda: control.leases() == (), _PATIENCE)
-    with control.lock("a", ttl=0.3):
+    with control.lock("a", ttl=3):
         assert len(control.leases()) == 1
 
 
@@ -316,7 +321,7 @@ def test_a_semaphore_is_held_by_as_many_as_it_has_permits(
         waiting.append(pool.submit(hold, number))
         await_waiting(held[0], number + 1)
     with pytest.raises(ah.LockTimeout) as caught:
-        other.semaphore("s", 2).acquire(timeout=0.2)
+        other.semaphore("s", 2).acquire(timeout=_SHORT)
     assert [one.key for one in caught.value.holders] == [one.key for one in held]
     held[1].release()
     poll_until(lambda: order == [0], _PATIENCE)

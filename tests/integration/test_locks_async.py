@@ -14,6 +14,10 @@ from allhands.testing.daemon import DaemonProcess
 from support.async_poll import poll_async
 
 _PATIENCE = 60.0
+_SHORT = 3.0
+"""A deadline that passes, with room for the calls before the wait."""
+_TTL = 9.0
+"""A loss is noticed after a third of it, and nothing is lost on a busy host."""
 
 
 @pytest.fixture
@@ -81,10 +85,10 @@ async def test_a_deadline_names_the_holder_and_leaves_the_queue(
 ) -> None:
     async with control.lock("l") as lock:
         with pytest.raises(ah.LockTimeout, match=f"pid {os.getpid()} since 20") as caught:
-            await other.lock("l", timeout=0.2).acquire()
+            await other.lock("l", timeout=_SHORT).acquire()
         assert [one.key for one in caught.value.holders] == [lock.key]
         assert (await lock.status()).waiting == 0
-        with ah.deadline(0.2), pytest.raises(ah.LockTimeout, match="held by"):
+        with ah.deadline(_SHORT), pytest.raises(ah.LockTimeout, match="held by"):
             await other.lock("l").acquire()
         assert (await lock.status()).waiting == 0
 
@@ -114,9 +118,9 @@ async def test_a_cancelled_task_leaves_the_queue(
 async def test_the_loss_of_the_lease_is_told_to_holder_and_waiter(
     control: AsyncControl, other: AsyncControl
 ) -> None:
-    lock = control.lock("l", ttl=3)
+    lock = control.lock("l", ttl=_TTL)
     await lock.acquire()
-    waiting = asyncio.create_task(other.lock("l", ttl=3).acquire())
+    waiting = asyncio.create_task(other.lock("l", ttl=_TTL).acquire())
     await await_waiting(lock, 1)
     for number in await control.leases():
         await control.revoke_lease(number)
@@ -126,7 +130,7 @@ async def test_the_loss_of_the_lease_is_told_to_holder_and_waiter(
             await waiting
     with pytest.raises(ah.LockLost, match="lost before its release"):
         await lock.release()
-    async with control.lock("l", ttl=3):
+    async with control.lock("l", ttl=_TTL):
         pass
 
 
@@ -142,14 +146,14 @@ async def test_a_closed_client_lets_go_at_once(
 
 
 async def test_one_session_ends_without_locks(control: AsyncControl) -> None:
-    async with control.lock("a", ttl=0.3), control.lock("b", ttl=0.3):
+    async with control.lock("a", ttl=3), control.lock("b", ttl=3):
         assert len(await control.leases()) == 1
 
     async def is_over() -> bool:
         return not await control.leases()
 
     await poll_async(is_over)
-    async with control.lock("a", ttl=0.3):
+    async with control.lock("a", ttl=3):
         assert len(await control.leases()) == 1
 
 

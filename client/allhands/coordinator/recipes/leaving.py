@@ -5,7 +5,7 @@ from allhands.coordinator.kv.transactions import Delete
 from allhands.coordinator.recipes.steps import Ask, Pause, Steps
 from allhands.errors import AllhandsError, CoordinatorUnavailable, Refused, StoreTimeout
 
-LEAVE_SECONDS = 1.0
+LEAVE_SECONDS = 2.0
 """For which a caller that gives up waits for its key to go, and for the names of the holders."""
 _AGAIN_SECONDS = 0.5
 _LATE_SECONDS = 2.0

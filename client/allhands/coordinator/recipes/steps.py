@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from allhands.coordinator.kv.requests import AnyKvRequest
 from allhands.coordinator.recipes.session import Session
+from allhands.errors import CoordinatorUnavailable
 
 T = TypeVar("T")
 
@@ -69,8 +70,11 @@ Step: TypeAlias = Ask | Await | OpenSession | Pause | Background
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
-class ClientClosed(Exception):
+class ClientClosed(CoordinatorUnavailable):
     """The client of a recipe was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("this client has been closed")
 
 
 def run_steps(steps: "Steps[T]", perform: Callable[[Step], Any]) -> T:
