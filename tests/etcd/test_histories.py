@@ -6,6 +6,7 @@ import pytest
 
 from support.daemon_group import LeadingDaemon, run_group
 from support.etcd_nodes import EtcdNodes
+from support.linearizability.lockers import run_locks
 from support.linearizability.run import run_history
 from support.ranks.processes import Cluster
 
@@ -21,4 +22,16 @@ def test_a_history_over_several_leaders_is_linearizable(cluster: Cluster, nodes:
     print(run)
     assert not run.contradictions, run
     assert run.operations > OPERATIONS * 0.9
+    assert {"kill", "pause", "restart"} <= set(run.faults)
+
+
+@pytest.mark.timeout(600 + OPERATIONS / 20)
+def test_a_lock_has_one_holder_at_a_time_over_several_leaders(
+    cluster: Cluster, nodes: EtcdNodes
+) -> None:
+    with run_group(cluster, nodes) as group:
+        run = run_locks(LeadingDaemon(group), None, OPERATIONS // 4, FAULTS)
+    print(run)
+    assert not run.contradictions, run
+    assert run.acquisitions > OPERATIONS // 12
     assert {"kill", "pause", "restart"} <= set(run.faults)
