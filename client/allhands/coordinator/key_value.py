@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from allhands.coordinator.kv import requests
+from allhands.coordinator.kv import requests, value_requests
 from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands.coordinator.kv.records import KeyRange, KeyRecord, LeaseStatus, TxnResult, WatchPlace
 from allhands.coordinator.kv.requests import AnyKvRequest, T, WatchedKeys
@@ -87,8 +87,7 @@ class KeyValueClient(ABC):
             NotFound: the key is absent, without `wait`.
             StoreTimeout: the key was still absent at the deadline, with `wait`.
         """
-        request = wire.GetRequest(job=self._require_job(), key=key, wait=wait)
-        return self._call_kv(request, wire.GetReply, timeout).value
+        return self.request(value_requests.make_get_value(self._require_job(), key, wait), timeout)
 
     def wait(self, keys: Sequence[str], *, timeout: Timeout | None = None) -> None:
         """Wait until all keys exist at the same time.
@@ -106,8 +105,7 @@ class KeyValueClient(ABC):
             Refused: the value is no decimal number, or the sum leaves the range of 64 bits; the
                 value is unchanged.
         """
-        request = wire.AddRequest(job=self._require_job(), key=key, amount=amount)
-        return self._call_kv(request, wire.AddReply, timeout).value
+        return self.request(value_requests.make_add(self._require_job(), key, amount), timeout)
 
     def cas(
         self,
@@ -121,11 +119,8 @@ class KeyValueClient(ABC):
 
         Returns whether it was set, with the key's value afterwards.
         """
-        request = wire.CompareSetRequest(
-            job=self._require_job(), key=key, expected=encode(expected), desired=encode(desired)
-        )
-        reply = self._call_kv(request, wire.CompareSetReply, timeout)
-        return CompareSetResult(reply.swapped, reply.value if reply.exists else None)
+        asked = value_requests.make_compare_set(self._require_job(), key, expected, desired)
+        return self.request(asked, timeout)
 
     def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to the key's value, empty if absent; return the new length in bytes."""
@@ -134,11 +129,7 @@ class KeyValueClient(ABC):
 
     def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
         """Set all keys in one step; return the new revision of the job's store."""
-        request = wire.MultiSetRequest(
-            job=self._require_job(),
-            pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
-        )
-        return self._call_kv(request, wire.MultiSetReply, timeout).revision
+        return self.request(value_requests.make_multi_put(self._require_job(), pairs), timeout)
 
     def multi_get(
         self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
@@ -149,8 +140,7 @@ class KeyValueClient(ABC):
             NotFound: a key is absent, without `wait`.
             StoreTimeout: a key was absent at the deadline, with `wait`.
         """
-        request = wire.MultiGetRequest(job=self._require_job(), keys=keys, wait=wait)
-        return tuple(self._call_kv(request, wire.MultiGetReply, timeout).values)
+        return self.request(value_requests.make_multi_get(self._require_job(), keys, wait), timeout)
 
     def delete(self, key: str, *, timeout: Timeout | None = None) -> bool:
         """Delete the key; return whether the key existed."""
@@ -172,8 +162,9 @@ class KeyValueClient(ABC):
 
     def queue_push(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to the queue, and return its length; 0: handed to a waiting caller."""
-        request = wire.QueuePushRequest(job=self._require_job(), key=key, value=encode(value))
-        return self._call_kv(request, wire.QueuePushReply, timeout).length
+        return self.request(
+            value_requests.make_queue_push(self._require_job(), key, value), timeout
+        )
 
     def queue_pop(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
         """Remove and return the queue's first value; with `wait`, once the queue has a value.
@@ -184,13 +175,11 @@ class KeyValueClient(ABC):
             NotFound: the queue is empty, without `wait`.
             StoreTimeout: no value was pushed in time, with `wait`.
         """
-        request = wire.QueuePopRequest(job=self._require_job(), key=key, wait=wait)
-        return self._call_kv(request, wire.QueuePopReply, timeout).value
+        return self.request(value_requests.make_queue_pop(self._require_job(), key, wait), timeout)
 
     def queue_length(self, key: str, *, timeout: Timeout | None = None) -> int:
         """Return the number of values in the queue."""
-        request = wire.QueueLengthRequest(job=self._require_job(), key=key)
-        return self._call_kv(request, wire.QueueLengthReply, timeout).length
+        return self.request(value_requests.make_queue_length(self._require_job(), key), timeout)
 
     # ------------------------------------------------------------ ranges
 
