@@ -29,18 +29,25 @@ class _WaitingBarrier:
     """The same as the first arrival listed them."""
     size: int
     arrived: dict[str, _Arrival] = field(default_factory=dict)
+    left: dict[str, None] = field(default_factory=dict)
+    """Participants that arrived and gave up, while others went on waiting."""
 
     def describe_participants(self, what: str = "") -> str:
         """Name the participants, after `what` they are."""
         named = join_names(sorted(self.participants))
         return f"with {what}{named}" if self.participants else f"as one of {self.size:,}"
 
-    def describe_missing(self) -> str:
-        """Name the absent participants, or those who came."""
-        absent = sorted(self.participants - self.arrived.keys())
+    def describe_missing(self, where: str) -> str:
+        """Name the absent participants, or those who came, and those who gave up before."""
+        before = f"{join_names(sorted(self.left))} came and gave up before"
+        if not (missing := self.size - len(self.arrived) - len(self.left)):
+            return f"{where} did not open: {before}"
+        text = f"{missing} of {self.size} did not arrive at {where}: "
         if self.participants:
-            return join_names(absent)
-        return f"there were only {join_names(sorted(self.arrived))}"
+            text += join_names(sorted(self.participants - self.arrived.keys() - self.left.keys()))
+        else:
+            text += f"there were only {join_names(sorted(self.arrived))}"
+        return f"{text}; {before}" if self.left else text
 
 
 class Barriers:
@@ -92,6 +99,9 @@ class Barriers:
             )
         self._waiting[name] = barrier
         barrier.arrived[participant] = _Arrival(ticket, request.takes_cancellation)
+        barrier.left.pop(participant, None)
+        if len(barrier.arrived) + len(barrier.left) > size:  # others come in their place
+            del barrier.left[next(iter(barrier.left))]
         self._tickets[ticket] = (name, participant)
         return self._open(name) if len(barrier.arrived) == size else []
 
@@ -134,17 +144,15 @@ class Barriers:
         name, participant = place
         barrier = self._waiting[name]
         del barrier.arrived[participant]
+        barrier.left[participant] = None
         if not barrier.arrived:
             del self._waiting[name]
 
     def expire(self, ticket: int, now: float) -> Effect:
         """Undo an arrival past the due time; the refusal names the absent participants."""
         name, _ = self._tickets[ticket]
-        barrier = self._waiting[name]
-        text = (
-            f"{barrier.size - len(barrier.arrived)} of {barrier.size} did not arrive at barrier "
-            f"{quote(name)} of job {self._job}: {barrier.describe_missing()}"
-        )
+        where = f"barrier {quote(name)} of job {self._job}"
+        text = self._waiting[name].describe_missing(where)
         self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 

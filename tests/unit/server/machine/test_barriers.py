@@ -60,6 +60,66 @@ def test_an_arrival_whose_time_is_over_does_not_count_and_is_told_who_is_absent(
     assert t.outcomes[c] == 1
 
 
+def expire(t: Transcript, ticket: int) -> str:
+    """Go on to the time of the ticket; return the text of its refusal."""
+    assert t.machine.next_due is not None
+    t.advance_to(t.machine.next_due)
+    refused = t.outcomes[ticket]
+    assert isinstance(refused, Refusal)
+    return refused.text
+
+
+def test_who_came_and_gave_up_is_not_called_absent() -> None:
+    t = Transcript()
+    first, second = t.ask(arrive("a"), due=1.0), t.ask(arrive("b"), due=2.0)
+    assert expire(t, first) == "1 of 3 did not arrive at barrier 'start' of job j: 'c'"
+    assert expire(t, second) == (
+        "1 of 3 did not arrive at barrier 'start' of job j: 'c'; 'a' came and gave up before"
+    )
+    again = t.ask(arrive("b"), due=3.0)  # nobody was left: a new barrier
+    assert expire(t, again) == "2 of 3 did not arrive at barrier 'start' of job j: 'a', 'c'"
+
+
+def test_who_came_again_has_not_given_up() -> None:
+    t = Transcript()
+    t.ask(arrive("a"), due=1.0)
+    second = t.ask(arrive("b"), due=2.0)
+    t.advance_to(1.0)
+    t.ask(arrive("a"), due=9.0)
+    assert expire(t, second) == "1 of 3 did not arrive at barrier 'start' of job j: 'c'"
+
+
+def test_a_barrier_to_which_all_came_but_never_at_once() -> None:
+    t = Transcript()
+    first, second = t.ask(arrive("a"), due=3.0), t.ask(arrive("b"), due=4.0)
+    t.advance_to(3.0)
+    third = t.ask(arrive("c"), due=5.0)
+    assert expire(t, second) == "barrier 'start' of job j did not open: 'a' came and gave up before"
+    assert expire(t, third) == (
+        "barrier 'start' of job j did not open: 'a', 'b' came and gave up before"
+    )
+    assert first in t.outcomes
+
+
+def test_of_a_barrier_known_by_its_size_those_who_gave_up_are_named() -> None:
+    t = Transcript()
+
+    def come(participant: str, due: float) -> int:
+        return t.ask(Barrier("j", "start", participant, (), 3), due=due)
+
+    come("a", 1.0)
+    last = come("b", 3.0)
+    t.advance_to(1.0)
+    come("c", 2.0)
+    t.advance_to(2.0)
+    come("d", 9.0)  # in the place of one who has left
+    assert expire(t, last) == "barrier 'start' of job j did not open: 'c' came and gave up before"
+    after = come("e", 4.0)
+    assert expire(t, after) == (
+        "barrier 'start' of job j did not open: 'b' came and gave up before"
+    )
+
+
 def test_other_participants_are_refused_naming_both_parties_and_those_who_wait_go_on() -> None:
     t = Transcript()
     a = t.ask(arrive("a", "ab"))
