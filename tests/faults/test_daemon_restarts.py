@@ -89,3 +89,28 @@ def test_no_call_fails_while_the_daemon_is_killed_and_restarted(
     assert [rank.expect("shrunk")["size"] for rank in ranks[:3]] == [3, 3, 3]
     assert [rank.ended() for rank in ranks[:3]] == [0, 0, 0]
     assert describe(port, tmp_path / "data").state == "ended"
+
+
+def test_members_resume_with_a_token_whose_joins_are_used_up(
+    cluster: Cluster, serve: Serve, port: int, tmp_path: Path
+) -> None:
+    daemon = serve()
+    endpoint = Endpoint(Address("127.0.0.1", port), load_token(tmp_path / "data"))
+    with Control(endpoint, job="job", timeout=PATIENCE) as admin:
+        token = admin.create_token(verbs=["join"], max_joins=2)
+    ranks = cluster.world(
+        2,
+        restarted_daemon.make_group_later,
+        ALLHANDS_URL=f"ah://127.0.0.1:{port}/job",
+        ALLHANDS_TOKEN=token,
+    )
+    for rank in ranks:
+        rank.expect("ready")
+    incarnation = describe(port, tmp_path / "data").incarnation
+    kill(daemon)
+    serve()
+    for rank in ranks:
+        rank.say()
+    assert [rank.expect("sum")["sum"] for rank in ranks] == [2.0, 2.0]
+    assert describe(port, tmp_path / "data").incarnation == incarnation
+    assert [rank.ended() for rank in ranks] == [0, 0]

@@ -63,3 +63,15 @@ def use_store(store: Control, rank: int, size: int, number: int) -> None:
     store.queue_pop("values", wait=True)
     store.add("popped", 1)
     assert store.barrier(f"meet{number}", f"{rank}", [f"{one}" for one in range(size)]) == 1
+
+
+def make_group_later() -> None:
+    """Make a group after the coordinator has been started again."""
+    ah.init_process_group(timeout=60)
+    tell("ready")
+    hear()
+    group = ah.new_group([0, 1])
+    x = np.ones(2)
+    ah.all_reduce(x, group=group)
+    tell("sum", sum=float(x[0]))
+    ah.destroy_process_group()
