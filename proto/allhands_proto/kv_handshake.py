@@ -16,22 +16,29 @@ from typing import Literal
 
 from allhands_proto.framing import PREFACE, MalformedFrame, encode_frame
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.versions import explain_mismatch, write_versions
 
 NONCE_BYTES = 16
 
 Role = Literal["coordinator", "caller"]
 
-_UNAUTHENTICATED = 16
-"""gRPC's number of the status."""
+_UNAUTHENTICATED, _FAILED_PRECONDITION = 16, 9
+"""gRPC's numbers of the statuses."""
 _NO_PROOF = "this is no proof of the secret of its lines, which it tells to who has its token"
 
 
 class HandshakeRefused(MalformedFrame):
-    """Wrong proof of a caller; `reply` is the frame that says so."""
+    """Wrong proof of a caller, or no common version; `reply` is the frame that says so."""
 
-    def __init__(self, reply: bytes) -> None:
-        super().__init__(_NO_PROOF)
-        self.reply = reply
+    def __init__(self, text: str, code: int) -> None:
+        """Take the reason, and gRPC's number of its status."""
+        super().__init__(text)
+        welcome = wire.KvWelcome(refused=wire.Refused(code=code, text=text))
+        self.reply = encode_frame(welcome.SerializeToString())
+
+
+class NoCommonVersion(Exception):
+    """The coordinator speaks no version of the protocol that the caller speaks."""
 
 
 class CallerHandshake:
@@ -46,16 +53,20 @@ class CallerHandshake:
     def start(self) -> bytes:
         """Return the first bytes on the connection."""
         hello = wire.KvHello(nonce=self._nonce, token_id=self._token_id)
+        write_versions(hello)
         return PREFACE + encode_frame(hello.SerializeToString())
 
     def answer(self, body: bytes) -> bytes:
         """Check the coordinator's proof in its challenge, and return the frame of the caller's.
 
         Raises:
+            NoCommonVersion: the coordinator speaks only others.
             PermissionError: the coordinator does not know the secret.
             DecodeError: `body` is no challenge.
         """
         challenge = wire.KvChallenge.FromString(body)
+        if problem := explain_mismatch(challenge, "this client", "the coordinator"):
+            raise NoCommonVersion(problem)
         nonces = self._nonce, challenge.nonce
         if not is_proof(challenge.proof, self._secret, "coordinator", *nonces):
             raise PermissionError("somebody else listens there")
@@ -79,6 +90,8 @@ class CoordinatorHandshake:
         self._secret = secret
         self._preface = PREFACE
         self._nonces: tuple[bytes, bytes] | None = None  # the caller's, the coordinator's
+        self._problem = ""
+        """Why there is no common version; empty: there is one."""
         self.token_id = ""
         """Id of the caller's token; empty: the cluster's own."""
         self.is_complete = False
@@ -100,20 +113,21 @@ class CoordinatorHandshake:
         """Return the frame that answers the caller's hello, or its proof.
 
         Raises:
-            HandshakeRefused: a wrong proof.
+            HandshakeRefused: a wrong proof, or no common version.
             MalformedFrame, DecodeError: neither hello nor proof.
         """
         if self._nonces is None:
             hello = wire.KvHello.FromString(body)
+            self._problem = explain_mismatch(hello, "this coordinator", "the caller")
             if hello.token_id:
                 self.token_id = hello.token_id
                 self._secret = derive_secret(self._secret, hello.token_id)
             return self._answer_hello(hello.nonce)
+        if self._problem:
+            raise HandshakeRefused(self._problem, _FAILED_PRECONDITION)
         proof = wire.KvProof.FromString(body).proof
         if not is_proof(proof, self._secret, "caller", *self._nonces):
-            refused = wire.Refused(code=_UNAUTHENTICATED, text=_NO_PROOF)
-            welcome = wire.KvWelcome(refused=refused)
-            raise HandshakeRefused(encode_frame(welcome.SerializeToString()))
+            raise HandshakeRefused(_NO_PROOF, _UNAUTHENTICATED)
         self.is_complete = True
         return encode_frame(wire.KvWelcome().SerializeToString())
 
@@ -123,6 +137,7 @@ class CoordinatorHandshake:
         self._nonces = nonces = nonce, new_nonce()
         proof = prove(self._secret, "coordinator", *nonces)
         challenge = wire.KvChallenge(nonce=nonces[1], proof=proof)
+        write_versions(challenge)
         return encode_frame(challenge.SerializeToString())
 
 

@@ -35,6 +35,11 @@ from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.limit_calls import LimitCalls
 from allhands.coordinator.probing import explain_failure
+from allhands.coordinator.protocol_versions import (
+    check_description,
+    is_version_refused,
+    make_describe_request,
+)
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.coordinator.synchronizing import SynchronizingClient
@@ -321,10 +326,10 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
 
         def describe() -> wire.CoordinatorDescription:
             remaining = max(deadline - time.monotonic(), 0.0)
-            request = wire.DescribeCoordinatorRequest()
-            return self._describe_coordinator(
-                request, timeout=remaining, metadata=self._channel_config.metadata
-            )
+            metadata = self._channel_config.metadata
+            request = make_describe_request()
+            told = self._describe_coordinator(request, timeout=remaining, metadata=metadata)
+            return check_description(told)
 
         try:
             try:
@@ -453,8 +458,11 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
         """Whether the coordinator is known to have its state again after a restart."""
         if self._is_durable is None:
             # The call itself will say what is wrong: no answer, or a channel that is closed.
-            with contextlib.suppress(grpc.RpcError, ValueError):
+            try:
                 self._describe(max(deadline - time.monotonic(), 0.0))
+            except (grpc.RpcError, ValueError) as error:
+                if is_version_refused(error):
+                    raise
         return bool(self._is_durable)
 
     def _translate(self, error: grpc.RpcError, action: str) -> Exception:

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from allhands.coordinator.dialling import STAGGER_SECONDS
-from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands.coordinator.protocol_versions import make_describe_request
 from allhands_proto.v1 import coordinator_pb2_grpc
 
 _CANCEL_SECONDS = 0.5
@@ -96,7 +96,7 @@ def _describe(channel: grpc.Channel, metadata: Any, timeout: float) -> Any:
     """Begin to ask a daemon what it is."""
     stub = coordinator_pb2_grpc.CoordinatorStub(channel)
     return stub.DescribeCoordinator.future(
-        wire.DescribeCoordinatorRequest(), timeout=timeout, metadata=metadata
+        make_describe_request(), timeout=timeout, metadata=metadata
     )
 
 
@@ -143,7 +143,7 @@ async def find_answering_async(
 async def _has_answer(channel: grpc.aio.Channel, metadata: Any) -> bool:
     stub = coordinator_pb2_grpc.CoordinatorStub(channel)
     try:
-        await stub.DescribeCoordinator(wire.DescribeCoordinatorRequest(), metadata=metadata)
+        await stub.DescribeCoordinator(make_describe_request(), metadata=metadata)
     except grpc.RpcError as error:
         return error.code() not in _NO_ANSWERS
     return True

@@ -20,6 +20,7 @@ from allhands.coordinator.daemon_choice import (
     keep_kv_addresses,
 )
 from allhands.coordinator.endpoint import ChannelConfig
+from allhands.coordinator.protocol_versions import make_describe_request
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -135,7 +136,7 @@ class MovingAioChannel(grpc.aio.Channel):
             stub = coordinator_pb2_grpc.CoordinatorStub(self.get(one))
             with contextlib.suppress(grpc.RpcError):
                 told = await stub.DescribeCoordinator(
-                    wire.DescribeCoordinatorRequest(), timeout=ASK_SECONDS, metadata=metadata
+                    make_describe_request(), timeout=ASK_SECONDS, metadata=metadata
                 )
                 if told.role == "leader":
                     self._choice.on_leader(one.target)

@@ -18,6 +18,7 @@ from allhands.coordinator.conditions import decode_condition, list_conditions
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.forming_world import SIZE_ADVICE, explain_not_formed
 from allhands.coordinator.session_channel import choose_daemon, open_channel
+from allhands.coordinator.session_greetings import check_joined, check_resumed, make_resume
 from allhands.coordinator.session_listener import SessionListener, make_heartbeat
 from allhands.coordinator.session_pending import PendingRequests
 from allhands.coordinator.session_requests import INQUIRY_SECONDS, SessionRequests
@@ -28,7 +29,6 @@ from allhands.errors import (
     JoinRefused,
 )
 from allhands_proto import process, stack_channel
-from allhands_proto.session_proof import prove_membership
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdict_codec import decode_cancellation, decode_verdict
 
@@ -186,6 +186,7 @@ class Session(SessionRequests):
             request.takes_packed_members = True
             await stream.write(wire.SessionRequest(join=request))
             self.joined = (await self._read_event(stream)).joined
+            check_joined(self.joined, self._channel_config.target)
             self._pending.is_enabled = self.joined.takes_resume
             with self._warn_if_sizeless(request):
                 while not (event := await self._read_event(stream)).HasField("world_formed"):
@@ -329,16 +330,7 @@ class Session(SessionRequests):
         Raises:
             grpc.RpcError, TimeoutError, CoordinatorUnavailable: it was refused, or not answered.
         """
-        joined = self.joined
-        proof = prove_membership(joined.secret, joined.incarnation, joined.member_id)
-        resume = wire.Resume(
-            job=self.job,
-            incarnation=joined.incarnation,
-            member_id=joined.member_id,
-            proof=proof,
-            takes_batches=True,
-            takes_conditions=True,
-        )
+        resume = make_resume(self.job, self.joined)
         async with asyncio.timeout(_RESUME_SECONDS):
             await choose_daemon(self._channel, self._channel_config)
         stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
@@ -350,6 +342,7 @@ class Session(SessionRequests):
                 event = await self._read_event(stream)
                 if not event.HasField("resumed"):
                     raise CoordinatorUnavailable("the coordinator does not resume the session")
+                check_resumed(event.resumed)
         except BaseException:
             stream.cancel()
             raise

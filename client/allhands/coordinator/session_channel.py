@@ -4,6 +4,7 @@ import grpc
 import grpc.aio
 
 from allhands.coordinator.endpoint import ChannelConfig, Endpoint
+from allhands.coordinator.protocol_versions import check_description, make_describe_request
 from allhands.coordinator.status_errors import translate_error
 from allhands.errors import (
     CoordinatorUnavailable,
@@ -42,8 +43,10 @@ async def _describe(
     async with open_channel(channel_config) as channel:
         stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         try:
-            found = await stub.DescribeCoordinator(
-                wire.DescribeCoordinatorRequest(), timeout=timeout, metadata=channel_config.metadata
+            found = check_description(
+                await stub.DescribeCoordinator(
+                    make_describe_request(), timeout=timeout, metadata=channel_config.metadata
+                )
             )
             called = channel_config
             if channel_config.others:

@@ -24,6 +24,7 @@ from allhands.runtime.exit_notice import (
 from allhands.shm.arena import Arena
 from allhands_proto import notice, process, stack_channel
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.versions import write_versions
 
 
 def make_arena(config: WorldConfig) -> tuple[Arena | None, str]:
@@ -50,7 +51,7 @@ def make_join_request(
     config: WorldConfig, rendezvous: WorldRendezvous, arena: Arena | None
 ) -> wire.Join:
     """Return the Join request of this process, still without ports and advertised address."""
-    return wire.Join(
+    request = wire.Join(
         job=config.job,
         rank=config.rank,
         world_size=config.world_size,
@@ -67,6 +68,8 @@ def make_join_request(
         exit_is_reported=LAUNCH_VARIABLE in os.environ,
         stack_channel=stack_channel.open_channel(),
     )
+    write_versions(request)
+    return request
 
 
 async def join_session(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from allhands.config import Limits, hash_limits
 from allhands.shm.areas import PAGE, GroupAreas
 from allhands.shm.heap import Heap
+from allhands_proto.versions import PEERS
 
 if TYPE_CHECKING:
     from allhands._native import Segment
@@ -40,14 +41,16 @@ class SegmentAddress:
     nonce: bytes
 
     def __str__(self) -> str:
-        return f"{self.host}/{self.fd}/{self.nbytes}/{self.nonce.hex()}"
+        return f"{self.host}/{self.fd}/{self.nbytes}/{self.nonce.hex()}/{PEERS.newest}"
 
     @classmethod
     def parse(cls, text: str) -> "SegmentAddress | None":
         """Parse an address; None for a format unknown to this version."""
         parts = text.split("/")
         try:
-            host, fd, nbytes, nonce = parts
+            host, fd, nbytes, nonce, version = parts
+            if int(version) != PEERS.newest:  # what is in the segment is laid out otherwise
+                return None
             return cls(host, int(fd), int(nbytes), bytes.fromhex(nonce))
         except ValueError:
             return None

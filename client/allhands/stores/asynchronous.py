@@ -27,6 +27,7 @@ from allhands.coordinator.kv.calls import (
 from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.kv.values import encode, pair_up
 from allhands.coordinator.probing import explain_failure
+from allhands.coordinator.protocol_versions import check_description, make_describe_request
 from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
@@ -247,7 +248,7 @@ class AsyncCoordinatorStore:
             raise make_deadline_error() from error
 
     async def _open_connection(self, limit: float) -> AsyncKvConnection | None:
-        request = wire.DescribeCoordinatorRequest()
+        request = make_describe_request()
         try:
             found = await self._stub.DescribeCoordinator(
                 request, timeout=limit, metadata=self._channel_config.metadata
@@ -256,6 +257,7 @@ class AsyncCoordinatorStore:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
             found = wire.CoordinatorDescription()  # an older one
+        check_description(found)
         self._is_durable = found.is_durable
         if (port := read_kv_port(found)) is None:
             self._is_kv_unavailable = True

@@ -236,11 +236,10 @@ class GrpcListener:
         )
         if greeting.from_rank in self._inbound:
             raise handshake.HandshakeError(f"rank {greeting.from_rank} has a link already")
-        nonce = handshake.make_nonce()
-        proof = handshake.make_proof(me.secret, "accept", greeting, nonce)
-        await context.write(peer_pb2.Challenge(nonce=nonce, proof=proof).SerializeToString())
+        challenge = handshake.make_challenge(me.secret, greeting)
+        await context.write(challenge.SerializeToString())
         answer = _parse(peer_pb2.Proof(), await context.read())
-        handshake.check_proof(me.secret, "dial", greeting, nonce, answer.proof)
+        handshake.check_proof(me.secret, "dial", greeting, challenge.nonce, answer.proof)
         await context.write(peer_pb2.Welcome().SerializeToString())
         return greeting.from_rank
 
@@ -393,7 +392,7 @@ class GrpcFabric:
         )
         await call.write(greeting.SerializeToString())
         challenge = _parse(peer_pb2.Challenge(), await call.read())
-        handshake.check_proof(me.secret, "accept", greeting, challenge.nonce, challenge.proof)
+        handshake.check_challenge(me.secret, greeting, challenge)
         proof = handshake.make_proof(me.secret, "dial", greeting, challenge.nonce)
         await call.write(peer_pb2.Proof(proof=proof).SerializeToString())
         _parse(peer_pb2.Welcome(), await call.read())

@@ -10,6 +10,7 @@ import secrets
 from dataclasses import dataclass
 
 from allhands_proto.v1 import peer_pb2
+from allhands_proto.versions import PEERS, explain_mismatch, write_versions
 
 VERSION = 1
 NONCE_BYTES = 16
@@ -42,7 +43,7 @@ class HandshakeError(ValueError):
 def make_hello(
     *, job: str, incarnation: str, member: str, rank: int, to_rank: int
 ) -> peer_pb2.Hello:
-    return peer_pb2.Hello(
+    hello = peer_pb2.Hello(
         version=VERSION,
         job=job,
         incarnation=incarnation,
@@ -51,6 +52,28 @@ def make_hello(
         to_rank=to_rank,
         nonce=make_nonce(),
     )
+    write_versions(hello, PEERS)
+    return hello
+
+
+def make_challenge(secret: bytes, hello: peer_pb2.Hello) -> peer_pb2.Challenge:
+    """Return the acceptor's answer to a hello, with its proof."""
+    nonce = make_nonce()
+    challenge = peer_pb2.Challenge(nonce=nonce, proof=make_proof(secret, "accept", hello, nonce))
+    write_versions(challenge, PEERS)
+    return challenge
+
+
+def check_challenge(secret: bytes, hello: peer_pb2.Hello, challenge: peer_pb2.Challenge) -> None:
+    """Check the acceptor's answer to a hello.
+
+    Raises:
+        HandshakeError: no version in common, or a wrong proof.
+    """
+    here, there = f"rank {hello.from_rank}", f"rank {hello.to_rank}"
+    if problem := explain_mismatch(challenge, here, there, PEERS):
+        raise HandshakeError(problem)
+    check_proof(secret, "accept", hello, challenge.nonce, challenge.proof)
 
 
 def check_hello(
@@ -61,6 +84,8 @@ def check_hello(
     Raises:
         HandshakeError: wrong version, job, incarnation or rank.
     """
+    if problem := explain_mismatch(hello, f"rank {rank}", f"rank {hello.from_rank}", PEERS):
+        raise HandshakeError(problem)
     if hello.version != VERSION:
         raise HandshakeError(f"peer protocol {hello.version}, this worker speaks {VERSION}")
     if hello.job != job:

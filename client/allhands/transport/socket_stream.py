@@ -268,11 +268,10 @@ class SocketListener:
             rank=me.rank,
             world_size=me.world_size,
         )
-        nonce = handshake.make_nonce()
-        proof = handshake.make_proof(me.secret, "accept", greeting, nonce)
-        await send_step(connection, peer_pb2.Challenge(nonce=nonce, proof=proof))
+        challenge = handshake.make_challenge(me.secret, greeting)
+        await send_step(connection, challenge)
         answer = await receive_step(connection, peer_pb2.Proof())
-        handshake.check_proof(me.secret, "dial", greeting, nonce, answer.proof)
+        handshake.check_proof(me.secret, "dial", greeting, challenge.nonce, answer.proof)
         if greeting.from_rank in self._inbound:
             raise HandshakeError(f"rank {greeting.from_rank} has a link already")
         await send_step(connection, peer_pb2.Welcome())
@@ -372,7 +371,7 @@ class SocketFabric:
         await send_step(connection, greeting)
         patience = ADMISSION_SECONDS + STEP_SECONDS  # it may not know its world yet
         challenge = await receive_step(connection, peer_pb2.Challenge(), patience)
-        handshake.check_proof(me.secret, "accept", greeting, challenge.nonce, challenge.proof)
+        handshake.check_challenge(me.secret, greeting, challenge)
         proof = handshake.make_proof(me.secret, "dial", greeting, challenge.nonce)
         await send_step(connection, peer_pb2.Proof(proof=proof))
         await receive_step(connection, peer_pb2.Welcome())

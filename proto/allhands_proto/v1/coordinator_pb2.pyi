@@ -212,6 +212,8 @@ class Resume(_message.Message):
     PROOF_FIELD_NUMBER: _builtins.int
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     TAKES_CONDITIONS_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     incarnation: _builtins.str
     """as in Joined"""
@@ -222,6 +224,10 @@ class Resume(_message.Message):
     """as in Join"""
     takes_conditions: _builtins.bool
     """as in Join"""
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     def __init__(
         self,
         *,
@@ -231,10 +237,12 @@ class Resume(_message.Message):
         proof: _builtins.bytes = ...,
         takes_batches: _builtins.bool = ...,
         takes_conditions: _builtins.bool = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "member_id", b"member_id", "proof", b"proof", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "max_version", b"max_version", "member_id", b"member_id", "min_version", b"min_version", "proof", b"proof", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -265,6 +273,8 @@ class Join(_message.Message):
     EXIT_IS_REPORTED_FIELD_NUMBER: _builtins.int
     ADVERTISE_FIELD_NUMBER: _builtins.int
     STACK_CHANNEL_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     rank: _builtins.int
     """-1: the coordinator assigns the lowest free one"""
@@ -303,6 +313,10 @@ class Join(_message.Message):
     """the IP address that its peers dial; empty: the one that this stream comes from"""
     stack_channel: _builtins.str
     """how processes of its host get its stack; see allhands_proto.stack_channel"""
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     def __init__(
         self,
         *,
@@ -327,10 +341,12 @@ class Join(_message.Message):
         exit_is_reported: _builtins.bool = ...,
         advertise: _builtins.str = ...,
         stack_channel: _builtins.str = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "port", b"port", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions", "takes_packed_members", b"takes_packed_members", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "max_version", b"max_version", "memory", b"memory", "min_version", b"min_version", "pid", b"pid", "pid_namespace", b"pid_namespace", "port", b"port", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions", "takes_packed_members", b"takes_packed_members", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -798,18 +814,26 @@ class Resumed(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     RECEIVED_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     received: _builtins.int
     """number of the last numbered request; 0: not known"""
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         received: _builtins.int = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "received", b"received"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_version", b"max_version", "min_version", b"min_version", "received", b"received"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -876,6 +900,8 @@ class Joined(_message.Message):
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     TAKES_RESUME_FIELD_NUMBER: _builtins.int
     TAKES_SPANS_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     world_size: _builtins.int
@@ -896,6 +922,10 @@ class Joined(_message.Message):
     """it takes Resume and numbered requests"""
     takes_spans: _builtins.bool
     """it takes OpenGroup.spans"""
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     def __init__(
         self,
         *,
@@ -911,10 +941,12 @@ class Joined(_message.Message):
         is_durable: _builtins.bool = ...,
         takes_resume: _builtins.bool = ...,
         takes_spans: _builtins.bool = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "heartbeat_interval", b"heartbeat_interval", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "is_durable", b"is_durable", "member_id", b"member_id", "rank", b"rank", "report_nbytes", b"report_nbytes", "secret", b"secret", "takes_resume", b"takes_resume", "takes_spans", b"takes_spans", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "heartbeat_interval", b"heartbeat_interval", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "is_durable", b"is_durable", "max_version", b"max_version", "member_id", b"member_id", "min_version", b"min_version", "rank", b"rank", "report_nbytes", b"report_nbytes", "secret", b"secret", "takes_resume", b"takes_resume", "takes_spans", b"takes_spans", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3525,19 +3557,27 @@ class KvHello(_message.Message):
 
     NONCE_FIELD_NUMBER: _builtins.int
     TOKEN_ID_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     nonce: _builtins.bytes
     """16 random bytes"""
     token_id: _builtins.str
     """as DescribeCoordinator told with the secret; empty: the cluster's own"""
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     def __init__(
         self,
         *,
         nonce: _builtins.bytes = ...,
         token_id: _builtins.str = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_version", b"max_version", "min_version", b"min_version", "nonce", b"nonce", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3553,18 +3593,26 @@ class KvChallenge(_message.Message):
 
     NONCE_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     nonce: _builtins.bytes
     """16 random bytes"""
     proof: _builtins.bytes
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     def __init__(
         self,
         *,
         nonce: _builtins.bytes = ...,
         proof: _builtins.bytes = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "proof", b"proof"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_version", b"max_version", "min_version", b"min_version", "nonce", b"nonce", "proof", b"proof"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4270,16 +4318,24 @@ class DescribeCoordinatorRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WITH_LIMITS_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     with_limits: _builtins.bool
     """`limits`, `resident_bytes` are wanted"""
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     def __init__(
         self,
         *,
         with_limits: _builtins.bool = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_limits", b"with_limits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_version", b"max_version", "min_version", b"min_version", "with_limits", b"with_limits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4302,6 +4358,8 @@ class CoordinatorDescription(_message.Message):
     KV_VERBS_FIELD_NUMBER: _builtins.int
     ADDRESSES_FIELD_NUMBER: _builtins.int
     KV_ADDRESSES_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     kv_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
     kv_secret: _builtins.bytes
@@ -4320,6 +4378,10 @@ class CoordinatorDescription(_message.Message):
     """after a restart it has keys, queues, worlds again"""
     resident_bytes: _builtins.int
     """memory of the process; 0: not asked for, or not known"""
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     @_builtins.property
     def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceLimit]:
         """all of them, if asked for"""
@@ -4352,10 +4414,12 @@ class CoordinatorDescription(_message.Message):
         kv_verbs: _abc.Iterable[_builtins.str] | None = ...,
         addresses: _abc.Iterable[_builtins.str] | None = ...,
         kv_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_addresses", b"kv_addresses", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "kv_verbs", b"kv_verbs", "leader", b"leader", "limits", b"limits", "resident_bytes", b"resident_bytes", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_addresses", b"kv_addresses", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "kv_verbs", b"kv_verbs", "leader", b"leader", "limits", b"limits", "max_version", b"max_version", "min_version", b"min_version", "resident_bytes", b"resident_bytes", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61llhands_proto/v1/peer.proto\x12\x0b\x61llhands.v1\"\x82\x01\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x11\n\tfrom_rank\x18\x04 \x01(\x05\x12\x13\n\x0b\x66rom_member\x18\x05 \x01(\t\x12\x0f\n\x07to_rank\x18\x06 \x01(\x05\x12\r\n\x05nonce\x18\x07 \x01(\x0c\")\n\tChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\"\x16\n\x05Proof\x12\r\n\x05proof\x18\x01 \x01(\x0c\"\t\n\x07Welcome2>\n\x04Peer\x12\x36\n\x04Link\x12\x12.allhands.v1.Hello\x1a\x16.allhands.v1.Challenge(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61llhands_proto/v1/peer.proto\x12\x0b\x61llhands.v1\"\xae\x01\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x11\n\tfrom_rank\x18\x04 \x01(\x05\x12\x13\n\x0b\x66rom_member\x18\x05 \x01(\t\x12\x0f\n\x07to_rank\x18\x06 \x01(\x05\x12\r\n\x05nonce\x18\x07 \x01(\x0c\x12\x14\n\x0bmin_version\x18\xd4\x01 \x01(\r\x12\x14\n\x0bmax_version\x18\xd5\x01 \x01(\r\"U\n\tChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x14\n\x0bmin_version\x18\xd4\x01 \x01(\r\x12\x14\n\x0bmax_version\x18\xd5\x01 \x01(\r\"\x16\n\x05Proof\x12\r\n\x05proof\x18\x01 \x01(\x0c\"\t\n\x07Welcome2>\n\x04Peer\x12\x36\n\x04Link\x12\x12.allhands.v1.Hello\x1a\x16.allhands.v1.Challenge(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +32,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'allhands_proto.v1.peer_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLO']._serialized_start=46
-  _globals['_HELLO']._serialized_end=176
-  _globals['_CHALLENGE']._serialized_start=178
-  _globals['_CHALLENGE']._serialized_end=219
-  _globals['_PROOF']._serialized_start=221
-  _globals['_PROOF']._serialized_end=243
-  _globals['_WELCOME']._serialized_start=245
-  _globals['_WELCOME']._serialized_end=254
-  _globals['_PEER']._serialized_start=256
-  _globals['_PEER']._serialized_end=318
+  _globals['_HELLO']._serialized_end=220
+  _globals['_CHALLENGE']._serialized_start=222
+  _globals['_CHALLENGE']._serialized_end=307
+  _globals['_PROOF']._serialized_start=309
+  _globals['_PROOF']._serialized_end=331
+  _globals['_WELCOME']._serialized_start=333
+  _globals['_WELCOME']._serialized_end=342
+  _globals['_PEER']._serialized_start=344
+  _globals['_PEER']._serialized_end=406
 # @@protoc_insertion_point(module_scope)

@@ -72,6 +72,8 @@ class Hello(_message.Message):
     FROM_MEMBER_FIELD_NUMBER: _builtins.int
     TO_RANK_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     job: _builtins.str
     incarnation: _builtins.str
@@ -79,6 +81,10 @@ class Hello(_message.Message):
     from_member: _builtins.str
     to_rank: _builtins.int
     nonce: _builtins.bytes
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     def __init__(
         self,
         *,
@@ -89,10 +95,12 @@ class Hello(_message.Message):
         from_member: _builtins.str = ...,
         to_rank: _builtins.int = ...,
         nonce: _builtins.bytes = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_member", b"from_member", "from_rank", b"from_rank", "incarnation", b"incarnation", "job", b"job", "nonce", b"nonce", "to_rank", b"to_rank", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_member", b"from_member", "from_rank", b"from_rank", "incarnation", b"incarnation", "job", b"job", "max_version", b"max_version", "min_version", b"min_version", "nonce", b"nonce", "to_rank", b"to_rank", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -104,17 +112,25 @@ class Challenge(_message.Message):
 
     NONCE_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_VERSION_FIELD_NUMBER: _builtins.int
     nonce: _builtins.bytes
     proof: _builtins.bytes
+    min_version: _builtins.int
+    """versions of the protocol that this side speaks; see allhands_proto.versions"""
+    max_version: _builtins.int
+    """0: it says none"""
     def __init__(
         self,
         *,
         nonce: _builtins.bytes = ...,
         proof: _builtins.bytes = ...,
+        min_version: _builtins.int = ...,
+        max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "proof", b"proof"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_version", b"max_version", "min_version", b"min_version", "nonce", b"nonce", "proof", b"proof"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

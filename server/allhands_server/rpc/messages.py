@@ -4,6 +4,7 @@ from allhands_proto.status_codec import encode_failure, encode_group, encode_lat
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdict_codec import encode_absent_rank, encode_cancellation, encode_verdict
 from allhands_proto.verdicts import CallCancellation
+from allhands_proto.versions import OWN, write_versions
 from allhands_server.machine import effects, member_messages, requests, values
 from allhands_server.rpc.condition_codec import encode_conditions
 from allhands_server.rpc.world_codec import decode_ranks
@@ -146,7 +147,9 @@ def encode_notification(notification: effects.Notification) -> wire.SessionEvent
         case effects.LeaveAccepted():
             return wire.SessionEvent(leave_accepted=wire.LeaveAccepted())
         case effects.Resumed(epoch, received):
-            return wire.SessionEvent(resumed=wire.Resumed(epoch=epoch, received=received))
+            resumed = wire.Resumed(epoch=epoch, received=received)
+            write_versions(resumed)
+            return wire.SessionEvent(resumed=resumed)
         case effects.Received(number):
             return wire.SessionEvent(received=wire.Received(number=number))
         case effects.InspectPeer(member_id, pid, born, channel):
@@ -218,6 +221,8 @@ def _encode_joined(joined: effects.Joined) -> wire.Joined:
         is_durable=joined.is_durable,
         takes_resume=True,
         takes_spans=True,
+        min_version=OWN.oldest,
+        max_version=OWN.newest,
     )
 
 

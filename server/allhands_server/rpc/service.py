@@ -18,6 +18,7 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
 from allhands_proto.verdict_codec import encode_cancellation, encode_verdict
 from allhands_proto.verdicts import AbsentRank, CallCancellation, Verdict
+from allhands_proto.versions import explain_mismatch, write_versions
 from allhands_server.access import CALLER, SCOPED_PREFIX, Access, split_token
 from allhands_server.addresses import format_worker_address
 from allhands_server.authorities import format_authority
@@ -44,6 +45,7 @@ _LARGEST_VERDICT = 48 << 10
 _SLACK = 1.0
 _SLACK_PART = 0.4
 """Seconds that a verdict may take, of the time of an RPC that does not name its call's deadline."""
+_SIDES = ("this coordinator", "the caller")
 _LONGEST_LIFETIME = 1e9
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -73,6 +75,7 @@ class CoordinatorService(CoordinatorServicer):
             addresses=addresses,
             kv_addresses=kv_addresses,
         )
+        write_versions(self._description)
         self._first_request_timeout = first_request_timeout
         self._encoder = EventEncoder()
 
@@ -128,6 +131,8 @@ class CoordinatorService(CoordinatorServicer):
         form = EventForm(
             opening.takes_batches, opening.takes_conditions, first.join.takes_packed_members
         )
+        if problem := explain_mismatch(opening, *_SIDES):
+            raise Refused(Status.FAILED_PRECONDITION, problem)
         if first.HasField("resume"):
             resume = messages.decode_resume(first.resume)
             stream = self._coordinator.resume(resume, context.peer())
@@ -169,6 +174,8 @@ class CoordinatorService(CoordinatorServicer):
     async def DescribeCoordinator(
         self, request: wire.DescribeCoordinatorRequest, context: Context
     ) -> wire.CoordinatorDescription:
+        if problem := explain_mismatch(request, *_SIDES):
+            await _abort(context, Refusal(Status.FAILED_PRECONDITION, problem))
         token, status = CALLER.get(), self._coordinator.leadership
         if status is None and not token and not request.with_limits:
             return self._description

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from allhands.transport.handshake import (
     NONCE_BYTES,
     HandshakeError,
+    check_challenge,
     check_hello,
     check_proof,
+    make_challenge,
     make_hello,
     make_nonce,
     make_proof,
@@ -39,6 +41,8 @@ def test_the_hello_of_a_peer_is_accepted() -> None:
     ("change", "reason"),
     [
         ({"version": 2}, "peer protocol 2, this worker speaks 1"),
+        ({"max_version": 0}, "rank 1 speaks version 2, rank 2 version 1; rank 2 is older"),
+        ({"min_version": 3, "max_version": 4}, "rank 2 versions 3 to 4; rank 1 is older"),
         ({"job": "k"}, "belongs to job 'k', this worker to 'j'"),
         ({"incarnation": "h"}, "another run of job 'j'"),
         ({"to_rank": 0}, "looks for rank 0, this is rank 1"),
@@ -57,6 +61,15 @@ def test_who_is_in_the_wrong_place_is_refused(change: dict[str, object], reason:
 def test_an_empty_hello_is_refused() -> None:
     with pytest.raises(HandshakeError):
         check(Hello())
+
+
+def test_the_acceptor_of_another_version_is_refused() -> None:
+    said = greeting()
+    challenge = make_challenge(SECRET, said)
+    check_challenge(SECRET, said, challenge)
+    challenge.max_version = 0
+    with pytest.raises(HandshakeError, match="rank 1 version 1; rank 1 is older"):
+        check_challenge(SECRET, said, challenge)
 
 
 @pytest.mark.parametrize("role", ["accept", "dial"])

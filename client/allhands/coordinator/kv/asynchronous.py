@@ -19,6 +19,7 @@ from allhands.coordinator.kv.blocking import CONNECT_SECONDS, SOCKET_OPTIONS
 from allhands.coordinator.kv.calls import (
     KvCallError,
     KvPort,
+    answer_challenge,
     decode_reply,
     encode_call,
     list_kv_addresses,
@@ -84,7 +85,7 @@ class AsyncKvConnection(asyncio.Protocol):
     async def _authenticate(self, port: KvPort) -> None:
         handshake = CallerHandshake(port.secret, port.token_id)
         self._write(handshake.start())
-        self._write(handshake.answer(await self._read_handshake_frame()))
+        self._write(answer_challenge(handshake, await self._read_handshake_frame()))
         if (refused := handshake.finish(await self._read_handshake_frame())) is not None:
             raise KvCallError.from_refusal(refused)
         self._is_authenticated = True

@@ -24,6 +24,7 @@ from allhands.coordinator.endpoint import Endpoint, tls_context
 from allhands.coordinator.kv.calls import (
     KvCallError,
     KvPort,
+    answer_challenge,
     decode_reply,
     encode_call,
     list_kv_addresses,
@@ -81,7 +82,7 @@ class KvConnection:
         """
         handshake = CallerHandshake(port.secret, port.token_id)
         challenge = self._round_trip(handshake.start(), deadline)
-        welcome = self._round_trip(handshake.answer(challenge), deadline)
+        welcome = self._round_trip(answer_challenge(handshake, challenge), deadline)
         if (refused := handshake.finish(welcome)) is not None:
             raise KvCallError.from_refusal(refused)
 

@@ -9,6 +9,7 @@ import grpc
 from allhands.coordinator.daemon_choice import find_leader
 from allhands.coordinator.endpoint import Endpoint, check_privacy, parse_url
 from allhands.coordinator.kv.values import format_keys
+from allhands_proto.kv_handshake import CallerHandshake, NoCommonVersion
 from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -138,6 +139,19 @@ class KvCallError(Exception):
     def from_refusal(cls, refusal: wire.Refused) -> "KvCallError":
         code = _CODES.get(refusal.code, grpc.StatusCode.UNKNOWN)
         return cls(code, refusal.text, refusal.leader)
+
+
+def answer_challenge(handshake: CallerHandshake, challenge: bytes) -> bytes:
+    """Return the frame of this side's proof.
+
+    Raises:
+        KvCallError: the coordinator has no version in common with this side.
+        PermissionError, DecodeError: as `CallerHandshake.answer`.
+    """
+    try:
+        return handshake.answer(challenge)
+    except NoCommonVersion as error:
+        raise KvCallError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
 
 
 def may_come_back(error: "KvCallError | grpc.RpcError") -> bool:
