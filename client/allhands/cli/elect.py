@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from allhands.coordinator.client import Control
     from allhands.coordinator.lock import Election
 
-_SHELL_SIGNALS = 128
-"""Exit status of a process that signal n killed: this + n, as in shells."""
-
 
 def elect_command(
     job: Annotated[str, typer.Argument(metavar="JOB")],
@@ -54,10 +51,7 @@ def elect_command(
 
 
 def _lead(election: "Election", value: str, timeout: float, output: Output) -> None:
-    try:
-        election.campaign(value, timeout=timeout)
-    except Interrupted as interrupted:
-        raise typer.Exit(_SHELL_SIGNALS + interrupted.number) from interrupted
+    election.campaign(value, timeout=timeout)
     try:
         _print(election.key, value.encode(), election.revision, output)
         wait_for_signal(election.lost, f"leadership {election.key!r}")

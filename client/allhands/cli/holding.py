@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import typer
@@ -13,6 +13,8 @@ FOR_LONG = 1e6
 """Seconds to wait where no deadline was asked for: until interrupted."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOOK_SECONDS = 3600.0
+SHELL_SIGNALS = 128
+"""Exit status of a process that signal n ended: this + n, as in shells."""
 
 
 class Interrupted(BaseException):
@@ -25,17 +27,34 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise Interrupted within a block, in the main thread."""
-    before = {number: signal.signal(number, _raise_interrupted) for number in _SIGNALS}
+    """Let SIGINT and SIGTERM raise Interrupted within a block, in the main thread.
+
+    What leaves the block is typer.Exit, with the status that shells give.
+    """
+
+    def interrupt(number: int) -> None:
+        raise Interrupted(number)
+
+    try:
+        with handling_signals(interrupt):
+            yield
+    except Interrupted as interrupted:
+        raise typer.Exit(SHELL_SIGNALS + interrupted.number) from interrupted
+
+
+@contextlib.contextmanager
+def handling_signals(handle: Callable[[int], object]) -> Iterator[None]:
+    """Call a function for SIGINT and SIGTERM within a block, in the main thread."""
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        handle(number)
+
+    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _raise_interrupted(number: int, _frame: FrameType | None) -> None:
-    raise Interrupted(number)
 
 
 def wait_for_signal(lost: threading.Event, what: str) -> None:

@@ -12,7 +12,8 @@ import typer
 
 from allhands.cli.holding import (
     FOR_LONG,
-    Interrupted,
+    SHELL_SIGNALS,
+    handling_signals,
     interruptible,
     wait_for_signal,
     write_error,
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 _END_SECONDS = 10.0
 """For which a command has time to end after SIGTERM, when its lock was lost."""
-_SHELL_SIGNALS = 128
-"""Exit status of a process that signal n killed: this + n, as in shells."""
 
 
 def lock_command(
@@ -60,10 +59,7 @@ def lock_command(
     """
     with open_client(coordinator, job, insecure=insecure) as control, interruptible():
         lock = control.lock(name, ttl=ttl)
-        try:
-            lock.acquire(timeout=timeout)
-        except Interrupted as interrupted:
-            raise typer.Exit(_SHELL_SIGNALS + interrupted.number) from interrupted
+        lock.acquire(timeout=timeout)
         try:
             if command:
                 status = _run(command, lock)
@@ -87,19 +83,24 @@ def _hold(lock: "Lock", output: Output) -> None:
 def _run(command: Sequence[str], lock: "Lock") -> int:
     """Run a command to its end, and return its exit status; 1: the lock was lost meanwhile."""
     held = {"ALLHANDS_LOCK_KEY": lock.key, "ALLHANDS_LOCK_REVISION": str(lock.revision)}
-    child = subprocess.Popen(command, env={**os.environ, **held})
-    threading.Thread(target=_end_when_lost, args=(child, lock), daemon=True).start()
-    while True:
-        try:
-            status = child.wait()
-            break
-        except Interrupted as interrupted:
-            # A terminal sends Ctrl-C to the command as well.
-            if interrupted.number != signal.SIGINT or not sys.stdin.isatty():
-                child.send_signal(interrupted.number)
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int) -> None:
+        if child is None:
+            early.append(number)
+        elif number != signal.SIGINT or not sys.stdin.isatty():
+            child.send_signal(number)  # a terminal sends Ctrl-C to the command as well
+
+    with handling_signals(pass_on):
+        child = subprocess.Popen(command, env={**os.environ, **held})
+        for number in early:
+            pass_on(number)
+        threading.Thread(target=_end_when_lost, args=(child, lock), daemon=True).start()
+        status = child.wait()
     if lock.is_lost:
         return 1
-    return status if status >= 0 else _SHELL_SIGNALS - status
+    return status if status >= 0 else SHELL_SIGNALS - status
 
 
 def _end_when_lost(child: "subprocess.Popen[bytes]", lock: "Lock") -> None:
