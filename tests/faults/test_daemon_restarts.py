@@ -12,6 +12,7 @@ import pytest
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.coordinator.status import JobStatus
+from allhands.testing.poll import poll_until
 from allhands_server.kept_token import load_token
 from programs import restarted_daemon
 from support.ranks.forking import PATIENCE
@@ -112,5 +113,9 @@ def test_members_resume_with_a_token_whose_joins_are_used_up(
     for rank in ranks:
         rank.say()
     assert [rank.expect("sum")["sum"] for rank in ranks] == [2.0, 2.0]
+    # The coordinator hears of the new group by the sessions alone.
+    poll_until(lambda: len(describe(port, tmp_path / "data").groups) == 2, PATIENCE)
     assert describe(port, tmp_path / "data").incarnation == incarnation
+    for rank in ranks:
+        rank.say()
     assert [rank.ended() for rank in ranks] == [0, 0]

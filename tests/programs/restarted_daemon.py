@@ -74,4 +74,5 @@ def make_group_later() -> None:
     x = np.ones(2)
     ah.all_reduce(x, group=group)
     tell("sum", sum=float(x[0]))
+    hear()
     ah.destroy_process_group()
