@@ -14,6 +14,7 @@ from allhands_server.evidence_search import EvidenceSearch
 from allhands_server.held_effects import HeldEffects
 from allhands_server.leadership_status import LeadershipStatus
 from allhands_server.machine import Machine
+from allhands_server.machine.call_rates import CallRates
 from allhands_server.machine.changes import Change
 from allhands_server.machine.effects import (
     Answer,
@@ -90,6 +91,7 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self.limits = limits
+        self.rates = CallRates(limits)
         self.is_durable = has_log
         """Whether a coordinator started after this one has its state."""
         self._machine = self.make_machine()
@@ -210,6 +212,10 @@ class Coordinator:
         """Cancel a request; the reply handler is not called. Idempotent."""
         if self._pending.pop(ticket, None) is not None:
             self._handle(RequestCancelled(ticket))
+
+    def is_being_logged(self, ticket: int) -> bool:
+        """Return whether a pending request has made changes that wait for the log."""
+        return ticket in self._writers
 
     @property
     def tokens(self) -> Tokens | None:

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from allhands_server.machine.effects import Conditions, EndSession, Notification
 from allhands_server.machine.refusals import Refused
 from allhands_server.machine.world.conditions import LARGEST_BATCH
 
 _MERGED_KEPT = 16
+MOST_UNREAD = 20_000
+"""Notifications that a member has not taken in; for one more its session is dropped."""
 
 
 class ConditionMerger:
@@ -47,6 +49,9 @@ class SessionStream:
         self._conditions_at: int | None = None
         """Place of unread conditions."""
         self._has_unread = asyncio.Event()
+        self.on_overrun: Callable[[], None] = lambda: None
+        """Called once, when the member has left too many notifications unread."""
+        self._is_overrun = False
 
     def put(self, item: Notification | EndSession) -> None:
         """Add a notification; conditions take the place of unread earlier ones."""
@@ -57,6 +62,14 @@ class SessionStream:
                 self._unread[at] = self._merger.merge(earlier, item)
                 return
             self._conditions_at = len(self._unread)
+        if self._is_overrun:
+            return
+        if len(self._unread) >= MOST_UNREAD:
+            self._is_overrun = True
+            self._unread.clear()
+            self._conditions_at = None
+            self.on_overrun()
+            return
         self._unread.append(item)
         self._has_unread.set()
 

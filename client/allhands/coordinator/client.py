@@ -30,6 +30,7 @@ from allhands.coordinator.kv.calls import (
     describe_call,
     may_come_back,
     read_kv_port,
+    repeat_slowed,
 )
 from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands.coordinator.kv.request_numbers import RequestNumbers
@@ -386,7 +387,9 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
         except KvCallError as error:
             doing = self._append_job(describe_call(verb, request))
             raise translate_status(
-                error.code, error.details, doing, target=self._channel_config.target
+                *(error.code, error.details, doing),
+                target=self._channel_config.target,
+                retry_after=error.retry_after,
             ) from error
         except grpc.FutureCancelledError as error:
             raise CoordinatorUnavailable("the call was cancelled") from error
@@ -436,6 +439,11 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
         Raises:
             KvCallError, grpc.RpcError: the last one failed.
         """
+
+        def is_over() -> bool:
+            return self._is_closed or (canceller is not None and canceller.is_cancelled)
+
+        attempt = partial(repeat_slowed, attempt, deadline, is_over)
         if not self._knows_durable(deadline):
             return attempt(None)
         with self._numbers.open() if is_write else contextlib.nullcontext() as origin:
@@ -443,9 +451,7 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls):
                 try:
                     return attempt(origin)
                 except (KvCallError, grpc.RpcError) as error:
-                    if not may_come_back(error) or self._is_closed:
-                        raise
-                    if canceller is not None and canceller.is_cancelled:
+                    if not may_come_back(error) or is_over():
                         raise
                     if time.monotonic() + RETRY_SECONDS > deadline:
                         raise

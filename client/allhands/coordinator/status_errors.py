@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import grpc
 
+from allhands.coordinator.kv.calls import find_retry_after
 from allhands.errors import (
     AllhandsError,
     CoordinatorUnavailable,
@@ -41,7 +42,6 @@ _ERRORS: Mapping[grpc.StatusCode, tuple[Callable[[str], Exception], str]] = {
     _Code.NOT_FOUND: (NotFound, "{said}"),
     _Code.INVALID_ARGUMENT: (ValueError, "{said}"),
     _Code.OUT_OF_RANGE: (ValueError, "{said}"),
-    _Code.RESOURCE_EXHAUSTED: (LimitExceeded, "{said}"),
 }
 _OTHER = (AllhandsError, "the coordinator at {target} failed with {code.name}: {said}")
 _DISAGREEMENTS = {_Code.ALREADY_EXISTS, _Code.FAILED_PRECONDITION, _Code.ABORTED}
@@ -59,8 +59,15 @@ def translate_error(
 
     The arguments are those of `translate_status`.
     """
+    code = error.code()
     return translate_status(
-        error.code(), error.details() or "", action, target=target, refused=refused, reason=reason
+        code,
+        error.details() or "",
+        action,
+        target=target,
+        refused=refused,
+        reason=reason,
+        retry_after=find_retry_after(error) if code is _Code.RESOURCE_EXHAUSTED else None,
     )
 
 
@@ -72,6 +79,7 @@ def translate_status(
     target: str,
     refused: type[AllhandsError] = Refused,
     reason: str = "",
+    retry_after: float | None = None,
 ) -> Exception:
     """Return the allhands exception of a gRPC status.
 
@@ -81,10 +89,13 @@ def translate_status(
         refused: class for calls that contradict another rank's; a join passes `JoinRefused`, which
             then covers INVALID_ARGUMENT (a rank outside the world) too.
         reason: the problem found by a probe of an unreachable coordinator.
+        retry_after: seconds after which the call can be made again, if they are known.
     """
     said = f"{action}: {escape_lines(details)}"  # of whoever answers there
     if code in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED) and reason:
         return CoordinatorUnavailable(f"{reason} ({said})")
+    if code is _Code.RESOURCE_EXHAUSTED:
+        return LimitExceeded(said, retry_after=retry_after)
     if code in _DISAGREEMENTS or (
         code is _Code.INVALID_ARGUMENT and issubclass(refused, JoinRefused)
     ):

@@ -20,6 +20,7 @@ from allhands.coordinator.kv.blocking import CONNECT_SECONDS
 from allhands.coordinator.kv.calls import (
     KvCallError,
     describe_call,
+    find_pause,
     make_deadline_error,
     may_come_back,
     read_kv_port,
@@ -175,11 +176,10 @@ class AsyncCoordinatorStore:
             has_answered = self._connection is not None or self._is_kv_unavailable
             reason = await self._explain(error.code, has_answered)
             raise translate_status(
-                error.code,
-                error.details,
-                doing,
+                *(error.code, error.details, doing),
                 target=self._channel_config.target,
                 reason=reason,
+                retry_after=error.retry_after,
             ) from error
         except grpc.RpcError as error:
             doing = f"{describe_call(verb, request)} of job {self._job!r}"
@@ -196,12 +196,23 @@ class AsyncCoordinatorStore:
         return await asyncio.to_thread(explain, code, self._endpoint)
 
     async def _repeat(self, verb: KvVerb[Q, P], request: Q, limit: float) -> P:
-        """Make a call, and further attempts while a durable coordinator is being restarted.
+        """Make a call, and further attempts while it is above a rate or the coordinator away.
 
         Raises:
             KvCallError, grpc.RpcError: the last one failed.
         """
         deadline = time.monotonic() + limit
+        while True:
+            try:
+                return await self._repeat_while_away(verb, request, deadline)
+            except (KvCallError, grpc.RpcError) as error:
+                if (pause := find_pause(error, deadline)) is None:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def _repeat_while_away(self, verb: KvVerb[Q, P], request: Q, deadline: float) -> P:
+        """Make a call, and further attempts while a durable coordinator is being restarted."""
+        limit = max(deadline - time.monotonic(), 0.0)
         if self._connection is None and not self._is_kv_unavailable:
             await self._get_connection(limit)  # whose description says whether it is durable
         if not self._is_durable:

@@ -4089,25 +4089,34 @@ class Refused(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     LEADER_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """gRPC's number of the status"""
     text: _builtins.str
     leader: _builtins.str
     """There where another daemon leads, and nothing was done: host:port of that daemon; empty: it is not known."""
+    retry_after: _builtins.float
+    """Of RESOURCE_EXHAUSTED: seconds after which the call can be made again; absent: nobody knows."""
     def __init__(
         self,
         *,
         code: _builtins.int = ...,
         text: _builtins.str = ...,
         leader: _builtins.str | None = ...,
+        retry_after: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "leader", b"leader"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "_retry_after", b"_retry_after", "leader", b"leader", "retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "code", b"code", "leader", b"leader", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "_retry_after", b"_retry_after", "code", b"code", "leader", b"leader", "retry_after", b"retry_after", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
     _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
+    _WhichOneofReturnType__retry_after: _TypeAlias = _typing.Literal["retry_after"]  # noqa: Y015
+    _WhichOneofArgType__retry_after: _TypeAlias = _typing.Literal["_retry_after", b"_retry_after"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_after) -> _WhichOneofReturnType__retry_after | None: ...
 
 Global___Refused: _TypeAlias = Refused  # noqa: Y015
 

@@ -10,6 +10,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol, cast
 
 from google.protobuf.message import DecodeError
@@ -21,13 +22,22 @@ from allhands_server.access import Access, find_verb
 from allhands_server.authorities import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS
+from allhands_server.kv.client_load import ClientLoad, LogLoad
 from allhands_server.kv.turns import Turns
+from allhands_server.machine.changes import KeyPut
+from allhands_server.machine.completions import measure_answer
+from allhands_server.machine.events import Origin
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.refusal_status import CODES, bound_text
 from allhands_server.request_origin import decode_origin
 
 _LARGEST_HELLO = 256
 _MOST_NOTED = 1_000
+STALL_SECONDS = 30.0
+"""For which a peer may leave replies unread, above what the system's buffers hold."""
+_REFUSAL_NBYTES = 256
+_UNLIMITED = {"lease_keep_alive"}
+"""Calls that no rate delays: leases would end."""
 _LONGEST = 1e8  # seconds; event loops do not count much further
 _BYTES_PER_FRAME = 256 * 1024
 _BYTES_UNREAD = 1024 * 1024
@@ -50,6 +60,7 @@ class Owner(Protocol):
     """Seconds for the handshake."""
     turns: Turns
     """Of all its connections."""
+    log_load: LogLoad
 
     def on_proven(self, connection: "KvConnection") -> None:
         """Note an authenticated connection."""
@@ -84,7 +95,11 @@ class KvConnection(asyncio.Protocol):
         """Of the last call that was carried out."""
         self._requests: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
         self._waiting: dict[int, int] = {}  # id -> ticket
-        self._ready: deque[tuple[int, str, Any]] = deque()  # id, field of Reply, answer
+        self._ready: deque[tuple[int, str, Any, int]] = deque()  # id, field of Reply, answer, bytes
+        self._load = ClientLoad(listener.coordinator.limits, listener.log_load)
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._late_timer: asyncio.TimerHandle | None = None
+        """Of the call that is slowed."""
         self._is_at_work = False
         self._is_choked = False
         self._is_paused = False
@@ -127,19 +142,30 @@ class KvConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._is_choked = True
+        self._stall_timer = self._loop.call_later(STALL_SECONDS, self._on_stall)
 
     def resume_writing(self) -> None:
         self._is_choked = False
+        _cancel(self._stall_timer)
         self._listener.turns.run(self)
+
+    def _on_stall(self) -> None:
+        self._drop(f"its peer has read nothing for {STALL_SECONDS:g} s, and replies wait for it")
+
+    def _drop(self, why: str) -> None:
+        """Drop the connection at once because of what its peer does, or does not."""
+        self._listener.warn(self.name, why)
+        self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
         self._listener.on_closed(self)
         self._listener.turns.discard(self)
-        if self._hello_timer is not None:
-            self._hello_timer.cancel()
+        for timer in (self._hello_timer, self._stall_timer, self._late_timer):
+            _cancel(timer)
         self._todo.clear()
         self._ready.clear()
+        self._load.close()
         for ticket in self._waiting.values():
             self._coordinator.cancel(ticket)
         self._waiting.clear()
@@ -202,18 +228,37 @@ class KvConnection(asyncio.Protocol):
     def on_answer(self, ticket: int, reply: Any) -> None:
         """Queue an answer, to be written at the end of this turn of the loop."""
         id, kind = self._requests.pop(ticket)
+        if self._load.held:
+            self._release(ticket)
         self._queue_reply(id, kind, reply)
 
     def on_refusal(self, ticket: int, refusal: Refusal) -> None:
         id, _ = self._requests.pop(ticket)
+        if self._load.held:
+            self._release(ticket)
         self._queue_reply(id, "refused", refusal)
+
+    def _release(self, ticket: int) -> None:
+        """Note the end of a call that may have waited for the log, and go on behind it."""
+        was_full = self._load.is_log_full
+        self._load.release(ticket)
+        if was_full and not self._load.is_log_full:
+            self._loop.call_soon(self._listener.turns.run, self)
 
     def _queue_reply(self, id: int, kind: str, answer: Any) -> None:
         if self._waiting:
             self._waiting.pop(id, None)
+        nbytes = _measure(answer)
+        if self._load.add_reply(nbytes) and self._is_choked:
+            self._drop(self._load.describe_replies())
+            return
         if not self._is_at_work and not self._ready:
             self._loop.call_soon(self._flush)
-        self._ready.append((id, kind, answer))
+        self._ready.append((id, kind, answer, nbytes))
+
+    def _refuse_call(self, id: int, refusal: Refusal) -> None:
+        self._load.add_reply(_REFUSAL_NBYTES)
+        self._ready.append((id, "refused", refusal, _REFUSAL_NBYTES))
 
     def run_calls(self, most: int, until: float) -> bool:
         """Carry out calls; see `TurnTaker`."""
@@ -224,7 +269,12 @@ class KvConnection(asyncio.Protocol):
             self._run_some(most, until)
         finally:
             self._is_at_work = False
-        return bool(self._todo) and not self._is_choked
+        return bool(self._todo) and not self._is_blocked
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether no call is carried out, for a peer that does not read, the log, or its rate."""
+        return self._is_choked or self._late_timer is not None or self._load.is_log_full
 
     def end_turn(self) -> None:
         """Write pending replies; read on when no call is left."""
@@ -259,15 +309,17 @@ class KvConnection(asyncio.Protocol):
         except DecodeError:
             id = wire.CallId.FromString(encoded).id
             self._listener.warn(self.name, "a call that cannot be decoded")
-            self._ready.append((id, "refused", _UNDECODABLE))
+            self._refuse_call(id, _UNDECODABLE)
             return None
 
     def _run_some(self, most: int, until: float) -> None:
-        while self._todo and not self._is_choked:
+        while self._todo and not self._is_blocked:
             for call in self._todo[0]:
                 self._submit(call)
                 most -= 1
-                if not most or time.monotonic() >= until:
+                if self._load.reply_nbytes > _BYTES_UNREAD:
+                    self._flush()
+                if not most or self._is_blocked or time.monotonic() >= until:
                     return
             self._todo.popleft()
 
@@ -277,26 +329,66 @@ class KvConnection(asyncio.Protocol):
         if kind == "cancel":
             if (ticket := self._waiting.pop(id, None)) is not None:
                 del self._requests[ticket]
+                self._release(ticket)
                 self._coordinator.cancel(ticket)
             return
         if kind is None or not timeout >= 0 or id in self._waiting:
-            self._ready.append((id, "refused", _NONSENSE))
+            self._refuse_call(id, _NONSENSE)
             return
         try:
             request = KV_CALLS[kind].parse(getattr(call, kind))
             origin = decode_origin(call.origin) if call.HasField("origin") else None
         except Refused as refused:
-            self._ready.append((id, "refused", refused.refusal))
+            self._refuse_call(id, refused.refusal)
             return
         if (self._token_id or self._access.is_audited) and not self._is_allowed(id, kind, call):
             return
         remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
         self.job = getattr(request, "job", "")
+        if self._coordinator.rates.is_limited and kind not in _UNLIMITED:
+            patience = _LONGEST if remaining is None else remaining
+            try:
+                wait = self._coordinator.rates.admit(
+                    self.job, self.name, patience, time.monotonic()
+                )
+            except Refused as refused:
+                self._refuse_call(id, refused.refusal)
+                return
+            if wait > 0:
+                left = None if remaining is None else remaining - wait
+                late = partial(self._post_late, id, kind, call, request, left, origin)
+                self._late_timer = self._loop.call_later(wait, late)
+                return
+        self._post(id, kind, call, request, remaining, origin)
+
+    def _post_late(self, *posted: Any) -> None:
+        """Carry out a call that was slowed, and go on with the others."""
+        self._late_timer = None
+        self._post(*posted)
+        self._listener.turns.run(self)
+
+    def _post(
+        self,
+        id: int,
+        kind: str,
+        call: wire.Call,
+        request: Any,
+        remaining: float | None,
+        origin: Origin | None,
+    ) -> None:
         ticket = self._coordinator.new_ticket()
         self._requests[ticket] = id, kind
         self._coordinator.post(ticket, request, remaining, self, origin)
-        if ticket in self._requests:
-            self._waiting[id] = ticket
+        if ticket not in self._requests:
+            return
+        self._waiting[id] = ticket
+        if self._coordinator.is_being_logged(ticket):
+            self._load.hold(ticket, call.ByteSize())
+        elif (refusal := self._load.check_waiters(len(self._waiting))) is not None:
+            self._coordinator.cancel(ticket)
+            del self._requests[ticket]
+            del self._waiting[id]
+            self._refuse_call(id, refusal)
 
     def _is_allowed(self, id: int, kind: str, call: wire.Call) -> bool:
         """Check a call of a caller with a token for one job, and queue its refusal.
@@ -315,7 +407,7 @@ class KvConnection(asyncio.Protocol):
                 if len(self._noted) < _MOST_NOTED:
                     self._noted.add((verb, job))
         except Refused as refused:
-            self._ready.append((id, "refused", refused.refusal))
+            self._refuse_call(id, refused.refusal)
             return False
         return True
 
@@ -329,7 +421,8 @@ class KvConnection(asyncio.Protocol):
             replies = wire.Replies()
             nbytes = 0
             while self._ready and nbytes < _BYTES_PER_FRAME:
-                id, kind, answer = self._ready.popleft()
+                id, kind, answer, counted = self._ready.popleft()
+                self._load.reply_nbytes -= counted
                 reply = replies.replies.add()
                 reply.id = id
                 nbytes += _FILL[kind](getattr(reply, kind), answer)
@@ -340,11 +433,27 @@ class KvConnection(asyncio.Protocol):
         self._transport.write(framing.encode_frame(body))
 
 
+def _measure(answer: Any) -> int:
+    """Return about how many bytes a reply takes."""
+    if isinstance(answer, int):
+        return 16
+    if isinstance(answer, KeyPut):
+        return 16 + len(answer.value)
+    return measure_answer(answer)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
 def _fill_refused(message: wire.Refused, refusal: Refusal) -> int:
     message.code = CODES[refusal.status.value]
     message.text = bound_text(refusal)
     if refusal.leader is not None:
         message.leader = refusal.leader
+    if refusal.retry_after is not None:
+        message.retry_after = refusal.retry_after
     return len(message.text)
 
 

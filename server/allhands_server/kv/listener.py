@@ -11,6 +11,7 @@ from allhands_proto.limited_log import LimitedLog
 from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
 from allhands_server.access import Access
 from allhands_server.coordinator import Coordinator
+from allhands_server.kv.client_load import LogLoad
 from allhands_server.kv.connection import KvConnection
 from allhands_server.kv.sockets import listen_on
 from allhands_server.kv.turns import Turns
@@ -55,6 +56,7 @@ class KvListener:
         self.hello_timeout = hello_timeout
         self.secret = secret
         self.turns = Turns()
+        self.log_load = LogLoad(coordinator.limits)
         self.port = 0
         self._connections: set[KvConnection] = set()
         self._unproven: UnprovenConnections[KvConnection] = UnprovenConnections(

@@ -86,7 +86,7 @@ class Completions:
                 client.oldest = max(client.oldest, oldest)
                 for old in [one for one in client.answers if one < oldest]:
                     self._drop(client, old)
-                nbytes = _OVERHEAD + _measure(answer)
+                nbytes = _OVERHEAD + measure_answer(answer)
                 client.answers[number] = answer
                 client.nbytes += nbytes
                 self.nbytes += nbytes
@@ -118,7 +118,7 @@ class Completions:
         return iter(changes)
 
     def _drop(self, client: _Client, number: int) -> None:
-        nbytes = _OVERHEAD + _measure(client.answers.pop(number))
+        nbytes = _OVERHEAD + measure_answer(client.answers.pop(number))
         client.nbytes -= nbytes
         self.nbytes -= nbytes
 
@@ -132,11 +132,11 @@ class Completions:
             self._has_forgotten = self._has_forgotten or bool(oldest.answers)
 
 
-def _measure(answer: Any) -> int:
+def measure_answer(answer: Any) -> int:
     """Return about how many bytes an answer takes."""
     if isinstance(answer, bytes | str):
         return len(answer)
     if isinstance(answer, tuple):
-        return sum(map(_measure, answer))
+        return sum(map(measure_answer, answer))
     fields = getattr(answer, "__dataclass_fields__", ())
-    return 8 + sum(_measure(getattr(answer, name)) for name in fields)
+    return 8 + sum(measure_answer(getattr(answer, name)) for name in fields)

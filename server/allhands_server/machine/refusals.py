@@ -27,11 +27,19 @@ class Refusal:
     text: str
     leader: str | None = None
     """Where another daemon leads, and nothing was done: its address; empty: it is not known."""
+    retry_after: float | None = None
+    """Seconds after which the request can be made again; None: nobody knows."""
 
 
 class Refused(Exception):
     """Exception during an event, converted into an effect by `Machine.handle`."""
 
-    def __init__(self, status: Status, text: str, leader: str | None = None) -> None:
+    def __init__(
+        self,
+        status: Status,
+        text: str,
+        leader: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(text)
-        self.refusal = Refusal(status, text, leader)
+        self.refusal = Refusal(status, text, leader, retry_after)

@@ -2,10 +2,12 @@
 
 import asyncio
 import ipaddress
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -33,11 +35,14 @@ from allhands_server.refusal_status import bound_text
 from allhands_server.request_origin import find_origin
 from allhands_server.rpc import messages
 from allhands_server.rpc.session_events import EventEncoder, EventForm
-from allhands_server.session_stream import SessionStream
+from allhands_server.session_stream import MOST_UNREAD, SessionStream
+
+logger = logging.getLogger(__name__)
 
 VERDICT_KEY = "allhands-verdict-bin"
 GIVEN_UP_KEY = "allhands-given-up-bin"
 LEADER_KEY = "allhands-leader"
+RETRY_KEY = "allhands-retry-after"
 # Bytes. A client takes 8 KiB of trailers unless it says that it takes more; there a verdict grows
 # by a third (base64), a text threefold at worst (percent-encoding): see `bound_text`.
 _USUAL_VERDICT = 3072
@@ -98,6 +103,7 @@ class CoordinatorService(CoordinatorServicer):
         except Refused as refused:
             await _abort(context, refused.refusal)
         listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
+        stream.on_overrun = partial(_drop_silent, asyncio.current_task(), stream, job)
         try:
             async for batch in stream.iterate_batches():
                 for event in self._encoder.encode_batch(batch, form):
@@ -170,6 +176,18 @@ class CoordinatorService(CoordinatorServicer):
             return await self._coordinator.ask(request, remaining, find_origin(metadata))
         except Refused as refused:
             await _abort(context, refused.refusal)
+
+    async def _slow_down(self, job: str, context: Context) -> None:
+        """Let a call wait that is above a rate; refuse the call if it would wait for long."""
+        if not self._coordinator.rates.is_limited:
+            return
+        remaining = context.time_remaining()
+        patience = _LONGEST_LIFETIME if remaining is None else remaining
+        try:
+            wait = self._coordinator.rates.admit(job, context.peer(), patience, time.monotonic())
+        except Refused as refused:
+            await _abort(context, refused.refusal)
+        await asyncio.sleep(wait)
 
     async def DescribeCoordinator(
         self, request: wire.DescribeCoordinatorRequest, context: Context
@@ -347,6 +365,8 @@ def _make_method(call: KvCall) -> Callable[[CoordinatorService, Message, Context
             asked = call.parse(request)
         except Refused as refused:
             await _abort(context, refused.refusal)
+        if self._coordinator.rates.is_limited and call.verb.name != "lease_keep_alive":
+            await self._slow_down(getattr(request, "job", ""), context)
         answer = await self._ask(asked, context)
         reply: Message = call.verb.reply()
         call.fill(reply, answer)
@@ -358,6 +378,16 @@ def _make_method(call: KvCall) -> Callable[[CoordinatorService, Message, Context
 # A type checker misses these methods where it sees the class used.
 for _call in KV_CALLS.values():
     setattr(CoordinatorService, _call.verb.method, _make_method(_call))
+
+
+def _drop_silent(serving: "asyncio.Task[None] | None", stream: SessionStream, job: str) -> None:
+    """End the stream of a member that takes nothing in: its session breaks, and may be resumed."""
+    logger.warning(
+        "dropped the session of %s in job %s: %d notifications are unread",
+        *(stream.peer, job, MOST_UNREAD),
+    )
+    assert serving is not None, "sessions are served by tasks"
+    serving.cancel()
 
 
 def _get_worker_address(join: wire.Join, context: Context) -> str:
@@ -383,6 +413,8 @@ async def _abort(
     code = grpc.StatusCode[refusal.status.value]
     if refusal.leader is not None:
         trailers = (*trailers, (LEADER_KEY, refusal.leader))
+    if refusal.retry_after is not None:
+        trailers = (*trailers, (RETRY_KEY, f"{refusal.retry_after:.3f}"))
     await context.abort(code, bound_text(refusal), trailers)
 
 

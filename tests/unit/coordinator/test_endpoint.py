@@ -336,6 +336,9 @@ class _Failed(grpc.RpcError):
     def details(self) -> str:
         return self._details
 
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
 
 @pytest.mark.parametrize(
     ("code", "kind"),

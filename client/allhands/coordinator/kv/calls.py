@@ -1,8 +1,11 @@
 """Calls of key-value verbs: messages to bytes and back, and their description in errors."""
 
 import contextlib
+import random
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import grpc
 
@@ -13,6 +16,9 @@ from allhands_proto.kv_handshake import CallerHandshake, NoCommonVersion
 from allhands_proto.kv_verbs import KvVerb, P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
 
+A = TypeVar("A")
+T = TypeVar("T")
+
 TO_THE_END = "\0"
 """In the place of a range's end: all keys from the first on."""
 
@@ -20,6 +26,8 @@ AnyVerb: TypeAlias = KvVerb[Any, Any]
 
 _LATER_VERBS: Final = frozenset(("barrier", "cancel_barrier", "list_barriers"))
 """Verbs of coordinators that name what their key-value port takes."""
+_RETRY_KEY = "allhands-retry-after"
+_SPREAD = 1.5
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -128,17 +136,30 @@ def read_kv_port(description: wire.CoordinatorDescription) -> KvPort | None:
 class KvCallError(Exception):
     """A key-value call failed with a gRPC status; see `status_errors`."""
 
-    def __init__(self, code: grpc.StatusCode, details: str, leader: str = "") -> None:
-        """`leader` is the address of the daemon that has to be asked instead, if it is known."""
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        details: str,
+        leader: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        """Make the error of a call.
+
+        Args:
+            leader: address of the daemon that has to be asked instead, if it is known.
+            retry_after: seconds after which the call can be made again, if they are known.
+        """
         super().__init__(details)
         self.code = code
         self.details = details
         self.leader = leader
+        self.retry_after = retry_after
 
     @classmethod
     def from_refusal(cls, refusal: wire.Refused) -> "KvCallError":
         code = _CODES.get(refusal.code, grpc.StatusCode.UNKNOWN)
-        return cls(code, refusal.text, refusal.leader)
+        retry_after = refusal.retry_after if refusal.HasField("retry_after") else None
+        return cls(code, refusal.text, refusal.leader, retry_after)
 
 
 def answer_challenge(handshake: CallerHandshake, challenge: bytes) -> bytes:
@@ -159,6 +180,52 @@ def may_come_back(error: "KvCallError | grpc.RpcError") -> bool:
     if isinstance(error, KvCallError):
         return error.code is grpc.StatusCode.UNAVAILABLE and not error.leader
     return error.code() is grpc.StatusCode.UNAVAILABLE and not find_leader(error)
+
+
+def find_retry_after(error: "KvCallError | grpc.RpcError") -> float | None:
+    """Return the seconds after which a refused call can be made again; None: nobody knows."""
+    if isinstance(error, KvCallError):
+        return error.retry_after
+    trailers: Iterable[Any] = error.trailing_metadata() or ()
+    for key, value in trailers:
+        if key == _RETRY_KEY:
+            with contextlib.suppress(ValueError):
+                return max(float(value), 0.0)
+    return None
+
+
+def find_pause(error: "KvCallError | grpc.RpcError", deadline: float) -> float | None:
+    """Return the seconds to wait before a call that was above a rate is made again.
+
+    Callers that were refused together do not come again together. None: the call is not to be made
+    again, for its deadline (monotonic clock) as well.
+    """
+    if (retry_after := find_retry_after(error)) is None:
+        return None
+    pause = retry_after * random.uniform(1.0, _SPREAD)
+    return pause if time.monotonic() + pause < deadline else None
+
+
+def repeat_slowed(
+    attempt: Callable[[A], T],
+    deadline: float,
+    is_over: Callable[[], bool],
+    argument: A,
+) -> T:
+    """Make an attempt, and again while the coordinator says when to make it again.
+
+    Raises:
+        KvCallError, grpc.RpcError: the last one failed; no other is made after the deadline, or
+            when `is_over` says that nobody waits for it.
+    """
+    while True:
+        try:
+            return attempt(argument)
+        except (KvCallError, grpc.RpcError) as error:
+            pause = find_pause(error, deadline)
+            if pause is None or is_over():
+                raise
+        time.sleep(pause)
 
 
 def make_deadline_error() -> KvCallError:
