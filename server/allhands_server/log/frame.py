@@ -24,8 +24,9 @@ from allhands_server.log.errors import LogDamaged, LogTooNew
 
 VERSION = 2
 """1: keys without the revision of their creation and their version; see `migration`."""
-LARGEST_PAYLOAD = 16 << 20
-"""Bytes. A commit is at most one request's changes above the size at which it is closed."""
+LARGEST_PAYLOAD = 64 << 20
+"""Bytes. A commit is at most one request's changes above the size at which it is closed, or all
+members of the largest world."""
 
 _MAGIC = b"ahlf"
 _FIELDS = struct.Struct("<4sHHQQII")

@@ -29,7 +29,9 @@ WINDOW_MOST = 3600.0
 LONGEST_ERROR = 4_000
 """Of what a member says why it leaves, so many characters are kept."""
 LONGEST_STACK = 4_096
-LARGEST_WORLD = 1_000_000
+LARGEST_WORLD = 200_000
+LARGEST_MEMBERS = 56 << 20
+"""Bytes of what the members of one world say of themselves: below the largest frame of the log."""
 LATEST_CLOCK = 1e12
 """Seconds: no clock that counts from when a machine was started says more."""
 

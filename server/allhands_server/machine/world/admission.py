@@ -16,6 +16,9 @@ from allhands_server.machine.member_messages import Join
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.world.member import Member, describe_process
 
+_RECORD_NBYTES = 128
+"""Bytes of a member's record without its texts, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankChoice:
@@ -44,6 +47,24 @@ def check_join(join: Join) -> None:
         raise _refuse_invalid(
             f"heartbeat window {window:g} s: give one from {limits.WINDOW_LEAST:g} "
             f"to {limits.WINDOW_MOST:g} s, or 0 for {limits.WINDOW_DEFAULT:g} s"
+        )
+
+
+def measure_join(join: Join) -> int:
+    """Return the bytes that a member's record takes, at most."""
+    names = (join.job, join.host, join.address, join.label, join.memory, join.pid_namespace)
+    texts = (*names, join.start_ticks, join.stack_channel)
+    return _RECORD_NBYTES + sum(len(one.encode()) for one in texts)
+
+
+def check_members_nbytes(join: Join, nbytes: int) -> None:
+    """Refuse a member with which a world's members would take too many bytes."""
+    if nbytes > limits.LARGEST_MEMBERS:
+        raise Refused(
+            Status.RESOURCE_EXHAUSTED,
+            f"with {_describe_joiner(join)} the members of job {join.job} would take {nbytes:,} "
+            f"bytes; {limits.LARGEST_MEMBERS:,} is the most: use shorter names and labels, or "
+            "fewer ranks",
         )
 
 

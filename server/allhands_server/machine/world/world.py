@@ -96,6 +96,8 @@ class World(WorldState):
         """Make a change, which the log keeps once the world is complete."""
         self._is_durable = is_durable
         self._suspected: set[int] = set()  # ranks to which a link broke
+        self._members_nbytes = 0
+        """Bytes of the members' records while the world is forming."""
         self._taken_below = 0
         """No lower rank is free while the world is forming."""
         self.wanted_newcomers = 0
@@ -170,11 +172,14 @@ class World(WorldState):
         place = admission.choose_rank(
             join, self.members, is_sized=sized is not None, taken_below=self._taken_below
         )
+        nbytes = self._members_nbytes + admission.measure_join(join)
+        admission.check_members_nbytes(join, nbytes)
         effects: list[Effect] = []
         if place.displaced is not None:
             effects += self._displace(place.displaced, join)
         member = Member(member_id, session, place.rank, join, heard_at=now)
         self._by_id[member_id] = member
+        self._members_nbytes += admission.measure_join(join)
         if join.rank < 0:
             self._taken_below = member.rank + 1
         self.members[member.rank] = self.present[member.rank] = member
@@ -448,6 +453,7 @@ class World(WorldState):
             return self._push_newcomer_count()
         del self.members[member.rank], self.present[member.rank]
         self._taken_below = min(self._taken_below, member.rank)
+        self._members_nbytes -= admission.measure_join(member.join)
         return []
 
     def _end_if_empty(self, now: float) -> list[Effect]:
