@@ -83,6 +83,12 @@ mutations: $(VENV)/.has-torch ## Break behaviours one by one, and note in docs/p
 table-torch: $(VENV)/.has-torch ## Write docs/pytorch_suite.md from a run of PyTorch's own tests over Gloo and allhands
 	PYTHONPATH=tests $(BIN)/python -m support.pytorch_suite.compare $(ARGS)
 
+.PHONY: table-scale
+table-scale: $(VENV)/.has-dev ## Measure worlds of up to 2,000 sessions, and simulate larger ones with what they cost
+	measured=$$(mktemp) && trap "rm -f $$measured" EXIT && \
+	$(BIN)/python -m allhands.bench.sessions -o json > "$$measured" && \
+	PYTHONPATH=tests $(BIN)/python -m support.scale.table "$$measured" $(ARGS)
+
 .PHONY: table-seeds
 table-seeds: $(VENV)/.has-torch ## Write docs/seeds.md from a run of its listings, if here, over Gloo and allhands
 	PYTHONPATH=tests:proto:server:client $(BIN)/python -m support.seeds.compare $(ARGS)
