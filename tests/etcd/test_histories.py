@@ -30,7 +30,7 @@ def test_a_lock_has_one_holder_at_a_time_over_several_leaders(
     cluster: Cluster, nodes: EtcdNodes
 ) -> None:
     with run_group(cluster, nodes) as group:
-        run = run_locks(LeadingDaemon(group), None, OPERATIONS // 4, FAULTS)
+        run = run_locks(LeadingDaemon(group), OPERATIONS // 4, FAULTS)
     print(run)
     assert not run.contradictions, run
     assert run.acquisitions > OPERATIONS // 12

@@ -80,12 +80,10 @@ def test_a_lease_that_ends_too_early_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600 + OPERATIONS / 50)
-def test_a_lock_has_one_holder_at_a_time_over_faults(
-    tmp_path: Path, disk: SmallDisk | None
-) -> None:
+def test_a_lock_has_one_holder_at_a_time_over_faults(tmp_path: Path) -> None:
     daemon = ServedDaemon(tmp_path, make_command(save_snapshots_often))
     try:
-        run = run_locks(daemon, disk, OPERATIONS // 2, FAULTS)
+        run = run_locks(daemon, OPERATIONS // 2, FAULTS)
     finally:
         daemon.close()
     print(run)
@@ -98,7 +96,7 @@ def test_a_lock_has_one_holder_at_a_time_over_faults(
 def test_a_lock_that_is_granted_twice_is_found(tmp_path: Path) -> None:
     daemon = ServedDaemon(tmp_path, make_command(grant_locks_twice))
     try:
-        run = run_locks(daemon, None, calls=600, faults=1)
+        run = run_locks(daemon, calls=600, faults=1)
     finally:
         daemon.close()
     assert any(name.startswith("lock") for name in run.contradictions)
