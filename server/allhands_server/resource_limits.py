@@ -30,7 +30,7 @@ class ResourceLimits:
     job_leases: int = 10_000
     lease_keys: int = 10_000
     """Keys bound to one lease or member."""
-    job_members: int = 100_000
+    job_members: int = 1_000_000
     job_groups: int = 100_000
     job_rate: int = 0
     client_waiters: int = 20_000
