@@ -1,0 +1,1 @@
+"""Conversations of older clients with older daemons, recorded, and what replays them."""
