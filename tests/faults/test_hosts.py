@@ -364,3 +364,30 @@ def test_an_address_that_nobody_reaches_is_named_with_what_was_tried(
     told = [rank.expect("begun") for rank in ranks]
     assert any("cannot connect to 10.77.0.1:3110" in one["text"] for one in told), told
     assert any("over gRPC" in one["text"] for one in told), told
+
+
+def test_ranks_take_the_address_of_the_daemon_that_their_host_reaches(
+    spread: Spread, serve: Callable[[str], Process]
+) -> None:
+    """One address is a name without an address, one is of a host that is not there."""
+    serve("0.0.0.0")
+    others = f"no-such-host.invalid:{PORT},10.77.0.9:{PORT}"
+    environments = [_at(f"{others},127.0.0.1", 0), _at(f"{others},10.77.0.1", 1)]
+    addresses = _met(spread("ab", environments, programs.meet))
+    assert [one.rpartition(":")[0] for one in addresses] == ["10.77.0.1", "10.77.0.2"]
+
+
+@pytest.mark.parametrize("backend", ["socket", "grpc"])
+def test_ranks_of_two_hosts_meet_over_ipv6(
+    cluster: Cluster, spread: Spread, hosts: tuple[BenchHost, BenchHost], backend: str
+) -> None:
+    for number, host in enumerate(hosts, 1):
+        add = ["ip", "-6", "addr", "replace", f"fd77::{number}/64", "dev", "veth0", "nodad"]
+        done = subprocess.run([*host.command_prefix, *add], capture_output=True, check=False)
+        if done.returncode != 0:
+            pytest.skip("this kernel has no IPv6")
+    options = ("--listen", f"[fd77::1]:{PORT}", "--insecure")
+    cluster.serve(*options, holder=pid_of(hosts[0]), ALLHANDS_TOKEN="sesame")
+    environments = [_at("[fd77::1]", rank, ALLHANDS_BACKEND=backend) for rank in range(2)]
+    addresses = _met(spread("ab", environments, programs.meet))
+    assert [one.rpartition(":")[0] for one in addresses] == ["[fd77::1]", "[fd77::2]"]
