@@ -9,8 +9,15 @@ from dataclasses import dataclass, fields, replace
 
 LIMITS_VARIABLE = "ALLHANDS_LIMITS"
 
+WITHOUT_LIMIT = 1 << 62
+"""In the place of a limit of 0, for comparisons."""
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _VALUE = re.compile(r"([0-9]{1,15})(|KiB|MiB|GiB|TiB)", re.ASCII)
+
+
+def write_name(field: str) -> str:
+    """Return the name of a limit as users write it."""
+    return field.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +66,7 @@ class ResourceLimits:
 
 
 DEFAULT_LIMITS = ResourceLimits()
-LIMIT_NAMES = tuple(field.name.replace("_", "-") for field in fields(ResourceLimits))
-
-
-def write_name(field: str) -> str:
-    """Return the name of a limit as users write it."""
-    return field.replace("_", "-")
+LIMIT_NAMES = tuple(write_name(field.name) for field in fields(ResourceLimits))
 
 
 def read_limits(texts: Iterable[str], environ: Mapping[str, str]) -> ResourceLimits:

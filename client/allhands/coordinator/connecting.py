@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
+from allhands.coordinator.daemon_choice import Unavailable
 from allhands.coordinator.dialling import STAGGER_SECONDS
 from allhands.coordinator.protocol_versions import make_describe_request
 from allhands_proto.v1 import coordinator_pb2_grpc
@@ -29,21 +30,11 @@ _NO_ANSWERS = (
 C = TypeVar("C")
 
 
-class NoAnswer(grpc.RpcError):
+class NoAnswer(Unavailable):
     """Failure of a call for which no address had answered at its deadline."""
 
     def __init__(self, targets: Sequence[str]) -> None:
-        super().__init__()
-        self._text = f"failed to connect in time to any of {', '.join(targets)}"
-
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        return self._text
-
-    def trailing_metadata(self) -> tuple[Any, ...]:
-        return ()
+        super().__init__(f"failed to connect in time to any of {', '.join(targets)}")
 
 
 def find_answering(

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from allhands.coordinator.endpoint import Address, ChannelConfig, configure_channel, parse_url
+from allhands_proto.kv_verbs import KV_VERBS
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 SILENCE_SECONDS = 0.7
@@ -23,8 +24,7 @@ _NEVER_SENT = ("failed to connect", "errors resolving", "DNS resolution failed")
 """How gRPC begins the text of a call for which there was no connection, or no address."""
 _REPEATABLE = frozenset(
     {
-        *("Get", "Wait", "MultiGet", "List", "Count", "QueueLength", "Range"),
-        *("LeaseTimeToLive", "LeaseList", "LeaseKeepAlive", "Watch"),
+        *(verb.method for verb in KV_VERBS.values() if not verb.is_write),
         *("DescribeCoordinator", "ListJobs", "DescribeJob", "ReportExit"),
         *("AwaitVerdict", "MonitoredBarrier"),
     }
@@ -42,11 +42,10 @@ class Decision(enum.Enum):
     FAIL = "fail"
 
 
-class LeaderChanged(grpc.RpcError):
-    """Failure of a call whose daemon is silent while another one leads."""
+class Unavailable(grpc.RpcError):
+    """Failure of a call with status UNAVAILABLE, for a reason that gRPC does not know of."""
 
-    def __init__(self, target: str) -> None:
-        text = f"{target} is silent and leads no more; the call may have been carried out"
+    def __init__(self, text: str) -> None:
         super().__init__(text)
         self._text = text
 
@@ -58,6 +57,15 @@ class LeaderChanged(grpc.RpcError):
 
     def trailing_metadata(self) -> tuple[Any, ...]:
         return ()
+
+
+class LeaderChanged(Unavailable):
+    """Failure of a call whose daemon is silent while another one leads."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(
+            f"{target} is silent and leads no more; the call may have been carried out"
+        )
 
 
 class DaemonChoice:

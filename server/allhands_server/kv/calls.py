@@ -29,6 +29,8 @@ AnyVerb: TypeAlias = KvVerb[Any, Any]
 Parse: TypeAlias = Callable[[Any], Request[Any]]
 Fill: TypeAlias = Callable[[Any, Any], int]
 
+NOT_SLOWED = frozenset(("lease_keep_alive",))
+"""Names of verbs that no rate delays: leases would end."""
 _SMALL = 16
 _REQUESTS: dict[str, Any] = {
     kind.__name__: kind

@@ -1,7 +1,7 @@
 """What one connection has under way: replies that its peer has not read, calls that wait."""
 
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.resource_limits import ResourceLimits
+from allhands_server.resource_limits import WITHOUT_LIMIT, ResourceLimits
 
 
 class LogLoad:
@@ -9,7 +9,7 @@ class LogLoad:
 
     def __init__(self, limits: ResourceLimits) -> None:
         self.nbytes = 0
-        self.most = limits.memory // 8 if limits.memory else 1 << 62
+        self.most = (limits.memory or WITHOUT_LIMIT) // 8
 
 
 class ClientLoad:
@@ -17,6 +17,7 @@ class ClientLoad:
 
     def __init__(self, limits: ResourceLimits, log_load: LogLoad) -> None:
         self._limits = limits
+        self._most = limits.client_bytes or WITHOUT_LIMIT
         self._log_load = log_load
         self.reply_nbytes = 0
         """Of the replies that are not written out."""
@@ -29,13 +30,12 @@ class ClientLoad:
         """Whether this connection has so much waiting for the log that no more is taken."""
         if not self.held:
             return False
-        most = self._limits.client_bytes or 1 << 62
-        return self._held_nbytes > most or self._log_load.nbytes > self._log_load.most
+        return self._held_nbytes > self._most or self._log_load.nbytes > self._log_load.most
 
     def add_reply(self, nbytes: int) -> bool:
         """Count a reply; return whether there are too many for a peer that does not read."""
         self.reply_nbytes += nbytes
-        return self.reply_nbytes > (self._limits.client_bytes or 1 << 62)
+        return self.reply_nbytes > self._most
 
     def describe_replies(self) -> str:
         """Say why a connection with too many replies is dropped."""

@@ -21,7 +21,7 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.access import Access, find_verb
 from allhands_server.authorities import format_authority
 from allhands_server.coordinator import Coordinator
-from allhands_server.kv.calls import KV_CALLS
+from allhands_server.kv.calls import KV_CALLS, NOT_SLOWED
 from allhands_server.kv.client_load import ClientLoad, LogLoad
 from allhands_server.kv.turns import Turns
 from allhands_server.machine.changes import KeyPut
@@ -36,8 +36,6 @@ _MOST_NOTED = 1_000
 STALL_SECONDS = 30.0
 """For which a peer may leave replies unread, above what the system's buffers hold."""
 _REFUSAL_NBYTES = 256
-_UNLIMITED = {"lease_keep_alive"}
-"""Calls that no rate delays: leases would end."""
 _LONGEST = 1e8  # seconds; event loops do not count much further
 _BYTES_PER_FRAME = 256 * 1024
 _BYTES_UNREAD = 1024 * 1024
@@ -345,7 +343,7 @@ class KvConnection(asyncio.Protocol):
             return
         remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
         self.job = getattr(request, "job", "")
-        if self._coordinator.rates.is_limited and kind not in _UNLIMITED:
+        if self._coordinator.rates.is_limited and kind not in NOT_SLOWED:
             patience = _LONGEST if remaining is None else remaining
             try:
                 wait = self._coordinator.rates.admit(

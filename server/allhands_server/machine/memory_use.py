@@ -6,7 +6,7 @@ durable under larger limits is there under smaller ones.
 """
 
 from allhands_server.machine.refusals import Refused, Status
-from allhands_server.resource_limits import ResourceLimits
+from allhands_server.resource_limits import WITHOUT_LIMIT, ResourceLimits
 
 RECORD_NBYTES = 512
 """Of a key beside key and value: the record, its places in dictionaries and in the index."""
@@ -18,8 +18,6 @@ WAITER_NBYTES = 1024
 NAME_NBYTES = 384
 """Of each key or participant that a waiting call names, beside its text."""
 
-_WITHOUT_LIMIT = 1 << 62
-
 
 class MemoryUse:
     """Bytes of all jobs, and the parts of the limit: half is for the state of jobs.
@@ -28,7 +26,7 @@ class MemoryUse:
     """
 
     def __init__(self, limits: ResourceLimits) -> None:
-        most = limits.memory or _WITHOUT_LIMIT
+        most = limits.memory or WITHOUT_LIMIT
         self.limits = limits
         self.nbytes = 0
         """Of the state of all jobs."""

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,7 +27,7 @@ from allhands_server.addresses import format_worker_address
 from allhands_server.authorities import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.host_memory import find_resident
-from allhands_server.kv.calls import KV_CALLS, KvCall
+from allhands_server.kv.calls import KV_CALLS, NOT_SLOWED, KvCall
 from allhands_server.machine import requests
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
@@ -169,20 +170,15 @@ class CoordinatorService(CoordinatorServicer):
 
     async def _ask(self, request: Request[R], context: Context) -> R:
         try:
-            metadata = context.invocation_metadata()
-            remaining = context.time_remaining()
-            if remaining is not None:
-                remaining = max(remaining - find_grace(metadata), 0.0)
-            return await self._coordinator.ask(request, remaining, find_origin(metadata))
+            origin = find_origin(context.invocation_metadata())
+            return await self._coordinator.ask(request, _find_remaining(context), origin)
         except Refused as refused:
             await _abort(context, refused.refusal)
 
     async def _slow_down(self, job: str, context: Context) -> None:
         """Let a call wait that is above a rate; refuse the call if it would wait for long."""
-        if not self._coordinator.rates.is_limited:
-            return
-        remaining = context.time_remaining()
-        patience = _LONGEST_LIFETIME if remaining is None else remaining
+        remaining = _find_remaining(context)
+        patience = math.inf if remaining is None else remaining
         try:
             wait = self._coordinator.rates.admit(job, context.peer(), patience, time.monotonic())
         except Refused as refused:
@@ -365,7 +361,7 @@ def _make_method(call: KvCall) -> Callable[[CoordinatorService, Message, Context
             asked = call.parse(request)
         except Refused as refused:
             await _abort(context, refused.refusal)
-        if self._coordinator.rates.is_limited and call.verb.name != "lease_keep_alive":
+        if self._coordinator.rates.is_limited and call.verb.name not in NOT_SLOWED:
             await self._slow_down(getattr(request, "job", ""), context)
         answer = await self._ask(asked, context)
         reply: Message = call.verb.reply()
@@ -378,6 +374,13 @@ def _make_method(call: KvCall) -> Callable[[CoordinatorService, Message, Context
 # A type checker misses these methods where it sees the class used.
 for _call in KV_CALLS.values():
     setattr(CoordinatorService, _call.verb.method, _make_method(_call))
+
+
+def _find_remaining(context: Context) -> float | None:
+    """Return the seconds until the caller's own deadline; None: there is none."""
+    if (remaining := context.time_remaining()) is not None:
+        remaining = max(remaining - find_grace(context.invocation_metadata()), 0.0)
+    return remaining
 
 
 def _drop_silent(serving: "asyncio.Task[None] | None", stream: SessionStream, job: str) -> None:
