@@ -41,6 +41,20 @@ class FrameDecoder:
         self.largest = largest
         self._held = bytearray()
 
+    @property
+    def held(self) -> int:
+        """Bytes that have come of the frame that is not complete."""
+        return len(self._held)
+
+    @property
+    def expected(self) -> int:
+        """Bytes of the body that is not complete, as its frame says; 0: not known yet."""
+        return int.from_bytes(self._held[:HEADER], "big") if len(self._held) >= HEADER else 0
+
+    def clear(self) -> None:
+        """Forget what has come of the frame that is not complete, and its memory."""
+        self._held = bytearray()
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the bodies completed by these bytes; to be read to the end.
 

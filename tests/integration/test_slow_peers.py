@@ -1,11 +1,8 @@
 """Connections whose peers do not read, calls above a rate, and calls that wait for the log."""
 
 import asyncio
-import contextlib
 import logging
-import socket
 import time
-from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,106 +12,13 @@ import allhands as ah
 from allhands.coordinator.client import Control
 from allhands.testing.daemon import run_daemon
 from allhands.testing.poll import poll_until
-from allhands_proto.framing import PREFACE, FrameDecoder, encode_frame
-from allhands_proto.kv_handshake import NONCE_BYTES, prove
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv import connection as connection_module
 from allhands_server.kv.listener import KvListener
 from allhands_server.resource_limits import ResourceLimits
 from support.faulty_log import FaultyEngine
-
-_MIB = 1 << 20
-_SECRET = b"s" * 32
-_PATIENCE = 60.0
-
-
-class Line:
-    """A key-value connection that reads when it is told to."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder()
-
-    @classmethod
-    async def open(cls, port: int) -> "Line":
-        connected = socket.socket()
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connected.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connected, ("127.0.0.1", port))
-        line = cls(connected)
-        nonce = bytes(NONCE_BYTES)
-        await line.send(PREFACE + encode_frame(wire.KvHello(nonce=nonce).SerializeToString()))
-        challenge = wire.KvChallenge.FromString((await line.receive())[0])
-        proof = prove(_SECRET, "caller", nonce, challenge.nonce)
-        await line.send(encode_frame(wire.KvProof(proof=proof).SerializeToString()))
-        assert not wire.KvWelcome.FromString((await line.receive())[0]).HasField("refused")
-        return line
-
-    async def send(self, data: bytes) -> None:
-        await self._loop.sock_sendall(self._socket, data)
-
-    async def call(self, *calls: wire.Call) -> None:
-        await self.send(encode_frame(wire.Calls(calls=calls).SerializeToString()))
-
-    async def receive(self) -> list[bytes]:
-        """Read until a frame is there; empty: the connection has ended."""
-        while True:
-            try:
-                if not (come := await self._loop.sock_recv(self._socket, 1 << 16)):
-                    return []
-            except ConnectionResetError:
-                return []
-            if bodies := list(self._decoder.feed(come)):
-                return bodies
-
-    async def read_replies(self, count: int) -> list[wire.Reply]:
-        replies: list[wire.Reply] = []
-        while len(replies) < count:
-            bodies = await self.receive()
-            assert bodies, f"the connection ended after {len(replies)} replies"
-            for body in bodies:
-                replies += wire.Replies.FromString(body).replies
-        return replies
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-@contextlib.asynccontextmanager
-async def listen(limits: ResourceLimits) -> AsyncIterator[tuple[Coordinator, KvListener]]:
-    coordinator = Coordinator(limits=limits)
-    listener = KvListener(coordinator, _SECRET, hello_timeout=30.0)
-    listener.listen(("127.0.0.1",), None)
-    try:
-        yield coordinator, listener
-    finally:
-        coordinator.close()
-        listener.close()
-        listener.abort()
-
-
-def put(id: int, key: str, value: bytes = b"") -> wire.Call:
-    return wire.Call(id=id, timeout=60, set=wire.SetRequest(job="j", key=key, value=value))
-
-
-def get(id: int, key: str, wait: bool = False) -> wire.Call:
-    return wire.Call(id=id, timeout=60, get=wire.GetRequest(job="j", key=key, wait=wait))
-
-
-async def wait_until(claim: Callable[[], bool]) -> None:
-    """Look again and again, until a claim holds; within the timeout around it."""
-    for _ in range(int(_PATIENCE / 0.02)):
-        if claim():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not come true in time")
-
-
-async def read_to_end(line: Line) -> None:
-    while await line.receive():
-        pass
+from support.kv_lines import MIB, PATIENCE, SECRET, Line, get, listen, put, read_to_end, wait_until
 
 
 async def test_a_peer_that_does_not_read_in_time_is_dropped_by_name(
@@ -122,9 +26,9 @@ async def test_a_peer_that_does_not_read_in_time_is_dropped_by_name(
 ) -> None:
     monkeypatch.setattr(connection_module, "STALL_SECONDS", 0.3)
     caplog.set_level(logging.WARNING)
-    async with asyncio.timeout(_PATIENCE), listen(ResourceLimits()) as (_, listener):
+    async with asyncio.timeout(PATIENCE), listen(ResourceLimits()) as (_, listener):
         line = await Line.open(listener.port)
-        await line.call(put(1, "k", bytes(4 * _MIB)))
+        await line.call(put(1, "k", bytes(4 * MIB)))
         await line.read_replies(1)
         await line.call(*(get(id, "k") for id in range(2, 40)))
         await wait_until(lambda: "has read nothing for 0.3 s" in caplog.text)
@@ -133,7 +37,7 @@ async def test_a_peer_that_does_not_read_in_time_is_dropped_by_name(
         line.close()
         other = await Line.open(listener.port)
         await other.call(get(1, "k"))
-        assert len((await other.read_replies(1))[0].get.value) == 4 * _MIB
+        assert len((await other.read_replies(1))[0].get.value) == 4 * MIB
         other.close()
 
 
@@ -141,9 +45,9 @@ async def test_a_slow_peer_that_reads_on_gets_all_its_replies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "STALL_SECONDS", 20.0)
-    async with asyncio.timeout(_PATIENCE), listen(ResourceLimits()) as (_, listener):
+    async with asyncio.timeout(PATIENCE), listen(ResourceLimits()) as (_, listener):
         line = await Line.open(listener.port)
-        await line.call(put(1, "k", bytes(_MIB)))
+        await line.call(put(1, "k", bytes(MIB)))
         await line.read_replies(1)
         await line.call(*(get(id, "k") for id in range(2, 22)))
         replies = await line.read_replies(20)
@@ -158,12 +62,12 @@ async def test_replies_to_waiting_calls_do_not_pile_up_for_a_peer_that_does_not_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    limits = ResourceLimits(client_bytes=8 * _MIB)
-    async with asyncio.timeout(_PATIENCE), listen(limits) as (_, listener):
+    limits = ResourceLimits(client_bytes=8 * MIB)
+    async with asyncio.timeout(PATIENCE), listen(limits) as (_, listener):
         line, writer = await Line.open(listener.port), await Line.open(listener.port)
         await line.call(*(get(id, f"k{id}", wait=True) for id in range(64)))
         for id in range(64):
-            await writer.call(put(id, f"k{id}", bytes(_MIB)))
+            await writer.call(put(id, f"k{id}", bytes(MIB)))
             await writer.read_replies(1)
         await wait_until(lambda: "bytes of replies wait for its peer" in caplog.text)
         assert "--limit client-bytes=" in caplog.text
@@ -174,7 +78,7 @@ async def test_replies_to_waiting_calls_do_not_pile_up_for_a_peer_that_does_not_
 
 async def test_a_connection_has_so_many_waiting_calls() -> None:
     async with (
-        asyncio.timeout(_PATIENCE),
+        asyncio.timeout(PATIENCE),
         listen(ResourceLimits(client_waiters=3)) as (_, listener),
     ):
         line = await Line.open(listener.port)
@@ -189,7 +93,7 @@ async def test_a_connection_has_so_many_waiting_calls() -> None:
 
 async def test_calls_above_a_rate_are_slowed_in_their_order() -> None:
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(_PATIENCE), listen(ResourceLimits(client_rate=50)) as (_, listener):
+    async with asyncio.timeout(PATIENCE), listen(ResourceLimits(client_rate=50)) as (_, listener):
         line = await Line.open(listener.port)
         begun = loop.time()
         await line.call(*(put(id, f"k{id}") for id in range(1, 101)))
@@ -201,7 +105,7 @@ async def test_calls_above_a_rate_are_slowed_in_their_order() -> None:
 
 
 async def test_keep_alives_are_not_slowed() -> None:
-    async with asyncio.timeout(_PATIENCE), listen(ResourceLimits(job_rate=1)) as (_, listener):
+    async with asyncio.timeout(PATIENCE), listen(ResourceLimits(job_rate=1)) as (_, listener):
         line = await Line.open(listener.port)
         await line.call(wire.Call(id=1, lease_grant=wire.LeaseGrantRequest(job="j", ttl=60)))
         (granted,) = await line.read_replies(1)
@@ -233,7 +137,7 @@ def test_clients_come_again_when_they_are_told_to(tmp_path: Path, use_lines: boo
     ):
         with ThreadPoolExecutor(8) as threads:  # together they are refused, and come again
             list(threads.map(lambda number: control.put(f"k{number}", b""), range(8)))
-        poll_until(lambda: is_refused(control, errors), _PATIENCE)
+        poll_until(lambda: is_refused(control, errors), PATIENCE)
         assert "job j makes more than 2 calls a second" in str(errors[0])
         assert errors[0].retry_after is not None
         assert 0 < errors[0].retry_after < 2
@@ -269,15 +173,15 @@ def test_calls_over_grpc_are_slowed(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_writes_faster_than_the_log_is_held_back() -> None:
-    engine, calls, limits = FaultyEngine(), 40, ResourceLimits(client_bytes=_MIB)
+    engine, calls, limits = FaultyEngine(), 40, ResourceLimits(client_bytes=MIB)
     coordinator = await Coordinator.open(engine, limits=limits)
-    listener = KvListener(coordinator, _SECRET, hello_timeout=30.0)
+    listener = KvListener(coordinator, SECRET, hello_timeout=30.0)
     listener.listen(("127.0.0.1",), None)
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         line = await Line.open(listener.port)
         engine.gate.clear()
         sending = asyncio.create_task(send_puts(line, calls, bytes(256 << 10)))
-        await wait_until(lambda: listener.log_load.nbytes > _MIB)
+        await wait_until(lambda: listener.log_load.nbytes > MIB)
         (connection,) = listener._connections
         assert connection._load.is_log_full
         await wait_until(lambda: bool(connection._todo))

@@ -9,7 +9,6 @@ import contextlib
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -23,6 +22,8 @@ from allhands_server.authorities import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS, NOT_SLOWED
 from allhands_server.kv.client_load import ClientLoad, LogLoad
+from allhands_server.kv.incoming import IncomingFrames, NoRoom
+from allhands_server.kv.receive_load import ReceiveLoad
 from allhands_server.kv.turns import Turns
 from allhands_server.machine.changes import KeyPut
 from allhands_server.machine.completions import measure_answer
@@ -31,7 +32,6 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.refusal_status import CODES, bound_text
 from allhands_server.request_origin import decode_origin
 
-_LARGEST_HELLO = 256
 _MOST_NOTED = 1_000
 STALL_SECONDS = 30.0
 """For which a peer may leave replies unread, above what the system's buffers hold."""
@@ -59,6 +59,7 @@ class Owner(Protocol):
     turns: Turns
     """Of all its connections."""
     log_load: LogLoad
+    receive_load: ReceiveLoad
 
     def on_proven(self, connection: "KvConnection") -> None:
         """Note an authenticated connection."""
@@ -84,11 +85,11 @@ class KvConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._transport: asyncio.Transport | None = None
+        self._host = host
         self.name = format_authority(host, port)
         """Of the peer."""
         self._hello_timer: asyncio.TimerHandle | None = None
-        self._decoder = framing.FrameDecoder(_LARGEST_HELLO)
-        self._todo: deque[Iterator[wire.Call]] = deque()
+        self._todo = IncomingFrames(self, listener.receive_load, self._refuse_undecodable)
         self.job = ""
         """Of the last call that was carried out."""
         self._requests: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
@@ -127,33 +128,45 @@ class KvConnection(asyncio.Protocol):
         try:
             if not self._handshake.is_complete:
                 data = self._handshake.strip_preface(data)
-            for body in self._decoder.feed(data):
+            for body in self._todo.feed(data):
                 if self._handshake.is_complete:
-                    self._todo.append(iter(self._decode_calls(body)))
+                    self._todo.add_calls(body)
                 else:
                     self._on_handshake(body)
-        except (framing.MalformedFrame, DecodeError) as error:
+            self._todo.reserve(self._token_id or self._host)
+        except (framing.MalformedFrame, DecodeError, NoRoom) as error:
             self._refuse(str(error))
             return
         if self._todo or self._ready:
             self._listener.turns.run(self)
+        elif self._todo.awaits_room:
+            self._pause_or_resume()
+
+    def on_room(self) -> None:
+        """Read on: there is room for the frame that has begun."""
+        self._todo.on_room()
+        self._pause_or_resume()
 
     def pause_writing(self) -> None:
         self._is_choked = True
+        if self._todo:
+            self._listener.receive_load.note_slow(self)
         self._stall_timer = self._loop.call_later(STALL_SECONDS, self._on_stall)
 
     def resume_writing(self) -> None:
         self._is_choked = False
+        self._listener.receive_load.note_prompt(self)
         _cancel(self._stall_timer)
         self._listener.turns.run(self)
 
     def _on_stall(self) -> None:
-        self._drop(f"its peer has read nothing for {STALL_SECONDS:g} s, and replies wait for it")
+        self.drop(f"its peer has read nothing for {STALL_SECONDS:g} s, and replies wait for it")
 
-    def _drop(self, why: str) -> None:
+    def drop(self, why: str) -> None:
         """Drop the connection at once because of what its peer does, or does not."""
         self._listener.warn(self.name, why)
         self.abort()
+        self._todo.clear()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
@@ -182,7 +195,7 @@ class KvConnection(asyncio.Protocol):
         if self._handshake.is_complete:
             self._token_id = self._handshake.token_id
             self._hello_timer.cancel()
-            self._decoder.largest = framing.LARGEST_FRAME
+            self._todo.accept_calls()
             self._listener.on_proven(self)
         self._transport.write(reply)
 
@@ -248,7 +261,7 @@ class KvConnection(asyncio.Protocol):
             self._waiting.pop(id, None)
         nbytes = _measure(answer)
         if self._load.add_reply(nbytes) and self._is_choked:
-            self._drop(self._load.describe_replies())
+            self.drop(self._load.describe_replies())
             return
         if not self._is_at_work and not self._ready:
             self._loop.call_soon(self._flush)
@@ -265,6 +278,9 @@ class KvConnection(asyncio.Protocol):
         self._is_at_work = True
         try:
             self._run_some(most, until)
+        except DecodeError as error:  # behind the first calls of a large frame
+            self._refuse(str(error))
+            return False
         finally:
             self._is_at_work = False
         return bool(self._todo) and not self._is_blocked
@@ -272,54 +288,47 @@ class KvConnection(asyncio.Protocol):
     @property
     def _is_blocked(self) -> bool:
         """Whether no call is carried out, for a peer that does not read, the log, or its rate."""
-        return self._is_choked or self._late_timer is not None or self._load.is_log_full
+        return (
+            self._is_closing
+            or self._is_choked
+            or self._late_timer is not None
+            or self._load.is_log_full
+        )
 
     def end_turn(self) -> None:
         """Write pending replies; read on when no call is left."""
         if self._is_closing or self._transport is None:
             return
         self._flush()
-        if bool(self._todo) != self._is_paused:
+        self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        """Read unless calls are left, or a frame waits for room."""
+        if self._is_closing or self._transport is None:
+            return
+        if (bool(self._todo) or self._todo.awaits_room) != self._is_paused:
             self._is_paused = not self._is_paused
             if self._is_paused:
                 self._transport.pause_reading()
+                self._todo.note_pause(is_of_peer=self._is_choked)
             else:
                 self._transport.resume_reading()
+                self._todo.note_reading()
 
-    def _decode_calls(self, body: bytes) -> Iterable[wire.Call]:
-        """Return the calls of a frame; refuse undecodable calls.
-
-        Raises:
-            DecodeError: nobody can tell which calls these are.
-        """
-        try:
-            return wire.Calls.FromString(body).calls
-        except DecodeError:
-            return [
-                call
-                for encoded in wire.EncodedCalls.FromString(body).calls
-                if (call := self._decode_call(encoded)) is not None
-            ]
-
-    def _decode_call(self, encoded: bytes) -> wire.Call | None:
-        try:
-            return wire.Call.FromString(encoded)
-        except DecodeError:
-            id = wire.CallId.FromString(encoded).id
-            self._listener.warn(self.name, "a call that cannot be decoded")
-            self._refuse_call(id, _UNDECODABLE)
-            return None
+    def _refuse_undecodable(self, id: int) -> None:
+        self._listener.warn(self.name, "a call that cannot be decoded")
+        self._refuse_call(id, _UNDECODABLE)
 
     def _run_some(self, most: int, until: float) -> None:
         while self._todo and not self._is_blocked:
-            for call in self._todo[0]:
+            for call in self._todo.iterate_first():
                 self._submit(call)
                 most -= 1
                 if self._load.reply_nbytes > _BYTES_UNREAD:
                     self._flush()
                 if not most or self._is_blocked or time.monotonic() >= until:
                     return
-            self._todo.popleft()
+            self._todo.drop_first()
 
     def _submit(self, call: wire.Call) -> None:
         kind = call.WhichOneof("call")

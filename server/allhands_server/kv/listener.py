@@ -13,6 +13,7 @@ from allhands_server.access import Access
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.client_load import LogLoad
 from allhands_server.kv.connection import KvConnection
+from allhands_server.kv.receive_load import ReceiveLoad
 from allhands_server.kv.sockets import listen_on
 from allhands_server.kv.turns import Turns
 
@@ -57,6 +58,7 @@ class KvListener:
         self.secret = secret
         self.turns = Turns()
         self.log_load = LogLoad(coordinator.limits)
+        self.receive_load = ReceiveLoad(coordinator.limits)
         self.port = 0
         self._connections: set[KvConnection] = set()
         self._unproven: UnprovenConnections[KvConnection] = UnprovenConnections(
