@@ -40,7 +40,7 @@ PLAIN_MODULES = {
 
         Each returns its result at its end, or with `async_op=True` a `Work` at once, whose
         `result()` is that; None on a rank that is not in the group. Otherwise they are as the calls
-        of `collectives`, and like all composite calls they go through the group's queue.
+        of `collectives`.
     """,
     "coalesced": """
         Module-level calls on many arrays at once, sent in few messages. As in `collectives`.
@@ -171,9 +171,8 @@ def _write_fast_path(call: Collective, fast: list[str]) -> str:
 
 
 def _write_queued_call(call: Collective, is_fast: bool) -> str:
-    inline = "async_op" if call.is_primitive else "True"
     options = "timeout=timeout, label=label" if is_fast else "**options"
-    checked = f'{inline}, "{call.name}"' + ("" if is_fast else ", options")
+    checked = f'async_op, "{call.name}"' + ("" if is_fast else ", options")
     passed = ["root" if name == call.root else name for name in call.names]
     lines = [
         f"if (found := resolve_group(group, {checked})) is None:",

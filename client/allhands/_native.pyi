@@ -7,6 +7,7 @@ from typing import Any, Literal, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from allhands.collectives.signature import CallSignature
 from allhands.shm.failures import CallFailure, MessageFailure
 
 MAX_RANKS: int
@@ -25,10 +26,15 @@ HEAD_BYTES: int
 Source = tuple[str, int, str]
 """File, line and function."""
 
+Buffers = tuple[bytes | NDArray[Any], ...]
+"""A message of bytes, buffer after buffer; an array is C-contiguous."""
+Messages = Buffers | list[Buffers] | dict[int, Buffers]
+"""One for all ranks, one for each, or some by their ranks; that for the own rank is not sent."""
+
 CallRow = tuple[
     int,  # sequence
     str,  # operation
-    np.dtype[Any] | None,
+    np.dtype[Any] | CallSignature | None,
     int,  # count
     int,  # bytes that this rank brought
     int,  # reduce op
@@ -171,6 +177,29 @@ class ShmComm:
     def all_to_all_single(
         self, output: object, x: object, timeout: float | None, label: str | None, /
     ) -> bool: ...
+    def scan(self, x: object, op: object, timeout: float | None, label: str | None, /) -> bool: ...
+    def exscan(
+        self, x: object, op: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def exchange(
+        self,
+        sequence: int,
+        messages: Messages,
+        call: object,
+        operation: str,
+        signature: int,
+        timeout: float,
+        deadline: float,
+        label: str | None,
+        /,
+    ) -> tuple[NDArray[np.uint8] | None, ...] | Literal[False]:
+        """Send each rank the bytes of its message, or all of them one, and return what comes.
+
+        That is a new array of bytes from each rank, None in the own place. `call` is what
+        `describe`, records and failures have in the place of a dtype, `operation` its name.
+        sequence 0: now, if nothing is under way; else False.
+        """
+
     def take_number(self) -> int:
         """Give the next number to a call that waits for its turn in a queue."""
 
@@ -225,7 +254,7 @@ class ShmComm:
     ) -> (
         tuple[
             str,
-            np.dtype[Any] | None,
+            np.dtype[Any] | CallSignature | None,
             int,
             int,
             int,

@@ -192,12 +192,15 @@ enum {
     BARRIER,
     ALL_REDUCE,
     REDUCE,
+    SCAN,
+    EXSCAN,
     REDUCE_SCATTER,
     BROADCAST,
     GATHER,
     SCATTER,
     ALL_GATHER,
     ALL_TO_ALL,
+    EXCHANGE,
     OPERATIONS
 };
 
@@ -210,7 +213,8 @@ typedef struct {
     uint64_t heap; /* which ranks have their arrays there */
     uint64_t data; /* seed of all inputs */
     size_t shift[AH_MAX_RANKS];
-    size_t pairs[AH_MAX_RANKS][AH_MAX_RANKS]; /* all_to_all */
+    size_t pairs[AH_MAX_RANKS][AH_MAX_RANKS]; /* all_to_all, exchange */
+    bool same[AH_MAX_RANKS];                  /* exchange: all get what rank 0 gets */
 } plan;
 
 static size_t some_size(uint64_t *common, const ah_limits *limits, int size) {
@@ -250,6 +254,7 @@ static void make_plan(plan *p, const rank_state *me, uint64_t *common) {
     bool even = draw(common) % 2;
     for (int a = 0; a < w->size; a++) {
         p->shift[a] = draw(common) % 2 ? 0 : draw(common) % 8 * each;
+        p->same[a] = draw(common) % 2;
         for (int b = 0; b < w->size; b++)
             p->pairs[a][b] = even               ? p->nbytes
                              : draw(common) % 3 ? draw(common) % 50
@@ -354,6 +359,23 @@ static ah_status try_reduce(attempt *a) {
     return status;
 }
 
+static ah_status try_scan(attempt *a) {
+    const plan *p = a->p;
+    const int folded_ranks = a->me->rank + (p->operation == SCAN);
+    void *x = own(a, 0, p->nbytes);
+    remember(a);
+    ah_status status = (p->operation == SCAN ? ah_scan : ah_exscan)(a->me->comm, a->call, p->op,
+                                                                    p->type, x, elements(p));
+    if (status != AH_OK) return status;
+    const void *in[AH_MAX_RANKS];
+    void *wanted = brought(a, a->me->rank, 0, p->nbytes);
+    for (int r = 0; r < folded_ranks; r++) in[r] = brought(a, r, 0, p->nbytes);
+    if (folded_ranks)
+        ah_fold(p->op, p->type, wanted, in, folded_ranks, elements(p), (size_t)a->me->world->size);
+    expect(a->me, p, x, wanted, p->nbytes, "scan");
+    return status;
+}
+
 static ah_status try_reduce_scatter(attempt *a) {
     const plan *p = a->p;
     const int rank = a->me->rank;
@@ -433,6 +455,56 @@ static ah_status try_all_to_all(attempt *a) {
     return status;
 }
 
+/* Bytes that rank `from` sends to `to`. */
+static size_t message_bytes(const plan *p, int from, int to) {
+    return p->pairs[from][p->same[from] ? 0 : to];
+}
+
+static _Thread_local attempt *exchanging;
+static _Thread_local char *exchanged[AH_MAX_RANKS];
+
+static bool allocate(void *owner, const size_t nbytes[], char *out[]) {
+    attempt *a = exchanging;
+    CHECK(a->me, owner == a->me);
+    for (int r = 0; r < a->me->world->size; r++) {
+        size_t wanted = r == a->me->rank ? 0 : message_bytes(a->p, r, a->me->rank);
+        CHECK(a->me, nbytes[r] == wanted);
+        out[r] = exchanged[r] = space(a, r, nbytes[r]);
+    }
+    return true;
+}
+
+/* Each message is three buffers, cut anywhere. */
+static ah_message cut(attempt *a, int piece, size_t nbytes, ah_buffer buffers[3]) {
+    const char *at = own(a, piece, nbytes);
+    size_t first = nbytes ? draw(&a->me->own) % (nbytes + 1) : 0;
+    size_t second = first + draw(&a->me->own) % (nbytes - first + 1);
+    buffers[0] = (ah_buffer){at, first};
+    buffers[1] = (ah_buffer){at + first, second - first};
+    buffers[2] = (ah_buffer){at + second, nbytes - second};
+    return (ah_message){buffers, 3, nbytes};
+}
+
+static ah_status try_exchange(attempt *a) {
+    const plan *p = a->p;
+    const int rank = a->me->rank, size = a->me->world->size;
+    ah_message to[AH_MAX_RANKS];
+    ah_buffer parts[AH_MAX_RANKS][3];
+    for (int r = 0; r < (p->same[rank] ? 1 : size); r++)
+        to[r] = cut(a, r, message_bytes(p, rank, r), parts[r]);
+    ah_messages messages = {to, p->same[rank], allocate};
+    exchanging = a;
+    remember(a);
+    ah_status status = ah_exchange(a->me->comm, a->call, &messages);
+    for (int r = 0; r < size && status == AH_OK; r++) {
+        size_t nbytes = message_bytes(p, r, rank);
+        if (r != rank)
+            expect(a->me, p, exchanged[r], brought(a, r, p->same[r] ? 0 : rank, nbytes), nbytes,
+                   "exchange");
+    }
+    return status;
+}
+
 static ah_status try_operation(attempt *a) {
     switch (a->p->operation) {
     case BARRIER: return ah_barrier(a->me->comm, a->call);
@@ -444,6 +516,9 @@ static ah_status try_operation(attempt *a) {
     case ALL_GATHER: return try_gather(a);
     case SCATTER: return try_scatter(a);
     case ALL_TO_ALL: return try_all_to_all(a);
+    case SCAN:
+    case EXSCAN: return try_scan(a);
+    case EXCHANGE: return try_exchange(a);
     default: abort();
     }
 }

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 import allhands as ah
-from allhands.collectives import scans
 from programs.protocol import failure, hear, tell
 
 
@@ -45,23 +44,94 @@ def mix_with_other_calls(verify: bool, on_failure: str) -> None:
     ah.destroy_process_group()
 
 
+def exchange_at_once(loops: int) -> None:
+    """Take turns of plain and composite calls, of which none goes through the queue."""
+    ah.init_process_group(timeout=20)
+    n, me = ah.get_world_size(), ah.get_rank()
+    ah.barrier()
+    wrong: list[Any] = []
+    for at in range(loops):
+        size = (0, 5, 3000, 60_000)[at % 4]
+        value = {"rank": me, "array": np.arange(size) + me, "rows": [np.ones((2, size), ">f4")] * 2}
+        found: list[Any] = [None] * n
+        ah.all_gather_object(found, value)
+        for rank, one in enumerate(found):
+            fine = one["rank"] == rank and (one["array"] == np.arange(size) + rank).all()
+            fine = fine and [row.shape for row in one["rows"]] == [(2, size)] * 2
+            wrong += [] if fine else [("object", at, rank)]
+            one["array"][...] = -1  # each is the caller's own
+        wrong += [] if (value["array"] == np.arange(size) + me).all() else [("own", at)]
+        root = at % n
+        values = [value, at] if me == root else [None, None]
+        ah.broadcast_object_list(values, root)
+        wrong += [] if (values[0]["rank"], values[1]) == (root, at) else [("broadcast", at)]
+        gathered = ah.gather_v(np.full((me, 2), me, "M8[s]"), root)
+        if me == root:
+            shapes = [one.shape for one in gathered]
+            wrong += [] if shapes == [(rank, 2) for rank in range(n)] else [("gather", shapes)]
+        x = np.full(size, me + 1.0, np.float16)
+        ah.exscan(x, ah.ReduceOp.MAX)
+        wrong += [] if (x == max(me, 1)).all() else [("exscan", at)]
+    refused = failure(lambda: ah.reduce_scatter_v([np.ones(3 + (me == 1))] * n))
+    records = [row for row in ah.flight_recorder() if row.operation == "all_gather_object"]
+    queued = [row.operation for row in ah.flight_recorder() if "queue" in row.how]
+    tell(
+        "done",
+        wrong=wrong,
+        refused=refused["error"],
+        recorded=len(records),
+        signature=records[-1].signature,
+        how=records[-1].how,
+        queued=queued,
+    )
+    ah.destroy_process_group()
+
+
+def mismatch_a_composite() -> None:
+    ah.init_process_group(timeout=20)
+    me = ah.get_rank()
+    ah.barrier()
+    found: list[Any] = [None, None]
+    x = np.ones(4)
+    said = failure(lambda: ah.all_gather_object(found, me) if me == 0 else ah.all_reduce(x))
+    ah.all_gather_object(found, me)
+    tell("done", found=found, **said)
+    ah.destroy_process_group()
+
+
+def miss_a_composite(timeout: float) -> None:
+    ah.init_process_group(timeout=20)
+    me = ah.get_rank()
+    ah.barrier()
+    tell("ready")
+    if me == 1:
+        hear()
+    said = failure(lambda: ah.all_gather_v(np.full(me, 1.0), timeout=timeout, label="late"))
+    tell("ended", **said)
+    found = ah.all_gather_v(np.full(me, 1.0))
+    tell("lengths", lengths=[len(one) for one in found])
+    ah.destroy_process_group()
+
+
+def add(one, other):
+    return one + other
+
+
 def be_held_up_between_steps(timeout: float, goes_on: bool = False) -> None:
     ah.init_process_group(timeout=timeout)
     me = ah.get_rank()
-    ah.scan(np.ones(5000))
-    honest, waited = scans._combine, []
+    waited: list[bool] = []
 
-    def combine(*arguments):
+    def add_slowly(one, other):
         if me == 1 and not waited:
             waited.append(True)
             tell("between")
             hear()
-        return honest(*arguments)
+        return one + other
 
-    scans._combine = combine
+    ah.all_reduce(np.ones(5000), ah.ReduceOp.user(add))
     x = np.full(5000, float(me))
-    said = failure(lambda: ah.scan(x))
-    scans._combine = honest
+    said = failure(lambda: ah.all_reduce(x, ah.ReduceOp.user(add_slowly)))
     tell("ended", same=bool((x == me).all()), **said)
     if goes_on:
         ah.all_reduce(x)
@@ -106,11 +176,11 @@ def call_from_asyncio() -> None:
 
 def call_a_step_elsewhere() -> None:
     ah.init_process_group(timeout=20)
-    me = ah.get_rank()
-    x, out = np.full(4, float(me)), np.zeros((2, 4))
-    said = failure(lambda: ah.scan(x) if me == 0 else ah.all_gather_into_tensor(out, x))
+    me, op = ah.get_rank(), ah.ReduceOp.user(add)
+    x, out = np.full(4, float(me)), np.zeros(4)
+    said = failure(lambda: ah.all_reduce(x, op) if me == 0 else ah.all_to_all_single(out, x))
     fine = bool((x == me).all() and not out.any())
-    ah.scan(x)
+    ah.all_reduce(x, op)
     tell("done", fine=fine, sum=float(x[0]), **said)
     ah.destroy_process_group()
 
@@ -118,25 +188,23 @@ def call_a_step_elsewhere() -> None:
 def cancel_between_steps() -> None:
     ah.init_process_group(timeout=20)
     me = ah.get_rank()
-    ah.scan(np.ones(5000))
-    gate, honest = threading.Event(), scans._combine
+    gate = threading.Event()
 
-    def combine(*arguments):
+    def add_slowly(one, other):
         if me == 1 and not gate.is_set():
             tell("between")
             gate.wait()
-        return honest(*arguments)
+        return one + other
 
-    scans._combine = combine
+    ah.all_reduce(np.ones(5000), ah.ReduceOp.user(add))
     x = np.full(5000, float(me))
-    work = ah.scan(x, async_op=True)
+    work = ah.all_reduce(x, ah.ReduceOp.user(add_slowly), async_op=True)
     if me == 1:
         hear()
         work.cancel()
         hear()
         gate.set()
     said = failure(work.wait)
-    scans._combine = honest
     tell("ended", same=bool((x == me).all()), **said)
     ah.scan(x)
     tell("sum", sum=float(x[0]))

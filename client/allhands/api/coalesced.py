@@ -35,7 +35,7 @@ def broadcast_coalesced(
         src: rank in the world.
         buffer_size: bytes of a bucket of one dtype; a longer array travels alone.
     """
-    if (found := resolve_group(group, True, "broadcast_coalesced", options)) is None:
+    if (found := resolve_group(group, async_op, "broadcast_coalesced", options)) is None:
         return None
     root = to_group_rank(found, src, "src")
     return wait_or_return(found.broadcast_coalesced(arrays, root, buffer_size, **options), async_op)
@@ -56,7 +56,9 @@ def all_gather_into_tensor_coalesced(
         outputs: C-contiguous, writeable arrays, each of its input's size times the group's.
         inputs: arrays of any dtypes, same shapes and dtypes on all ranks; only read.
     """
-    if (found := resolve_group(group, True, "all_gather_into_tensor_coalesced", options)) is None:
+    if (
+        found := resolve_group(group, async_op, "all_gather_into_tensor_coalesced", options)
+    ) is None:
         return None
     return wait_or_return(
         found.all_gather_into_tensor_coalesced(outputs, inputs, **options), async_op
@@ -79,7 +81,9 @@ def reduce_scatter_tensor_coalesced(
         outputs: C-contiguous, writeable arrays, same shapes and dtypes on all ranks.
         inputs: arrays, each of its output's size times the group's; block j is for rank j.
     """
-    if (found := resolve_group(group, True, "reduce_scatter_tensor_coalesced", options)) is None:
+    if (
+        found := resolve_group(group, async_op, "reduce_scatter_tensor_coalesced", options)
+    ) is None:
         return None
     return wait_or_return(
         found.reduce_scatter_tensor_coalesced(outputs, inputs, op, **options), async_op

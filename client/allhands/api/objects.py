@@ -38,7 +38,7 @@ def all_gather_object(
     object_list: list[Any], obj: object, group: AnyGroup = None, **options: Unpack[CallOptions]
 ) -> None:
     """Overwrite `object_list`, one item a rank, with every rank's `obj`."""
-    if (found := resolve_group(group, True, "all_gather_object", options)) is None:
+    if (found := resolve_group(group, False, "all_gather_object", options)) is None:
         return
     _check_length(object_list, "object_list", found.size)
     object_list[:] = wait_result(found.all_gather_object(obj, **options), False)
@@ -55,7 +55,7 @@ def gather_object(
 
     There it has an item for each rank; elsewhere it is None.
     """
-    if (found := resolve_group(group, True, "gather_object", options)) is None:
+    if (found := resolve_group(group, False, "gather_object", options)) is None:
         return
     root = to_group_rank(found, dst, "dst")
     if root == found.rank:
@@ -78,7 +78,7 @@ def scatter_object_list(
 
     `scatter_object_input_list` has an item for each rank on `src`, and is ignored elsewhere.
     """
-    if (found := resolve_group(group, True, "scatter_object_list", options)) is None:
+    if (found := resolve_group(group, False, "scatter_object_list", options)) is None:
         return
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("scatter_object_output_list must be a list of at least one item")
@@ -92,7 +92,7 @@ def broadcast_object_list(
     object_list: list[Any], src: int = 0, group: AnyGroup = None, **options: Unpack[CallOptions]
 ) -> None:
     """Overwrite `object_list` with the items of rank `src`; equal lengths."""
-    if (found := resolve_group(group, True, "broadcast_object_list", options)) is None:
+    if (found := resolve_group(group, False, "broadcast_object_list", options)) is None:
         return
     root = to_group_rank(found, src, "src")
     wait_or_return(found.broadcast_object_list(object_list, root, **options), False)

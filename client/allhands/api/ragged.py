@@ -4,7 +4,7 @@
 
 Each returns its result at its end, or with `async_op=True` a `Work` at once, whose
 `result()` is that; None on a rank that is not in the group. Otherwise they are as the calls
-of `collectives`, and like all composite calls they go through the group's queue.
+of `collectives`.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def all_gather_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "all_gather_v", options)) is None:
+    if (found := resolve_group(group, async_op, "all_gather_v", options)) is None:
         return None
     return wait_result(found.all_gather_v(x, **options), async_op)
 
@@ -59,7 +59,7 @@ def gather_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "gather_v", options)) is None:
+    if (found := resolve_group(group, async_op, "gather_v", options)) is None:
         return None
     root = to_group_rank(found, dst, "dst")
     return wait_result(found.gather_v(x, root, **options), async_op)
@@ -87,7 +87,7 @@ def scatter_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "scatter_v", options)) is None:
+    if (found := resolve_group(group, async_op, "scatter_v", options)) is None:
         return None
     root = to_group_rank(found, src, "src")
     return wait_result(found.scatter_v(scatter_list, root, **options), async_op)
@@ -112,7 +112,7 @@ def all_to_all_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "all_to_all_v", options)) is None:
+    if (found := resolve_group(group, async_op, "all_to_all_v", options)) is None:
         return None
     return wait_result(found.all_to_all_v(inputs, **options), async_op)
 
@@ -138,6 +138,6 @@ def reduce_scatter_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, True, "reduce_scatter_v", options)) is None:
+    if (found := resolve_group(group, async_op, "reduce_scatter_v", options)) is None:
         return None
     return wait_result(found.reduce_scatter_v(inputs, op, **options), async_op)

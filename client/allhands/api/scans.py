@@ -2,14 +2,11 @@
 
 """Module-level prefix reductions: scan and exscan. Arguments as in `collectives`."""
 
-from typing import Unpack
-
 from allhands.api.calls import resolve_group, wait_or_return
-from allhands.api.default_world import AnyGroup
+from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
-from allhands.options import CallOptions
 
 
 def scan(
@@ -17,19 +14,25 @@ def scan(
     op: ReduceOp = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
-    **options: Unpack[CallOptions],
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` with the reduction of `x` of ranks 0 to this one.
 
-    A failed call leaves `x` as it was. AVG is not defined. Errors are as for `all_reduce`.
+    AVG is not defined. If the call fails `x` is undefined unless the error's `outputs_intact`
+    is true. Errors are as for `all_reduce`.
 
     Args:
         x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
             ranks.
     """
-    if (found := resolve_group(group, True, "scan", options)) is None:
+    comm = None if async_op else (group or default.group).order.comm
+    if comm is not None and comm.scan(x, op, timeout, label):
         return None
-    return wait_or_return(found.scan(x, op, **options), async_op)
+    if (found := resolve_group(group, async_op, "scan")) is None:
+        return None
+    return wait_or_return(found.scan(x, op, timeout=timeout, label=label), async_op)
 
 
 def exscan(
@@ -37,17 +40,22 @@ def exscan(
     op: ReduceOp = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
-    **options: Unpack[CallOptions],
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` with the reduction of `x` of the ranks before this one.
 
-    Rank 0 keeps its own `x`. A failed call leaves `x` as it was. AVG is not defined. Errors are
-    as for `all_reduce`.
+    Rank 0 keeps its own `x`. AVG is not defined. If the call fails `x` is undefined unless the
+    error's `outputs_intact` is true. Errors are as for `all_reduce`.
 
     Args:
         x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
             ranks.
     """
-    if (found := resolve_group(group, True, "exscan", options)) is None:
+    comm = None if async_op else (group or default.group).order.comm
+    if comm is not None and comm.exscan(x, op, timeout, label):
         return None
-    return wait_or_return(found.exscan(x, op, **options), async_op)
+    if (found := resolve_group(group, async_op, "exscan")) is None:
+        return None
+    return wait_or_return(found.exscan(x, op, timeout=timeout, label=label), async_op)

@@ -1,7 +1,7 @@
 """Composite collectives of a group: calls made of several collectives; see `composite_call`.
 
 They return new arrays or objects, or write the caller's arrays at the very end: a failed call
-leaves its arguments as they were.
+leaves its arguments as they were, but for scan and exscan in shared memory.
 """
 
 from abc import ABC, abstractmethod
@@ -135,7 +135,8 @@ class Composed(ABC, Generic[T_co]):
     ) -> T_co:
         """Overwrite `x` with the reduction of `x` of ranks 0 to this one.
 
-        A failed call leaves `x` as it was. AVG is not defined. Errors are as for `all_reduce`.
+        AVG is not defined. If the call fails `x` is undefined unless the error's `outputs_intact`
+        is true. Errors are as for `all_reduce`.
 
         Args:
             x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
@@ -150,8 +151,8 @@ class Composed(ABC, Generic[T_co]):
     ) -> T_co:
         """Overwrite `x` with the reduction of `x` of the ranks before this one.
 
-        Rank 0 keeps its own `x`. A failed call leaves `x` as it was. AVG is not defined. Errors are
-        as for `all_reduce`.
+        Rank 0 keeps its own `x`. AVG is not defined. If the call fails `x` is undefined unless the
+        error's `outputs_intact` is true. Errors are as for `all_reduce`.
 
         Args:
             x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
@@ -304,14 +305,14 @@ class Composed(ABC, Generic[T_co]):
 
     def all_gather_object(self, value: object, **options: Unpack[CallOptions]) -> T_co:
         """Return every rank's object, in rank order."""
-        data = self.objects.encode(value)
-        return self._begin_composite(object_calls.all_gather(data, self.objects), options)
+        parts = self.objects.encode_parts(value)
+        return self._begin_composite(object_calls.all_gather(parts, self.objects), options)
 
     def gather_object(self, value: object, dst: int, **options: Unpack[CallOptions]) -> T_co:
         """Return every rank's object on rank `dst`; None elsewhere."""
         root = self._check_root(dst, "dst")
-        data = self.objects.encode(value)
-        return self._begin_composite(object_calls.gather(data, root, self.objects), options)
+        parts = self.objects.encode_parts(value)
+        return self._begin_composite(object_calls.gather(parts, root, self.objects), options)
 
     def scatter_object(
         self, values: Sequence[object] | None, src: int, **options: Unpack[CallOptions]
@@ -322,8 +323,8 @@ class Composed(ABC, Generic[T_co]):
         """
         root = self._check_root(src, "src")
         given = self._check_root_list(root, values, "the list of objects")
-        data = None if given is None else [self.objects.encode(one) for one in given]
-        return self._begin_composite(object_calls.scatter(data, root, self.objects), options)
+        parts = None if given is None else [self.objects.encode_parts(one) for one in given]
+        return self._begin_composite(object_calls.scatter(parts, root, self.objects), options)
 
     def broadcast_object_list(
         self, values: list[Any], src: int, **options: Unpack[CallOptions]
@@ -332,9 +333,9 @@ class Composed(ABC, Generic[T_co]):
         root = self._check_root(src, "src")
         if not isinstance(values, list) or not values:
             raise ValueError(f"the list of objects must be a list that is not empty: {values!r}")
-        data = self.objects.encode(values) if self.rank == root else None
+        parts = self.objects.encode_parts(values) if self.rank == root else None
         return self._begin_composite(
-            object_calls.broadcast(data, root, values, self.objects), options
+            object_calls.broadcast(parts, root, values, self.objects), options
         )
 
     # ------------------------------------------------------------ inside

@@ -22,6 +22,7 @@ import numpy as np
 
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.buffer import Array
+from allhands.collectives.core_call import CoreCall
 from allhands.collectives.part import Part
 from allhands.collectives.primitive import CallTimeout, Collectives
 from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
@@ -94,18 +95,25 @@ class CompositeCall:
     """What it writes of its caller's, at its end."""
     has_blocks: bool = False
     """Whether an argument has an item for each rank."""
+    core_call: CoreCall | None = None
+    """The same as one call of the native core; None: there is none."""
 
 
 class CompositeState:
     """The steps of a composite call under way."""
 
     def __init__(self, composite: CompositeCall, builder: StepBuilder) -> None:
+        self.core_call = composite.core_call
         self._steps = composite.generate_steps(builder)
         self._substeps: SubstepGenerator | None = None
         self.result: Result = None
         """What the call gives, when its last step has ended."""
         self.is_over = False
         """Whether it has come to its end, and written what the caller gave."""
+
+    def complete(self, result: Result) -> None:
+        """End the call with the result of its `core_call`, in place of steps."""
+        self.result, self.is_over = result, True
 
     def advance(self) -> Step | None:
         """Return the next step after the end of the previous step; None after the last."""

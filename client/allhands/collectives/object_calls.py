@@ -1,4 +1,7 @@
-"""Collectives on objects, as bytes of which the sizes travel first."""
+"""Collectives on objects.
+
+The native core exchanges their bytes in one call; over links the sizes travel first.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,58 +10,87 @@ import numpy as np
 
 from allhands.collectives import vector
 from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
-from allhands.collectives.signature import CallSignature
-from allhands.data.serializer import ObjectSerializer, UInt8Array, check_size
+from allhands.collectives.core_call import Exchange, Received, sign_call
+from allhands.data.serializer import (
+    ObjectSerializer,
+    Parts,
+    UInt8Array,
+    check_size,
+    join_parts,
+)
 
 
-def all_gather(data: UInt8Array, objects: ObjectSerializer) -> CompositeCall:
-    """Give every rank the objects of all."""
+def all_gather(parts: Parts, objects: ObjectSerializer) -> CompositeCall:
+    """Give every rank the objects of all, of which this rank's has the given parts."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
-        found: Any = yield from vector.all_gather(data).generate_steps(builder)
+        found: Any = yield from vector.all_gather(join_parts(parts)).generate_steps(builder)
         return [objects.decode(one) for one in found]
 
-    return CompositeCall(CallSignature("all_gather_object"), generate_steps)
+    def read(received: Received) -> list[Any]:
+        return [_decode(objects, one, parts) for one in received]
+
+    signed = sign_call("all_gather_object")
+    return CompositeCall(signed.call, generate_steps, core_call=Exchange(signed, parts, read))
 
 
-def gather(data: UInt8Array, root: int, objects: ObjectSerializer) -> CompositeCall:
+def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
     """Send the objects of all ranks to the root, whose result is their list; None elsewhere."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
-        found: Any = yield from vector.gather(data, root).generate_steps(builder)
+        found: Any = yield from vector.gather(join_parts(parts), root).generate_steps(builder)
         return None if found is None else [objects.decode(one) for one in found]
 
-    return CompositeCall(CallSignature("gather_object", root=root), generate_steps)
+    def read(received: Received) -> list[Any] | None:
+        is_root = received[root] is None
+        return [_decode(objects, one, parts) for one in received] if is_root else None
 
-
-def scatter(
-    data: Sequence[UInt8Array] | None, root: int, objects: ObjectSerializer
-) -> CompositeCall:
-    """Send each rank its object of the root's list."""
-
-    def generate_steps(builder: StepBuilder) -> StepGenerator:
-        found: Any = yield from vector.scatter(data, root).generate_steps(builder)
-        return objects.decode(found)
-
+    signed = sign_call("gather_object", root=root)
     return CompositeCall(
-        CallSignature("scatter_object", root=root), generate_steps, has_blocks=True
+        signed.call, generate_steps, core_call=Exchange(signed, {root: parts}, read)
     )
 
 
-def broadcast(
-    data: UInt8Array | None, root: int, values: list[Any], objects: ObjectSerializer
-) -> CompositeCall:
-    """Overwrite the items of a list with those of the root, which has them as `data`."""
+def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer) -> CompositeCall:
+    """Send each rank its object of the root's list, of which each has its parts."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
+        data = None if parts is None else [join_parts(one) for one in parts]
+        found: Any = yield from vector.scatter(data, root).generate_steps(builder)
+        return objects.decode(found)
+
+    def read(received: Received) -> Any:
+        return _decode(objects, received[root], () if parts is None else parts[root])
+
+    signed = sign_call("scatter_object", root=root)
+    exchange = Exchange(signed, () if parts is None else list(parts), read)
+    return CompositeCall(signed.call, generate_steps, has_blocks=True, core_call=exchange)
+
+
+def broadcast(
+    parts: Parts | None, root: int, values: list[Any], objects: ObjectSerializer
+) -> CompositeCall:
+    """Overwrite the items of a list with those of the root, where the list has these parts."""
+
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        data = None if parts is None else join_parts(parts)
         size = np.array([0 if data is None else len(data)], np.int64)
         yield builder.broadcast(size, root)
-        place = np.empty(check_size(int(size[0])), np.uint8) if data is None else data.copy()
+        place = np.empty(check_size(int(size[0])), np.uint8) if data is None else data
         yield builder.broadcast(place, root)
         if data is None:
             values[:] = objects.decode(place)
         return values
 
-    return CompositeCall(
-        CallSignature("broadcast_object_list", count=len(values), root=root), generate_steps
-    )
+    def read(received: Received) -> list[Any]:
+        if (data := received[root]) is not None:
+            values[:] = objects.decode(data)
+        return values
+
+    signed = sign_call("broadcast_object_list", root=root, count=len(values))
+    return CompositeCall(signed.call, generate_steps, core_call=Exchange(signed, parts or (), read))
+
+
+def _decode(objects: ObjectSerializer, received: UInt8Array | None, own: Parts) -> Any:
+    """Decode an object that has come, or this rank's own, which is as new as the others."""
+    return objects.decode(join_parts(own) if received is None else received)

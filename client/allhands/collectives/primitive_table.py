@@ -2,7 +2,8 @@
 
 A primitive is carried out as one call: over links by a plan, over shared memory by a C function.
 All that asks how primitives differ asks the row; the kinds of the native core are generated from
-the table by `native/generate_kinds.py` (`make kinds`).
+the table by `native/generate_kinds.py` (`make kinds`). The core has kinds of its own: composite
+calls that it carries out as one call, where over links they take several.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ class Operand(Enum):
     """One array of `count` elements."""
     BLOCKS = "blocks"
     """A block for each rank, of `count` elements or as the splits say; in one array or in many."""
+    MESSAGES = "messages"
+    """Bytes for each rank, of a size that only the sender knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +157,14 @@ _ROWS: Final = (
 
 PRIMITIVES: Final[Mapping[str, Primitive]] = MappingProxyType({row.name: row for row in _ROWS})
 """By name, in the order of the native core's numbers."""
+
+_CORE_ROWS: Final = (
+    Primitive("scan", outputs=Operand.ARRAY, reduces=True, has_inline_method=True),
+    Primitive("exscan", outputs=Operand.ARRAY, reduces=True, has_inline_method=True),
+    Primitive("exchange", inputs=Operand.MESSAGES, has_inline_method=True),
+)
+
+CORE_KINDS: Final[Mapping[str, Primitive]] = MappingProxyType(
+    {**PRIMITIVES, **{row.name: row for row in _CORE_ROWS}}
+)
+"""All kinds of calls of the native core: primitives, then those that are composite over links."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from allhands.collectives.buffer import Array
-from allhands.collectives.primitive_table import PRIMITIVES, Primitive
+from allhands.collectives.primitive_table import CORE_KINDS, Primitive
 from allhands.collectives.reduction import OPS, ReduceOp, finish, get_dtype_name, must_fold_at_once
 from allhands.collectives.signature import CallSignature, Shape
 
@@ -45,7 +45,7 @@ class CollectiveRequest:
     @property
     def primitive(self) -> Primitive:
         """The facts about collectives of this kind."""
-        return PRIMITIVES[self.kind]
+        return CORE_KINDS[self.kind]
 
     @property
     def call(self) -> CallSignature:
@@ -101,7 +101,7 @@ class CollectiveRequest:
             dtype=self.dtype,
             typesig=_hash_foreign_dtype(self.dtype)
             if signature is None
-            else _mark_phase_signature(signature),
+            else mark_phase_signature(signature),
             op=self.op,
             root=self.root,
             count=self.count,
@@ -116,9 +116,9 @@ class CollectiveRequest:
         )
 
 
-def make_call_signature(
+def read_call_signature(
     kind: str,
-    dtype: "np.dtype[np.generic] | None",
+    dtype: object,
     count: int,
     op: int,
     root: int,
@@ -126,8 +126,14 @@ def make_call_signature(
     shape: Shape | None,
     label: str | None,
 ) -> CallSignature:
-    """Return a call's signature from the result of `ShmComm.describe`."""
-    counts = dtype is not None and not PRIMITIVES[kind].has_splits
+    """Return a call's signature from the result of `ShmComm.describe`.
+
+    A composite call stands in the place of the dtype.
+    """
+    if isinstance(dtype, CallSignature):
+        return dtype.with_label(label)
+    assert dtype is None or isinstance(dtype, np.dtype), "as the core was given"
+    counts = dtype is not None and not CORE_KINDS[kind].has_splits
     detail = ""
     if dtype is not None and shares is not None:
         counted = [nbytes // dtype.itemsize for nbytes in shares]
@@ -155,7 +161,7 @@ def _describe_splits(send: Sequence[int], recv: Sequence[int]) -> str:
     return f"gives {list(send)}, expects {list(recv)}"
 
 
-def _mark_phase_signature(signature: int) -> int:
+def mark_phase_signature(signature: int) -> int:
     """Return as much of a signature as travels; unlike any that stands for a dtype."""
     return signature & (_FIRST_PHASE - 1) | _FIRST_PHASE
 

@@ -12,7 +12,9 @@ import numpy as np
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
-from allhands.collectives.reduction import ReduceOp, check, fold
+from allhands.collectives.core_call import InPlaceCall
+from allhands.collectives.reduction import OPS, ReduceOp, check, fold, get_dtype_name
+from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature
 
 SMALL_BYTES = 8 << 10
@@ -54,9 +56,14 @@ def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: AnyArray) -> Co
             array[...] = found
         return result
 
-    if array.nbytes <= SMALL_BYTES:
-        return CompositeCall(call, scan_gathered, [array])
-    return CompositeCall(call, scan_blocks, [array])
+    steps = scan_gathered if array.nbytes <= SMALL_BYTES else scan_blocks
+    core_call = None
+    if op in OPS and get_dtype_name(array.dtype) is not None:
+        request = CollectiveRequest(
+            name, array.dtype, array.size, targets=[array], op=op, shape=np.shape(result)
+        )
+        core_call = InPlaceCall(request, result)
+    return CompositeCall(call, steps, [array], core_call=core_call)
 
 
 def _combine(op: ReduceOp, parts: Sequence[Array], out: Array, count: int) -> None:

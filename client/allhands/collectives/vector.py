@@ -1,6 +1,7 @@
-"""Vector collectives (v-variants): arrays of different sizes, with the shapes sent ahead.
+"""Vector collectives (v-variants): arrays of different sizes, known to their senders alone.
 
-Shapes take 8 bytes for each dimension; arrays follow in one exchange. Results are new arrays.
+The native core exchanges shapes and arrays in one call. Over links shapes go ahead, 8 bytes for
+each dimension, and arrays follow in one exchange. Results are new arrays.
 """
 
 from collections.abc import Generator, Sequence
@@ -8,10 +9,14 @@ from collections.abc import Generator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from allhands.collectives import array_messages
 from allhands.collectives.arguments import AnyArray
+from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall, Step, StepBuilder, StepGenerator
+from allhands.collectives.core_call import Exchange, Message, Received, sign_call
 from allhands.collectives.reduction import ReduceOp, fold
-from allhands.collectives.signature import CallSignature
+from allhands.collectives.request import name_dtype
+from allhands.collectives.signature import Shape
 from allhands.data.dtypes import get_dtype_name, parse_dtype
 from allhands.errors import CollectiveMismatch
 
@@ -35,7 +40,12 @@ def all_gather(x: AnyArray) -> CompositeCall:
             yield builder.all_to_all(found, [x] * builder.size)
         return found
 
-    return CompositeCall(CallSignature("all_gather_v", str(x.dtype)), generate_steps)
+    def read(received: Received) -> list[AnyArray]:
+        return _read_arrays(received, x)
+
+    signed = sign_call("all_gather_v", name_dtype(x.dtype))
+    message = array_messages.pack_array(x)
+    return CompositeCall(signed.call, generate_steps, core_call=Exchange(signed, message, read))
 
 
 def gather(x: AnyArray, root: int) -> CompositeCall:
@@ -50,7 +60,13 @@ def gather(x: AnyArray, root: int) -> CompositeCall:
         yield builder.all_to_all(found, given)
         return found if is_root else None
 
-    return CompositeCall(CallSignature("gather_v", str(x.dtype), root=root), generate_steps)
+    def read(received: Received) -> list[AnyArray] | None:
+        is_root = received[root] is None
+        return _read_arrays(received, x) if is_root else None
+
+    signed = sign_call("gather_v", name_dtype(x.dtype), root)
+    messages = {root: array_messages.pack_array(x)}
+    return CompositeCall(signed.call, generate_steps, core_call=Exchange(signed, messages, read))
 
 
 def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
@@ -70,7 +86,18 @@ def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
         yield builder.all_to_all(taken, given)
         return found
 
-    return CompositeCall(CallSignature("scatter_v", root=root), generate_steps, has_blocks=True)
+    def read(received: Received) -> AnyArray:
+        if received[root] is not None:
+            return array_messages.read_typed_array(received[root])
+        assert arrays is not None, "the root has them"
+        return arrays[root].copy()
+
+    signed = sign_call("scatter_v", root=root)
+    messages: Message | list[Message] = (
+        () if arrays is None else [array_messages.pack_typed_array(array) for array in arrays]
+    )
+    exchange = Exchange(signed, messages, read)
+    return CompositeCall(signed.call, generate_steps, has_blocks=True, core_call=exchange)
 
 
 def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
@@ -85,7 +112,16 @@ def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
         yield builder.all_to_all(found, list(arrays))
         return found
 
-    return CompositeCall(CallSignature("all_to_all_v", str(dtype)), generate_steps, has_blocks=True)
+    def read(received: Received) -> list[AnyArray]:
+        return [
+            own.copy() if one is None else array_messages.read_array(one, dtype)
+            for one, own in zip(received, arrays, strict=True)
+        ]
+
+    signed = sign_call("all_to_all_v", name_dtype(dtype))
+    messages = [array_messages.pack_array(array) for array in arrays]
+    exchange = Exchange(signed, messages, read)
+    return CompositeCall(signed.call, generate_steps, has_blocks=True, core_call=exchange)
 
 
 def reduce_scatter(
@@ -102,22 +138,34 @@ def reduce_scatter(
         rows = np.empty((builder.size, *mine.shape), np.int64)
         yield builder.all_gather_into_tensor(rows, mine)
         if (rows != rows[0]).any():
-            raise _build_mismatch_error("reduce_scatter_v", rows)
-        shape = arrays[builder.rank].shape
-        parts = [np.empty(shape, dtype) for _ in range(builder.size)]
+            found = [[_decode_shape(row) for row in one] for one in rows]
+            raise _build_mismatch_error("reduce_scatter_v", found)
+        parts = [np.empty(arrays[builder.rank].shape, dtype) for _ in range(builder.size)]
         yield builder.all_to_all(parts, list(arrays))
-        found = np.empty(shape, dtype)
-        fold(op, [part.reshape(-1) for part in parts], found.reshape(-1), builder.size)
+        return reduce([part.reshape(-1) for part in parts], builder.rank)
+
+    def reduce(parts: Sequence[Array], rank: int) -> AnyArray | list[AnyArray]:
+        found = np.empty(arrays[rank].shape, dtype)
+        fold(op, parts, found.reshape(-1), len(parts))
         if into is None:
             return found
         into[...] = found
         return [into]
 
-    return CompositeCall(
-        CallSignature("reduce_scatter_v", str(dtype), reduce=op.name),
-        generate_steps,
-        has_blocks=True,
-    )
+    shapes = tuple(array.shape for array in arrays)
+
+    def read(received: Received) -> AnyArray | list[AnyArray]:
+        rank = next(at for at, one in enumerate(received) if one is None)
+        own = np.ascontiguousarray(arrays[rank]).reshape(-1), shapes
+        blocks = [own if one is None else array_messages.read_block(one, dtype) for one in received]
+        if any(found != shapes for _, found in blocks):
+            raise _build_mismatch_error("reduce_scatter_v", [found for _, found in blocks])
+        return reduce([block for block, _ in blocks], rank)
+
+    signed = sign_call("reduce_scatter_v", name_dtype(dtype), reduce=op.name)
+    messages = [array_messages.pack_block(array, shapes) for array in arrays]
+    exchange = Exchange(signed, messages, read)
+    return CompositeCall(signed.call, generate_steps, has_blocks=True, core_call=exchange)
 
 
 def _exchange_shapes(
@@ -149,10 +197,14 @@ def _encode_array(x: AnyArray) -> NDArray[np.uint8]:
     return np.concatenate([_encode_shape(x).view(np.uint8), name])
 
 
-def _build_mismatch_error(operation: str, rows: Row) -> CollectiveMismatch:
-    table = {
-        rank: f"{operation}(shapes {[_decode_shape(row) for row in one]})"
-        for rank, one in enumerate(rows)
-    }
+def _build_mismatch_error(operation: str, shapes: Sequence[Sequence[Shape]]) -> CollectiveMismatch:
+    table = {rank: f"{operation}(shapes {list(one)})" for rank, one in enumerate(shapes)}
     told = "; ".join(f"rank {rank}: {row}" for rank, row in table.items())
     return CollectiveMismatch(f"{operation}: the ranks bring blocks of other shapes: {told}", table)
+
+
+def _read_arrays(received: Received, own: AnyArray) -> list[AnyArray]:
+    """Return the arrays of all ranks, of one dtype; that of this rank is copied."""
+    return [
+        own.copy() if one is None else array_messages.read_array(one, own.dtype) for one in received
+    ]

@@ -6,8 +6,10 @@ dataclasses registered in a `DataclassRegistry`. A decoded value can hardly be l
 bytes, since lengths are checked against them first.
 """
 
+import contextlib
 import dataclasses
 import datetime
+import math
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -19,11 +21,21 @@ from allhands.data.dtypes import get_dtype_name, parse_dtype
 
 _MAX_DEPTH: Final = 64
 """How deep values may lie in each other."""
+_TEXT: Final = frozenset({str})
+_SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
+_CONTAINERS: Final = frozenset({list, dict})
+_PLAIN: Final = _SCALARS | _CONTAINERS
 
 # The codes are part of what travels: they are never given to another type.
 _TUPLE, _SET, _FROZENSET, _INTEGER, _COMPLEX = 1, 2, 3, 4, 5
 _DATETIME, _DATE, _TIME, _TIMEDELTA = 6, 7, 8, 9
 _ARRAY, _SCALAR, _DATACLASS, _BYTEARRAY, _RANGE, _DICT = 10, 11, 12, 13, 14, 15
+_BUFFER = 16
+
+BUFFER_BYTES: Final = 4096
+"""Of an array that lies beside the packed value."""
+ALIGNMENT: Final = 16
+"""Of the buffers of such arrays, in bytes from the beginning of the first."""
 
 
 class DataclassRegistry:
@@ -58,32 +70,77 @@ class DataclassRegistry:
         return self._by_name.get(name)
 
 
-def encode(value: object, types: DataclassRegistry) -> bytes:
-    """Return a value as bytes.
+def encode(value: object, types: DataclassRegistry) -> "tuple[bytes, list[np.ndarray[Any, Any]]]":
+    """Return a value as bytes without its large arrays, and those, in order and C-contiguous.
+
+    The arrays are the value's own where they are contiguous. Each is to begin at a multiple of
+    ALIGNMENT behind the one before.
 
     Raises:
         TypeError: it is, or holds, something of a type that does not travel; the text says where.
         ValueError: it lies too deep in itself.
     """
-    return _Encoder(types).encode(value, "")
+    if _is_plain(value, 1):
+        with contextlib.suppress(OverflowError):  # an integer that MessagePack has no type for
+            return msgpack.packb(value, use_bin_type=True), []
+    encoder = _Encoder(types)
+    return encoder.encode(value, ""), encoder.beside
 
 
-def decode(data: bytes | memoryview, types: DataclassRegistry) -> Any:
-    """Decode a value from bytes.
+def align(nbytes: int) -> int:
+    """Return a number of bytes rounded up to the alignment of buffers."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def decode(
+    data: bytes | memoryview,
+    types: DataclassRegistry,
+    buffers: "np.ndarray[Any, np.dtype[np.uint8]] | None" = None,
+) -> Any:
+    """Decode a value from bytes; large arrays are views of `buffers`, in which they lie.
 
     Raises:
         ValueError: they stand for none; or for a dataclass that is not known here.
     """
+    decoder: _Decoder | None = None
+
+    def decode_extension(code: int, content: bytes) -> Any:
+        nonlocal decoder
+        decoder = decoder or _Decoder(types, buffers)
+        return decoder.decode_extension(code, content)
+
     try:
-        return _Decoder(types).decode(data)
+        return msgpack.unpackb(
+            data, raw=False, use_list=True, strict_map_key=True, ext_hook=decode_extension
+        )
     except (msgpack.exceptions.UnpackException, struct.error, KeyError, TypeError) as error:
         raise ValueError(f"what came stands for no value: {error}") from error
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Say whether MessagePack has types for a value and all in it, but perhaps for integers."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if depth > _MAX_DEPTH or kind not in _CONTAINERS:
+        return False
+    if kind is dict:
+        if not _TEXT.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    found = set(map(type, value))
+    if found <= _SCALARS:
+        return True
+    return found <= _PLAIN and all(_is_plain(one, depth + 1) for one in value)
 
 
 class _Encoder:
     def __init__(self, types: DataclassRegistry) -> None:
         self._types = types
         self._depth = 0
+        self.beside: list[np.ndarray[Any, Any]] = []
+        """Large arrays, which are not packed."""
+        self._beside_nbytes = 0
 
     def encode(self, value: object, where: str) -> bytes:
         """Encode a value at the path `where` of the message, such as "[3]['name']"."""
@@ -178,6 +235,10 @@ class _Encoder:
 
     def _encode_array(self, array: "np.ndarray[Any, Any]", where: str) -> msgpack.ExtType:
         name = self._encode_dtype(array.dtype, where)
+        if array.nbytes >= BUFFER_BYTES:
+            at, self._beside_nbytes = self._beside_nbytes, self._beside_nbytes + align(array.nbytes)
+            self.beside.append(np.ascontiguousarray(array))
+            return self._make_extension(_BUFFER, [name, list(array.shape), at])
         return self._make_extension(_ARRAY, [name, list(array.shape), array.tobytes()])
 
     def _encode_dtype(self, dtype: "np.dtype[Any]", where: str) -> str:
@@ -188,9 +249,13 @@ class _Encoder:
 
 
 class _Decoder:
-    def __init__(self, types: DataclassRegistry) -> None:
+    def __init__(
+        self, types: DataclassRegistry, buffers: "np.ndarray[Any, np.dtype[np.uint8]] | None"
+    ) -> None:
         self._types = types
         self._depth = 0
+        self._buffers = buffers
+        self._read_nbytes = 0
         self._decoders: Mapping[int, Callable[[Any], Any]] = {
             _TUPLE: lambda data: tuple(self._decode_list(data)),
             _SET: lambda data: set(self._decode_list(data)),
@@ -202,6 +267,7 @@ class _Decoder:
             _TIME: self._decode_time,
             _TIMEDELTA: self._decode_timedelta,
             _ARRAY: self._decode_array,
+            _BUFFER: self._decode_buffer,
             _SCALAR: self._decode_scalar,
             _DATACLASS: self._decode_dataclass,
             _BYTEARRAY: bytearray,
@@ -209,25 +275,26 @@ class _Decoder:
             _DICT: lambda data: dict(zip(*self._decode_list(data), strict=True)),
         }
 
-    def decode(self, data: bytes | memoryview) -> Any:
+    def _decode(self, data: bytes) -> Any:
         self._depth += 1
-        if self._depth > _MAX_DEPTH + 1:
+        if self._depth > _MAX_DEPTH:
             raise ValueError(f"what came lies more than {_MAX_DEPTH} deep in itself")
         try:
             return msgpack.unpackb(
-                data, raw=False, use_list=True, strict_map_key=True, ext_hook=self._decode_extension
+                data, raw=False, use_list=True, strict_map_key=True, ext_hook=self.decode_extension
             )
         finally:
             self._depth -= 1
 
-    def _decode_extension(self, code: int, data: bytes) -> Any:
+    def decode_extension(self, code: int, data: bytes) -> Any:
+        """Decode what MessagePack has no type for."""
         make = self._decoders.get(code)
         if make is None:
             raise ValueError(f"what came has a value of type {code}, which is not known here")
         return make(data)
 
     def _decode_list(self, data: bytes) -> list[Any]:
-        found = self.decode(data)
+        found = self._decode(data)
         if not isinstance(found, list):
             raise ValueError("what came stands for no value: a list was expected")
         return found
@@ -246,6 +313,16 @@ class _Decoder:
     def _decode_array(self, data: bytes) -> Any:
         name, shape, content = self._decode_list(data)
         return np.frombuffer(content, parse_dtype(name)).reshape(shape).copy()
+
+    def _decode_buffer(self, data: bytes) -> Any:
+        name, shape, at = self._decode_list(data)
+        dtype = parse_dtype(name)
+        nbytes = math.prod(shape) * dtype.itemsize
+        # One behind the other, so that no two arrays have memory in common.
+        if self._buffers is None or not self._read_nbytes <= at <= self._buffers.size - nbytes:
+            raise ValueError("what came has an array that lies in no bytes")
+        self._read_nbytes = at + nbytes
+        return self._buffers[at : at + nbytes].view(dtype).reshape(shape)
 
     def _decode_scalar(self, data: bytes) -> Any:
         name, content = self._decode_list(data)

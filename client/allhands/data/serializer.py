@@ -1,18 +1,24 @@
 """Serialization of objects: known types by the codec, the rest by pickle if allowed."""
 
 import pickle
-from typing import Any, Final
+import struct
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allhands.data.codec import DataclassRegistry, decode, encode
+from allhands.data.codec import DataclassRegistry, align, decode, encode
 
 UInt8Array = NDArray[np.uint8]
 
 MAX_BYTES: Final = 4 << 30
 """Of one object, as it travels."""
-_TYPED, _PICKLED = 0, 1
+_TYPED, _PICKLED, _BESIDE = 0, 1, 2
+_HEAD = struct.Struct("<B7xQ")
+"""Of a value with arrays beside it: its kind, and the bytes of what is packed."""
+_TYPED_HEAD, _PICKLED_HEAD = bytes([_TYPED]), bytes([_PICKLED])
+Parts: TypeAlias = tuple[bytes | NDArray[Any], ...]
+"""Bytes of an object, buffer after buffer; arrays are C-contiguous."""
 
 
 class ObjectSerializer:
@@ -24,24 +30,29 @@ class ObjectSerializer:
         """Whether what `types` do not cover is pickled; who unpickles runs what a peer sent."""
 
     def encode(self, value: object) -> UInt8Array:
-        """Return the bytes of an object.
+        """Return the bytes of an object; raises as `encode_parts` does."""
+        return join_parts(self.encode_parts(value))
+
+    def encode_parts(self, value: object) -> Parts:
+        """Return the bytes of an object, of which large arrays are the object's own memory.
 
         Raises:
             TypeError: of a type that does not travel here.
             ValueError: too large, or too deep in itself.
         """
         try:
-            data = bytes([_TYPED]) + encode(value, self.types)
+            packed, arrays = encode(value, self.types)
+            parts = _lay_out(packed, arrays) if arrays else (_TYPED_HEAD, packed)
         except TypeError:
             if not self.allow_pickle:
                 raise
-            data = bytes([_PICKLED]) + pickle.dumps(value)
-        if len(data) > MAX_BYTES:
-            raise ValueError(f"the object takes {len(data)} bytes, and {MAX_BYTES} may travel")
-        return np.frombuffer(data, np.uint8)
+            parts = (_PICKLED_HEAD, pickle.dumps(value))
+        if (nbytes := count_bytes(parts)) > MAX_BYTES:
+            raise ValueError(f"the object takes {nbytes} bytes, and {MAX_BYTES} may travel")
+        return parts
 
     def decode(self, data: UInt8Array) -> Any:
-        """Decode an object received from a peer.
+        """Decode an object received from a peer; large arrays are views of `data`.
 
         Raises:
             ValueError: it is none, or pickled where that is not allowed.
@@ -58,8 +69,38 @@ class ObjectSerializer:
                     "a peer sent a pickled object, and this rank's group does not allow that: "
                     "make it with allow_pickle=True on every rank if you trust all of them"
                 )
+            case 2:
+                return self._decode_beside(data)
             case kind:
                 raise ValueError(f"what came is no object: it is of kind {kind}")
+
+    def _decode_beside(self, data: UInt8Array) -> Any:
+        nbytes = _HEAD.unpack_from(data.data)[1] if len(data) >= _HEAD.size else MAX_BYTES
+        end = _HEAD.size + nbytes
+        if end > len(data):
+            raise ValueError("what came is no object: it ends too early")
+        return decode(data[_HEAD.size : end].data, self.types, data[align(end) :])
+
+
+def join_parts(parts: Parts) -> UInt8Array:
+    """Return the bytes of an object in one new array."""
+    buffers = [part.data if isinstance(part, np.ndarray) else part for part in parts]
+    return np.frombuffer(bytearray().join(buffers), np.uint8)
+
+
+def count_bytes(parts: Parts) -> int:
+    """Return the bytes of all parts."""
+    return sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in parts)
+
+
+def _lay_out(packed: bytes, arrays: "list[NDArray[Any]]") -> Parts:
+    """Put arrays behind the packed value, each at a multiple of the alignment."""
+    parts: list[bytes | NDArray[Any]] = [_HEAD.pack(_BESIDE, len(packed)), packed]
+    end = _HEAD.size + len(packed)
+    for array in arrays:
+        parts += (bytes(align(end) - end), array.reshape(-1).view(np.uint8))
+        end = array.nbytes
+    return tuple(parts)
 
 
 def check_size(nbytes: int) -> int:

@@ -22,7 +22,12 @@ from allhands.engine.result_check import (
     compute_digest,
     count_result_bytes,
 )
-from allhands.engine.routes import Route, choose_route, choose_step_route
+from allhands.engine.routes import (
+    Route,
+    choose_composite_route,
+    choose_route,
+    choose_step_route,
+)
 from allhands.engine.shm.host_group import HostGroup
 from allhands.engine.watchdog import Watchdog
 from allhands.errors import CoordinatorUnavailable
@@ -79,10 +84,18 @@ class CallRunner:
         if (failure := self.find_failure(operation.work.sequence)) is not None:
             raise failure(self._watchdog.name_call(operation))
         if operation.monitored_barrier is None:
-            if operation.composite_state is not None:
-                await self._start_composite(operation, operation.composite_state)
             if self._channel.is_undecided:
                 await self._negotiate(operation)
+            if operation.composite_state is not None:
+                route = choose_composite_route(
+                    operation.composite_state,
+                    has_comm=self._order.comm is not None,
+                    verifies=self.verifies,
+                )
+                if route is Route.SHARED_MEMORY:
+                    await self._run_core_call(operation, operation.composite_state)
+                    return
+                await self._start_composite(operation, operation.composite_state)
         has_comm = self._order.comm is not None
         phases: Sequence[Phase] = ()
         if self._hierarchical_runner is not None and started is None and not has_comm:
@@ -132,6 +145,28 @@ class CallRunner:
         ):
             raise failure(self._watchdog.name_call(operation))
 
+    async def _run_core_call(self, operation: Operation, composite_state: CompositeState) -> None:
+        """Run a composite call as one call of the native core."""
+        comm, core_call = self._order.comm, composite_state.core_call
+        assert comm is not None, "chosen only with a communicator"
+        assert core_call is not None, "chosen only with a call of the core"
+        work = operation.work
+        ended, explanation = await self._channel.run(
+            comm,
+            partial(
+                core_call.run,
+                comm,
+                work.sequence,
+                operation.timeout,
+                operation.deadline,
+                work.label,
+            ),
+        )
+        assert ended is not None, "only calls without a number are declined"
+        work.explained(explanation)
+        composite_state.complete(ended[0])
+        operation.result = ended[0]
+
     async def _run_remaining_steps(
         self, operation: Operation, composite_state: CompositeState
     ) -> None:
@@ -177,17 +212,22 @@ class CallRunner:
     async def _run_over_shm(self, operation: Operation) -> None:
         comm, work = self._order.comm, operation.work
         assert comm is not None, "chosen only with a communicator"
-        work.explained(
-            await self._channel.run(
-                comm,
-                operation.request,
-                work.sequence,
-                operation.timeout,
-                operation.deadline,
-                work.label,
-                None if operation.composite_state is None else operation.call,
-            )
+        signature = None
+        if operation.composite_state is not None:
+            # It travels under the signature of the whole call, and is named as that.
+            signature = operation.signature
+            self._channel.note_composite(work.sequence, operation.call)
+        run = partial(
+            operation.request.run,
+            comm,
+            work.sequence,
+            operation.timeout,
+            operation.deadline,
+            work.label,
+            signature,
         )
+        _, explanation = await self._channel.run(comm, run)
+        work.explained(explanation)
 
     async def _negotiate(self, operation: Operation) -> None:
         """Find out whether the ranks share memory, within the deadline of a call."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from allhands.collectives.request import make_call_signature
+from allhands.collectives.request import read_call_signature
 from allhands.collectives.signature import CallSignature
 from allhands.engine.numbering import CallNumbering
 from allhands.recorder.call_samples import CallSampler
@@ -134,7 +134,7 @@ class GroupRecorder:
             sequence=sequence,
             operation=kind,
             nbytes=nbytes,
-            signature=str(make_call_signature(kind, dtype, count, op, root, None, shape, label)),
+            signature=str(read_call_signature(kind, dtype, count, op, root, None, shape, label)),
             created=started,
             started=started,
             finished=finished,

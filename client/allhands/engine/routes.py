@@ -13,6 +13,7 @@ from enum import Enum
 
 import numpy as np
 
+from allhands.collectives.composite_call import CompositeState
 from allhands.collectives.reduction import OPS, ReduceOp
 from allhands.engine.operation import Operation
 
@@ -91,6 +92,14 @@ def choose_route(operation: Operation, *, has_comm: bool, has_phases: bool) -> R
     if has_comm:
         return Route.SHARED_MEMORY
     return Route.HOSTS if has_phases else Route.LINKS
+
+
+def choose_composite_route(
+    state: CompositeState, *, has_comm: bool, verifies: bool
+) -> Route | None:
+    """Choose the route of a queued composite call as one call; None: it goes step by step."""
+    as_one = has_comm and not verifies and state.core_call is not None
+    return Route.SHARED_MEMORY if as_one else None
 
 
 def choose_step_route(*, has_comm: bool, verifies: bool) -> Route:

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Mapping
 
+from allhands.collectives.composite_call import CompositeCall
+from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.engine.routes import Route
 from allhands.engine.work.completed import CompletedWork
@@ -15,6 +17,19 @@ class InlineSubmitter(QueuedSubmitter):
     """Carries calls out on their callers' threads; those that cannot be are queued."""
 
     waits = True
+
+    def start_composite(
+        self, composite: CompositeCall, timeout: CallTimeout, label: str | None
+    ) -> Work:
+        """Carry a composite call out as one call of the core, where possible and next in turn."""
+        core_call, comm = composite.core_call, self.order.comm
+        if core_call is not None and comm is not None:
+            seconds = self.order.clip_timeout(timeout)
+            if seconds > 0:
+                due = time.monotonic() + seconds
+                if (ended := core_call.run(comm, 0, seconds, due, label)) is not None:
+                    return CompletedWork.from_comm(comm, label, self.engine.name, ended[0])
+        return super().start_composite(composite, timeout, label)
 
     def _map_attempts(self) -> Mapping[Route, Attempt]:
         return {

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from allhands.collectives.primitive_table import PRIMITIVES, Operand, Primitive
+from allhands.collectives.primitive_table import CORE_KINDS, Operand, Primitive
 
 NATIVE = Path(__file__).resolve().parent
 HEAD = """\
@@ -78,6 +78,9 @@ def name_kind(primitive: Primitive) -> str:
 def list_arguments(primitive: Primitive) -> Iterator[str]:
     """Yield the arguments of a primitive's C function: the rule for all of them."""
     yield from ("comm", "call")
+    if primitive.inputs is Operand.MESSAGES:
+        yield "&plan->messages"
+        return
     if primitive.reduces:
         yield from ("plan->op", "plan->type")
     for operand, place, sizes in (
@@ -106,7 +109,7 @@ def generate_case(forms: Iterable[Primitive]) -> str:
 
 def generate() -> dict[Path, str]:
     """Return the text of each generated file."""
-    rows = list(PRIMITIVES.values())
+    rows = list(CORE_KINDS.values())
     splits = [f"kind == {name_kind(row)}" for row in rows if row.has_splits]
     methods = [f"    EACH({row.name})" for row in rows if row.has_inline_method]
     by_algorithm = groupby(rows, key=lambda row: row.algorithm)

@@ -5,9 +5,7 @@ error that they mean. It imports this module when the first call fails.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +15,8 @@ class CallFailure:
     status: Literal["timeout", "interrupted", "mismatch", "abandoned"]
     sequence: int
     operation: str
-    dtype: np.dtype[Any] | None
+    dtype: object
+    """NumPy's; or the composite call that this was; None: no data moves."""
     count: int
     """Elements of the array, or of each rank's block."""
     op: int

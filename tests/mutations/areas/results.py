@@ -263,8 +263,8 @@ MUTATIONS: Final = (
         49,
         "objects are sent in another order",
         "collectives/composite.py",
-        "data = self.objects.encode(values) if self.rank == root else None",
-        "data = self.objects.encode(values[::-1]) if self.rank == root else None",
+        "parts = self.objects.encode_parts(values) if self.rank == root else None",
+        "parts = self.objects.encode_parts(values[::-1]) if self.rank == root else None",
     ),
     Mutation(
         50,

@@ -8,12 +8,13 @@ from datetime import timedelta, timezone
 from typing import Any
 
 import ml_dtypes
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allhands.data.codec import DataclassRegistry, decode, encode
+from allhands.data.codec import BUFFER_BYTES, DataclassRegistry, align, decode, encode
 from allhands.data.dtypes import get_dtype_name, parse_dtype
 
 NOTHING = DataclassRegistry()
@@ -46,6 +47,13 @@ values = st.recursive(
 )
 
 
+def restore(encoded: tuple[bytes, list[np.ndarray[Any, Any]]], types: DataclassRegistry) -> Any:
+    """Decode a value, with its large arrays laid out as a message has them."""
+    packed, arrays = encoded
+    laid_out = b"".join(one.tobytes().ljust(align(one.nbytes), b"\0") for one in arrays)
+    return decode(packed, types, np.frombuffer(bytearray(laid_out), np.uint8))
+
+
 def alike(one: Any, other: Any) -> bool:
     """Return whether two values are equal, down to the types of their items."""
     if type(one) is not type(other):
@@ -60,10 +68,10 @@ def alike(one: Any, other: Any) -> bool:
 @given(values)
 @settings(max_examples=300, deadline=None)
 def test_values_of_known_types_come_back_with_their_types(value):
-    assert alike(decode(encode(value, NOTHING), NOTHING), value)
+    assert alike(restore(encode(value, NOTHING), NOTHING), value)
 
 
-@given(st.binary(max_size=60) | values.map(lambda one: encode(one, NOTHING)[:-1]))
+@given(st.binary(max_size=60) | values.map(lambda one: encode(one, NOTHING)[0][:-1]))
 @settings(max_examples=500, deadline=None)
 def test_whatever_bytes_come_they_are_a_value_or_a_value_error(data):
     with contextlib.suppress(ValueError):
@@ -86,21 +94,51 @@ def test_whatever_bytes_come_they_are_a_value_or_a_value_error(data):
     ids=lambda array: f"{array.dtype}{array.shape}",
 )
 def test_arrays_keep_dtype_shape_and_bits(array):
-    found = decode(encode([array], NOTHING), NOTHING)[0]
+    found = restore(encode([array], NOTHING), NOTHING)[0]
     assert (found.dtype, found.shape) == (array.dtype, array.shape)
     assert found.tobytes() == array.tobytes()
     assert found.flags.writeable
     scalar = array.reshape(-1)[:1].copy()
     for one in scalar:
-        back = decode(encode(one, NOTHING), NOTHING)
+        back = restore(encode(one, NOTHING), NOTHING)
         assert type(back) is type(one)
         assert np.asarray(back).tobytes() == np.asarray(one).tobytes()
 
 
+def test_large_arrays_lie_beside_and_are_not_copied_twice():
+    large = (
+        np.arange(BUFFER_BYTES, dtype=np.int16)[::2],
+        np.arange(3 * BUFFER_BYTES, dtype=np.uint8),
+    )
+    value = {"a": [large[0], (large[1], "text")], "b": np.arange(3), 4: large[1][1:]}
+    packed, arrays = encode(value, NOTHING)
+    assert len(packed) < BUFFER_BYTES
+    assert np.shares_memory(arrays[1], large[1])
+    found = restore((packed, arrays), NOTHING)
+    back = [found["a"][0], found["a"][1][0], found[4]]
+    for one, given_ in zip(back, (*large, large[1][1:]), strict=True):
+        assert (one.dtype, one.tolist()) == (given_.dtype, given_.tolist())
+        assert one.flags.writeable
+    assert not np.shares_memory(back[1], back[2])
+
+
+@pytest.mark.parametrize("at", [-1, 16, 1 << 40])
+def test_an_array_that_lies_outside_of_what_came_is_refused(at):
+    packed = msgpack.packb(msgpack.ExtType(16, msgpack.packb(["uint8", [8], at])))
+    with pytest.raises(ValueError, match="lies in no bytes"):
+        decode(packed, NOTHING, np.zeros(16, np.uint8))
+
+
+def test_arrays_that_would_share_their_bytes_are_refused():
+    one = msgpack.ExtType(16, msgpack.packb(["uint8", [8], 0]))
+    with pytest.raises(ValueError, match="lies in no bytes"):
+        decode(msgpack.packb([one, one]), NOTHING, np.zeros(16, np.uint8))
+
+
 def test_a_nan_and_the_fold_of_a_time_are_kept():
-    assert math.isnan(decode(encode(math.nan, NOTHING), NOTHING))
+    assert math.isnan(restore(encode(math.nan, NOTHING), NOTHING))
     twice = datetime.datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=timezone(timedelta(hours=1)))
-    assert decode(encode(twice, NOTHING), NOTHING).fold == 1
+    assert restore(encode(twice, NOTHING), NOTHING).fold == 1
 
 
 def test_what_would_lose_something_is_refused():
@@ -137,9 +175,9 @@ def test_dataclasses_travel_by_name_and_are_checked_when_told_of():
     types = DataclassRegistry()
     types.add(Pair)
     types.add(Pair)  # again: no news
-    assert decode(encode([Pair(1, (2,))], types), types) == [Pair(1, (2,))]
+    assert restore(encode([Pair(1, (2,))], types), types) == [Pair(1, (2,))]
     with pytest.raises(ValueError, match="is not registered here"):
-        decode(encode(Pair(1), types), NOTHING)
+        restore(encode(Pair(1), types), NOTHING)
     with pytest.raises(TypeError, match=r"call ah\.register_dataclass"):
         encode(Pair(1), NOTHING)
     with pytest.raises(TypeError, match=r"fields that cannot be given to it: \['made'\]"):

@@ -1,5 +1,6 @@
 """Routes: which ways a call tries, in which order, and under which condition."""
 
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from allhands.collectives.request import CollectiveRequest
 from allhands.engine.operation import MonitoredBarrierCall, Operation
 from allhands.engine.routes import (
     Route,
+    choose_composite_route,
     choose_persistent,
     choose_queue,
     choose_route,
@@ -55,6 +57,19 @@ def test_what_needs_the_loop_is_not_deferred(trait: dict[str, object]) -> None:
     for name, value in trait.items():
         setattr(call, name, value)
     assert choose_queue(call, has_comm=True, has_callbacks=True) is Route.QUEUE
+
+
+def test_a_composite_call_is_one_call_where_memory_is_shared_and_results_are_not_compared() -> None:
+    one_call = cast(CompositeState, SimpleNamespace(core_call=object()))
+    steps = cast(CompositeState, SimpleNamespace(core_call=None))
+    expected = [
+        (one_call, True, False, Route.SHARED_MEMORY),
+        (one_call, True, True, None),
+        (one_call, False, False, None),
+        (steps, True, False, None),
+    ]
+    for state, has_comm, verifies, route in expected:
+        assert choose_composite_route(state, has_comm=has_comm, verifies=verifies) is route
 
 
 def test_a_queued_call_takes_the_shortest_way_that_its_ranks_share() -> None:

@@ -4,10 +4,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from allhands.collectives.reduction import OPS
-from allhands.collectives.request import CollectiveRequest, make_call_signature
+from allhands.collectives.request import read_call_signature
 from allhands.collectives.signature import CallSignature
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.failures.slow_calls import SlowCall
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from allhands.shm.failures import CallFailure
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _FAILURE_SECONDS = 10.0
 """More than any judgement takes: who waits for one should not outlive the loop that makes it."""
@@ -126,31 +128,17 @@ class GroupChannel:
         timeout = self._order.timeout
         return partial(self._areas.make_p2p, rank=self._rank, timeout=timeout, records=size)
 
-    async def run(
-        self,
-        comm: "ShmComm",
-        request: CollectiveRequest,
-        sequence: int,
-        timeout: float,
-        deadline: float,
-        label: str | None,
-        call: CallSignature | None = None,
-    ) -> str:
-        """Run a queued call; return the explanation of how it was carried out.
-
-        Where it is a step of another `call` it travels under its signature, and is named as that.
-        """
-        signature = None
-        if call is not None:
-            signature = call.signature
-            self._composite_calls[sequence] = call
-            for old in [one for one in self._composite_calls if one <= sequence - CALL_HISTORY]:
-                del self._composite_calls[old]
-        await self._job_thread.run(
-            partial(request.run, comm, sequence, timeout, deadline, label, signature)
-        )
+    async def run(self, comm: "ShmComm", call: Callable[[], T]) -> tuple[T, str]:
+        """Run a queued call; return its result, and the explanation of how it was carried out."""
+        result = await self._job_thread.run(call)
         last = comm.last_call()
-        return "" if last is None else explanations.explain_shm(last)
+        return result, "" if last is None else explanations.explain_shm(last)
+
+    def note_composite(self, sequence: int, call: CallSignature) -> None:
+        """Note the call of which a step goes over shared memory under that number."""
+        self._composite_calls[sequence] = call
+        for old in [one for one in self._composite_calls if one <= sequence - CALL_HISTORY]:
+            del self._composite_calls[old]
 
     async def skip(self, sequence: int) -> None:
         """Notify the peers that this rank will not make a call."""
@@ -164,7 +152,7 @@ class GroupChannel:
         if record is None:
             return None
         return self._failures.format_row(
-            sequence, self._composite_calls.get(sequence) or make_call_signature(*record)
+            sequence, self._composite_calls.get(sequence) or read_call_signature(*record)
         )
 
     # ------------------------------------------------------------ ends
@@ -234,7 +222,7 @@ class GroupChannel:
 
     def _on_failure(self, failure: "CallFailure") -> None:
         """Raise the error of a failed call."""
-        call = self._composite_calls.get(failure.sequence) or make_call_signature(
+        call = self._composite_calls.get(failure.sequence) or read_call_signature(
             failure.operation,
             failure.dtype,
             failure.count,
@@ -249,8 +237,9 @@ class GroupChannel:
             asyncio.run_coroutine_threadsafe(raising, self._loop).result(_FAILURE_SECONDS)
         except BaseException as error:
             if isinstance(error, AllhandsError):
-                says = failure.status != "mismatch" and failure.dtype is not None
-                error.add_intact(not failure.all_arrived, say=says)
+                has_outputs = not isinstance(failure.dtype, CallSignature | None)
+                says = failure.status != "mismatch" and has_outputs
+                error.add_intact(not failure.all_arrived or not has_outputs, say=says)
             if (comm := self._order.comm) is not None:
                 self.recorder.failed_inline(comm, failure.sequence, error)
             raise

@@ -33,4 +33,32 @@ ah_status ah_all_gather(ah_comm *, ah_call *, const void *in, void *const out[],
 ah_status ah_all_to_all(ah_comm *, ah_call *, const void *const in[], const size_t send[],
                         void *const out[], const size_t recv[]);
 
+/* Overwrite x with the reduction of those of rank 0 up to this one; or of the ranks before it,
+ * where rank 0 keeps its own. */
+ah_status ah_scan(ah_comm *, ah_call *, ah_op, ah_type, void *x, size_t count);
+ah_status ah_exscan(ah_comm *, ah_call *, ah_op, ah_type, void *x, size_t count);
+
+typedef struct {
+    const void *at;
+    size_t nbytes;
+} ah_buffer;
+
+/* What one rank sends to another: the bytes of its buffers, one behind the other. */
+typedef struct {
+    const ah_buffer *buffers;
+    size_t count;  /* of buffers */
+    size_t nbytes; /* of all of them */
+} ah_message;
+
+typedef struct {
+    const ah_message *to; /* one for each rank, the own never sent; or one alone for all of them */
+    bool is_same;         /* one alone */
+    /* Called once, when it is known that nbytes[r] come from rank r: out[r] is to be memory for
+     * them, which may be NULL where nothing comes. `owner` is the call's, which may be paused.
+     * false ends the call in AH_INTERRUPTED. */
+    bool (*allocate)(void *owner, const size_t nbytes[], char *out[]);
+} ah_messages;
+
+ah_status ah_exchange(ah_comm *, ah_call *, const ah_messages *);
+
 #endif

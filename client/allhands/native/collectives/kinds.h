@@ -20,6 +20,9 @@ typedef enum {
     AH_KIND_REDUCE_SCATTER_TENSOR,
     AH_KIND_ALL_TO_ALL,
     AH_KIND_ALL_TO_ALL_SINGLE,
+    AH_KIND_SCAN,
+    AH_KIND_EXSCAN,
+    AH_KIND_EXCHANGE,
     AH_KINDS
 } ah_kind;
 
@@ -37,6 +40,9 @@ typedef enum {
     "reduce_scatter_tensor", \
     "all_to_all", \
     "all_to_all_single", \
+    "scan", \
+    "exscan", \
+    "exchange", \
 }
 
 /* Whether every rank says how long each block is that it sends or receives. */

@@ -63,7 +63,7 @@ typedef struct {
     uint64_t where; /* of its buffer: offset in its heap, else address */
     uint64_t base;  /* `produced` and `consumed` count from here in this call */
     uint64_t phase; /* of the swap's boxes: see pairwise_swap.h */
-    uint64_t even;  /* all_to_all: bytes of every piece, if AH_EVEN */
+    uint64_t even;  /* bytes of every piece, if AH_EVEN; of the one message, if AH_SAME */
 } ah_call_header;
 _Static_assert(sizeof(ah_call_header) <= sizeof((ah_slot *)0)->small, "it fits in the first line");
 
@@ -74,6 +74,7 @@ enum {
     AH_EARLY = 8,       /* its first step is produced already */
     AH_IN_SLOT = 16,    /* its data is in the slot, although other ranks' may not be */
     AH_EVEN = 32,       /* no table of sizes: all are `even` */
+    AH_SAME = 64,       /* exchange: all other ranks get the same, which is in the slot once */
 };
 
 static inline size_t ah_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }

@@ -67,14 +67,25 @@ PyObject *call_splits(const CommObject *self, ah_kind kind) {
     return both;
 }
 
+/* Whether it is a composite call, which stands for the dtype. */
+static bool is_composite(const Record *record) {
+    return record->dtype != NULL && !PyArray_DescrCheck(record->dtype);
+}
+
+PyObject *record_operation(const Record *record) {
+    if (is_composite(record)) return PyObject_GetAttrString(record->dtype, "operation");
+    return PyUnicode_FromString(kind_names[record->kind]);
+}
+
 size_t record_bytes(const Record *record) {
-    if (ah_kind_has_splits((ah_kind)record->kind)) return record->amount;
+    if (is_composite(record) || ah_kind_has_splits((ah_kind)record->kind)) return record->amount;
     PyArray_Descr *dtype = (PyArray_Descr *)record->dtype;
     return dtype == NULL ? 0 : record->amount * (size_t)PyDataType_ELSIZE(dtype);
 }
 
 static size_t record_count(const Record *record) {
-    return ah_kind_has_splits((ah_kind)record->kind) ? 0 : record->amount;
+    if (is_composite(record) || ah_kind_has_splits((ah_kind)record->kind)) return 0;
+    return record->amount;
 }
 
 /* The record of a number given; NULL: there is none any more, or with an exception. */
@@ -100,7 +111,7 @@ PyObject *comm_describe(CommObject *self, PyObject *given) {
         Py_XDECREF(ragged);
         return NULL;
     }
-    return Py_BuildValue("sOniiNNO", kind_names[record->kind],
+    return Py_BuildValue("NOniiNNO", record_operation(record),
                          record->dtype ? record->dtype : Py_None, (Py_ssize_t)record_count(record),
                          record->op, record->root, ragged, shape,
                          record->label ? record->label : Py_None);
@@ -133,7 +144,7 @@ static PyObject *row(void *comm, uint64_t sequence) {
         Py_XDECREF(shape);
     } else
         made = Py_BuildValue(
-            "KsOnniiLLisONOKN", (unsigned long long)record.sequence, kind_names[record.kind],
+            "KNOnniiLLisONOKN", (unsigned long long)record.sequence, record_operation(&record),
             record.dtype ? record.dtype : Py_None, (Py_ssize_t)record_count(&record),
             (Py_ssize_t)record_bytes(&record), record.op, record.root, (long long)record.started,
             (long long)record.finished, outcome, variant_names[record.outcome_bits >> 4 & 7],

@@ -18,6 +18,8 @@ PyObject *record_shape(const CommObject *self, const Record *record);
 /* Bytes given to each rank, then those expected from each, where ranks may differ in them; else
  * None. Of the call that runs, or ran last. */
 PyObject *call_splits(const CommObject *self, ah_kind kind);
+/* The name of what it was, a new reference; NULL with an exception. */
+PyObject *record_operation(const Record *record);
 /* Bytes of what this rank brought. */
 size_t record_bytes(const Record *record);
 extern const char *const variant_names[];

@@ -36,7 +36,7 @@ static bool tick_python(void *owner, uint64_t waiting) {
         running->slow_at += SLOW_NS;
         PyObject *done =
             PyObject_CallFunction(self->on_slow, "KsKd", (unsigned long long)running->call.sequence,
-                                  kind_names[self->plan.kind], (unsigned long long)waiting,
+                                  plan_name(&self->plan), (unsigned long long)waiting,
                                   (double)running->call.deadline / NANOSECONDS);
         interrupted = done == NULL;
         Py_XDECREF(done);
@@ -54,12 +54,22 @@ static uint64_t signature(const Plan *plan) {
     return mix(mix(names ^ plan->typesig << 24) + plan->count + plan->shapesig + plan->labelsig);
 }
 
+/* What this rank sends to others in an exchange. */
+static size_t sent_bytes(const CommObject *self) {
+    const ah_messages *messages = &self->plan.messages;
+    size_t nbytes = messages->is_same ? messages->to[0].nbytes : 0;
+    for (int rank = 0; rank < self->size && !messages->is_same; rank++)
+        nbytes += rank == self->rank ? 0 : messages->to[rank].nbytes;
+    return nbytes;
+}
+
 /* What this rank brings to the call that runs: its array, or its block, or all that it sends. */
 static size_t own_bytes(const CommObject *self) {
     const Plan *plan = &self->plan;
     size_t nbytes = plan->count * plan->itemsize;
     if (ah_kind_has_splits(plan->kind))
         for (int rank = 0; rank < self->size; rank++) nbytes += plan->send[rank];
+    if (plan->kind == AH_KIND_EXCHANGE) nbytes = sent_bytes(self);
     return nbytes;
 }
 
@@ -127,8 +137,8 @@ static void record(CommObject *self, uint64_t sequence, size_t nbytes, int64_t n
     record->op = (int8_t)plan->op;
     record->root = (int8_t)plan->root;
     record->outcome_bits = OUTCOME_RUNNING;
-    record->amount = ah_kind_has_splits(plan->kind) ? nbytes : plan->count;
-    set_reference(&record->dtype, plan->dtype);
+    record->amount = plan->call || ah_kind_has_splits(plan->kind) ? nbytes : plan->count;
+    set_reference(&record->dtype, plan->call ? plan->call : plan->dtype);
     set_reference(&record->label, label);
     record_set_shape(self, record);
     if (!self->records_all) return;
@@ -178,7 +188,7 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
         .owner = running,
     };
     self->begun = sequence;
-    self->current = kind_names[plan->kind];
+    self->current = plan_name(plan);
     self->since_ns = now;
     for (const SegmentObject *own = own_segment(self); self->unshared_seen < own->unshared_count;
          self->unshared_seen++) {
@@ -204,16 +214,17 @@ void call_raise(CommObject *self, const RunningCall *running, ah_status status, 
         Py_XDECREF(splits);
         return;
     }
+    PyObject *described = plan->call ? plan->call : plan->dtype;
     bool touched = call->all_arrived && status != AH_MISMATCH;
     /* clang-format off: a field a line */
     PyObject *fields = Py_BuildValue(
         "{s:s, s:K, s:s, s:O, s:n, s:i, s:i, s:N, s:N, s:K, s:K, s:d, s:O, s:O}", "status",
-        names[status], "sequence", (unsigned long long)call->sequence, "operation",
-        kind_names[plan->kind], "dtype", plan->dtype ? plan->dtype : Py_None, "count",
-        (Py_ssize_t)plan->count, "op", plan->op, "root", plan->root, "splits", splits, "shape",
-        shape, "waiting", (unsigned long long)call->waiting, "offenders",
-        (unsigned long long)call->offenders, "timeout", (double)running->timeout / NANOSECONDS,
-        "label", label ? label : Py_None, "all_arrived", touched ? Py_True : Py_False);
+        names[status], "sequence", (unsigned long long)call->sequence, "operation", plan_name(plan),
+        "dtype", described ? described : Py_None, "count", (Py_ssize_t)plan->count, "op", plan->op,
+        "root", plan->root, "splits", splits, "shape", shape, "waiting",
+        (unsigned long long)call->waiting, "offenders", (unsigned long long)call->offenders,
+        "timeout", (double)running->timeout / NANOSECONDS, "label", label ? label : Py_None,
+        "all_arrived", touched ? Py_True : Py_False);
     /* clang-format on */
     raise_failure(self->on_failure, "CallFailure", fields);
 }
@@ -237,8 +248,8 @@ int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject 
     if (status == AH_OK) {
         self->completed = sequence;
         if (running->was_slow) {
-            PyObject *done = PyObject_CallFunction(self->on_slow, "Ksid", sequence,
-                                                   kind_names[plan->kind], 0, 0.0);
+            PyObject *done =
+                PyObject_CallFunction(self->on_slow, "Ksid", sequence, plan_name(plan), 0, 0.0);
             Py_XDECREF(done);
         }
     } else if (PyErr_Occurred())

@@ -38,14 +38,14 @@ static PyObject *comm_inline_call(CommObject *self, PyObject *unused) {
     if (self->inline_thread == 0) Py_RETURN_NONE;
     PyObject *label = record_of(self, self->begun)->label;
     return Py_BuildValue("kKsO", self->inline_thread, (unsigned long long)self->begun,
-                         kind_names[self->plan.kind], label ? label : Py_None);
+                         plan_name(&self->plan), label ? label : Py_None);
 }
 
 static PyObject *comm_last_call(CommObject *self, PyObject *unused) {
     (void)unused;
     const Record *record = record_of(self, self->ended);
     if (self->ended == 0) Py_RETURN_NONE;
-    return Py_BuildValue("Ksns", (unsigned long long)record->sequence, kind_names[record->kind],
+    return Py_BuildValue("KNns", (unsigned long long)record->sequence, record_operation(record),
                          (Py_ssize_t)record_bytes(record), variant_names[self->variant]);
 }
 

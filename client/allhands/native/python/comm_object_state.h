@@ -43,7 +43,15 @@ typedef struct {
     Py_ssize_t dims[SHAPE_DIMS];
     PyObject *shape;             /* borrowed; a shape that does not fit there, else NULL */
     uint64_t shapesig, labelsig; /* equal on all ranks exactly when their shapes, and labels, are */
+    ah_messages messages;        /* of an exchange */
+    PyObject *call; /* borrowed; a composite call that is carried out as this one: what Python has
+                     * to say of it. NULL: none */
+    const char *call_name; /* its operation */
 } Plan;
+
+static inline const char *plan_name(const Plan *plan) {
+    return plan->call ? plan->call_name : kind_names[plan->kind];
+}
 
 typedef enum {
     OUTCOME_RUNNING,
@@ -61,10 +69,10 @@ typedef enum {
 typedef struct {
     _Alignas(64) uint64_t sequence;
     int64_t started, finished;      /* nanoseconds; 0: not yet */
-    PyObject *dtype, *code, *label; /* owned; NULL: none */
-    size_t amount;                  /* elements; of all_to_all the bytes that this rank sends */
-    int32_t instruction;            /* in the code */
-    uint8_t kind : 4, ndim : 4;     /* one dimension is `amount`, more are in the record's Shape */
+    PyObject *dtype, *code, *label; /* owned; NULL: none; for the dtype the call of a Plan */
+    size_t amount; /* elements; of all_to_all and composite calls the bytes that this rank sends */
+    int32_t instruction;        /* in the code */
+    uint8_t kind : 4, ndim : 4; /* one dimension is `amount`, more are in the record's Shape */
     int8_t op, root;
     uint8_t outcome_bits; /* Outcome, then 4 bits on: ah_variant; RECORD_QUEUED */
 } Record;
@@ -114,6 +122,7 @@ typedef struct CommObject {
     int (*finish_pending)(struct CommObject *self);
     Plan plan;          /* of the call that runs; too large for the stack of a fast call */
     ah_variant variant; /* of the call that ended last */
+    PyObject *received; /* what an exchange has given so far; NULL: nothing */
     bool records_all;   /* else only what they are, not when and where */
     bool from_queue;    /* the call that runs */
     unsigned long

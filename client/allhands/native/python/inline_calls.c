@@ -72,6 +72,27 @@ PyObject *comm_all_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nar
     return run_inline(self, args[2], args[3]);
 }
 
+static PyObject *scan(PyObject *self_, PyObject *const *args, Py_ssize_t nargs, ah_kind kind) {
+    BEGIN_INLINE(self_, 4, kind); /* x, op, timeout, label */
+    PyArrayObject *x = plain_array(args[0], true);
+    if (x == NULL || (plan->op = comm_op_index(self, args[1])) < 0 || plan->op == AH_AVG)
+        return decline(self);
+    plan_type(plan, x);
+    if (!ah_supports(plan->op, plan->type)) return decline(self);
+    plan->kind = kind;
+    plan->count = (size_t)PyArray_SIZE(x);
+    plan->out[0] = PyArray_DATA(x);
+    return run_inline(self, args[2], args[3]);
+}
+
+PyObject *comm_scan(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    return scan(self, args, nargs, AH_KIND_SCAN);
+}
+
+PyObject *comm_exscan(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    return scan(self, args, nargs, AH_KIND_EXSCAN);
+}
+
 PyObject *comm_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
     BEGIN_INLINE(self_, 5, AH_KIND_REDUCE); /* x, root, op, timeout, label */
     if ((plan->root = rank_of(self, args[1])) < 0 || (plan->op = comm_op_index(self, args[2])) < 0)

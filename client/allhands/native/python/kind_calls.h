@@ -15,7 +15,10 @@
     EACH(broadcast) \
     EACH(all_gather_into_tensor) \
     EACH(reduce_scatter_tensor) \
-    EACH(all_to_all_single)
+    EACH(all_to_all_single) \
+    EACH(scan) \
+    EACH(exscan) \
+    EACH(exchange)
 
 /* Carry out the plan of a communicator. */
 static inline ah_status run_plan(CommObject *self, ah_call *call) {
@@ -44,6 +47,12 @@ static inline ah_status run_plan(CommObject *self, ah_call *call) {
     case AH_KIND_ALL_TO_ALL:
     case AH_KIND_ALL_TO_ALL_SINGLE:
         return ah_all_to_all(comm, call, plan->in, plan->send, plan->out, plan->recv);
+    case AH_KIND_SCAN:
+        return ah_scan(comm, call, plan->op, plan->type, plan->out[0], plan->count);
+    case AH_KIND_EXSCAN:
+        return ah_exscan(comm, call, plan->op, plan->type, plan->out[0], plan->count);
+    case AH_KIND_EXCHANGE:
+        return ah_exchange(comm, call, &plan->messages);
     case AH_KINDS: break;
     }
     Py_UNREACHABLE();

@@ -16,9 +16,8 @@ static int refuse_clash(CommObject *self, const char *operation, PyObject *label
         return 0;
     Plan mine;
     if (!plan_label(&mine, label) || mine.labelsig != self->plan.labelsig) return 0;
-    PyObject *done =
-        PyObject_CallFunction(self->on_clash, "skKs", operation, self->inline_thread,
-                              (unsigned long long)self->begun, kind_names[self->plan.kind]);
+    PyObject *done = PyObject_CallFunction(self->on_clash, "skKs", operation, self->inline_thread,
+                                           (unsigned long long)self->begun, plan_name(&self->plan));
     if (done == NULL) return -1;
     Py_DECREF(done);
     return 0;

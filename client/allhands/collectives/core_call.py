@@ -1,0 +1,95 @@
+"""Composite calls that the native core carries out as one call, where ranks share memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from numpy.typing import NDArray
+
+from allhands.collectives.request import CollectiveRequest, mark_phase_signature
+from allhands.collectives.signature import CallSignature, Result
+from allhands.data.serializer import UInt8Array
+
+if TYPE_CHECKING:
+    from allhands._native import ShmComm
+
+Buffer: TypeAlias = bytes | NDArray[Any]
+"""Bytes that are sent: an array is C-contiguous."""
+Message: TypeAlias = tuple[Buffer, ...]
+"""The bytes of one message, buffer after buffer."""
+Received: TypeAlias = Sequence[UInt8Array | None]
+"""A new array of bytes from each rank; None in the place of this rank."""
+
+
+class CoreCall(Protocol):
+    """A composite call in the form of the native core."""
+
+    def run(
+        self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
+    ) -> tuple[Result] | None:
+        """Run the call to its end on this thread; return its result in a tuple.
+
+        Args:
+            sequence: number of a queued call; 0: now, if nothing is under way, else None is
+                returned and nothing has happened.
+            timeout: seconds that the call may take.
+            deadline: end of that time on the monotonic clock.
+
+        Raises:
+            AllhandsError: the call failed.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceCall:
+    """A call of which the core has a kind, and which writes its argument."""
+
+    request: CollectiveRequest
+    result: Result
+
+    def run(
+        self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
+    ) -> tuple[Result] | None:
+        ran = self.request.run(comm, sequence, timeout, deadline, label)
+        return (self.result,) if ran else None
+
+
+class SignedCall(NamedTuple):
+    """A composite call and its signature, which takes longer to compute than a small call."""
+
+    call: CallSignature
+    signature: int
+
+
+@lru_cache(maxsize=1024)
+def sign_call(
+    operation: str,
+    dtype: str = "",
+    root: int | None = None,
+    count: int | None = None,
+    reduce: str = "",
+) -> SignedCall:
+    """Return a composite call as it travels, from some of its facts."""
+    call = CallSignature(operation, dtype, count, reduce, root)
+    return SignedCall(call, mark_phase_signature(call.signature))
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Messages between all ranks, the sizes of which only their senders know."""
+
+    signed: SignedCall
+    messages: Message | list[Message] | dict[int, Message]
+    """One message for all ranks, one for each, or some by ranks; that for this rank is not sent."""
+    read: Callable[[Received], Result]
+    """Makes the result of what has come."""
+
+    def run(
+        self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
+    ) -> tuple[Result] | None:
+        call, signature = self.signed
+        received = comm.exchange(
+            sequence, self.messages, call, call.operation, signature, timeout, deadline, label
+        )
+        return None if received is False else (self.read(received),)
