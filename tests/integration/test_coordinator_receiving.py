@@ -164,3 +164,26 @@ async def test_a_session_whose_message_stops_ends_by_name_within_its_window(
             await line.send(stream, bytes(_PART), _LARGEST)
             assert b"no heartbeat for" in await line.wait_end(stream)
     assert resident(besieged) - before < 40 * _MIB  # and not 95
+
+
+async def test_calls_that_wait_keep_no_bytes_that_nobody_knows(
+    besieged: DaemonProcess, call_at: Any, job_name: str
+) -> None:
+    caller = call_at(f"127.0.0.1:{besieged.notice.port}", besieged.notice.token)
+    call = caller.channel.unary_unary("/allhands.v1.Coordinator/Get")
+    padding = b"\xfa\x7f\x80\x80\xc0\x02" + bytes(5 * _MIB)  # a field of 5 MiB with number 2047
+    request = wire.GetRequest(job=job_name, key="absent", wait=True).SerializeToString() + padding
+    before = resident(besieged)
+    waiting = [call(request, metadata=caller.metadata, timeout=_PATIENCE) for _ in range(30)]
+
+    async def count_waiting() -> int:
+        asked = wire.DescribeCoordinatorRequest(with_limits=True)
+        limits = (await caller.call("DescribeCoordinator", asked, _PATIENCE)).limits
+        return next(one.used for one in limits if one.name == "job-waiters")
+
+    async with asyncio.timeout(_PATIENCE):
+        while await count_waiting() < len(waiting):
+            pass
+    assert resident(besieged) - before < 80 * _MIB  # and not 150
+    await caller.call("Set", wire.SetRequest(job=job_name, key="absent", value=b"1"), _PATIENCE)
+    assert {wire.GetReply.FromString(await one).value for one in waiting} == {b"1"}

@@ -27,6 +27,8 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Behaviour: TypeAlias = Any  # what grpc.aio calls; the stubs know only that of threads
 Decode: TypeAlias = Callable[[bytes], Any]
+_USUAL_NBYTES = 4096
+"""Of a call that waits."""
 _CANCELLATION_SECONDS = 1.0
 """For the news to come that a call, whose stream has ended without a request, was cancelled."""
 
@@ -83,7 +85,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
                 if request is END:
                     receiver.give_room(reception)
                     await _refuse_empty(method, context)
-                message = decode(request)
+                message = _decode_compactly(decode, request)
             except DecodeError:
                 await self._refuse(method, context)
             finally:
@@ -163,6 +165,20 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 
     def _warn(self, method: str, context: Context) -> None:
         self._log.warning("refused %.80r from %s: undecodable request", method, context.peer())
+
+
+def _decode_compactly(decode: Decode, request: bytes) -> Any:
+    """Decode a request without fields that nobody knows, if those are large: it may wait.
+
+    Raises:
+        DecodeError: it is no such request.
+    """
+    message = decode(request)
+    if len(request) > _USUAL_NBYTES:
+        message.DiscardUnknownFields()
+        if message.ByteSize() < len(request) - _USUAL_NBYTES:
+            return decode(message.SerializeToString())  # the bytes of a message are freed as one
+    return message
 
 
 async def _take_room(receiver: MessageReceiver, context: Context) -> Reception:
