@@ -18,7 +18,7 @@ from typing import TypeAlias
 from allhands_proto.verdicts import AbsentRank, CallCancellation, Verdict
 from allhands_server.machine.effects import Answer, Effect
 from allhands_server.machine.formatting import escape
-from allhands_server.machine.limits import LONGEST_ERROR, check_name
+from allhands_server.machine.limits import LARGEST_WORLD, LONGEST_ERROR, check_name
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier
 from allhands_server.machine.timers import Timer, TimerQueue
@@ -119,6 +119,8 @@ class Verdicts:
                 Status.INVALID_ARGUMENT, "a verdict is given at the call's deadline: give it one"
             )
         asker = self._world.find_member(request.member_id)
+        if isinstance(request, AwaitVerdict):
+            _check_ranks(request.waiting_on)
         if isinstance(request, MonitoredBarrier) and self._has_passed(request):
             return [Answer(ticket, None)]
         blocked = self._open_call(request)
@@ -439,6 +441,20 @@ class Verdicts:
             return judge_never_joined(rank)
         call = name_call(blocked.operation, blocked.sequence)
         return judge_slow(member, call, sorted(blocked.waited_for[rank]))
+
+
+def _check_ranks(ranks: tuple[int, ...]) -> None:
+    """Refuse ranks that no world has: each that is waited for takes memory.
+
+    Raises:
+        Refused: says which.
+    """
+    strange = next((rank for rank in ranks if not 0 <= rank < LARGEST_WORLD), None)
+    if strange is not None:
+        raise Refused(
+            Status.INVALID_ARGUMENT,
+            f"rank {strange} is waited for: a world has {LARGEST_WORLD:,} ranks at most",
+        )
 
 
 def _is_silent(member: Member, blocked: _BlockedCall) -> bool:

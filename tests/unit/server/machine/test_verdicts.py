@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from allhands_proto.verdicts import AbsentRank, Verdict
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import Probe
 from allhands_server.machine.events import ProcessInspected
 from allhands_server.machine.member_messages import CloseGroup, Heartbeat, OpenGroup
-from allhands_server.machine.refusals import Status
+from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.requests import AwaitVerdict
 from allhands_server.machine.values import Progress
 from allhands_server.testing import Transcript
@@ -219,6 +221,16 @@ def test_a_process_that_does_not_answer_and_is_stopped_is_not_waited_for() -> No
     one = only(t, ticket)
     assert one.state == "paused"
     assert "its process is stopped" in one.text
+
+
+@pytest.mark.parametrize("rank", [-1, 200_000])
+def test_a_rank_that_no_world_has_is_not_waited_for(rank: int) -> None:
+    t = Transcript()
+    t.form_world(2)
+    request = AwaitVerdict("j", "member1", "world", 7, "all_reduce", (1, rank))
+    refusal = t.outcomes[t.ask(request, DUE)]
+    assert isinstance(refusal, Refusal)
+    assert refusal.text == f"rank {rank} is waited for: a world has 200,000 ranks at most"
 
 
 def test_who_does_not_answer_pings_is_unreachable_though_it_answers_the_coordinator() -> None:
