@@ -148,6 +148,12 @@ def read_fast_paths() -> dict[str, list[str]]:
     }
 
 
+def read_async_paths() -> set[str]:
+    """Read the collectives that the native communicator starts without waiting."""
+    names = {method.name for method in _list_methods("_native.pyi")}
+    return {name for name in read_fast_paths() if f"start_{name}" in names}
+
+
 def read_public_calls() -> set[str]:
     """Read the names of the plain calls that are written by hand."""
     return {

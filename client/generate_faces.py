@@ -19,6 +19,7 @@ from face_source import (
     PACKAGE,
     Collective,
     Parameter,
+    read_async_paths,
     read_collectives,
     read_fast_paths,
     read_functions,
@@ -163,6 +164,17 @@ def _write_fast_path(call: Collective, fast: list[str]) -> str:
     skipped = [name for name in call.names if name not in fast and name != root]
     slow = " or ".join(["async_op", *(f"{name} is not None" for name in skipped)])
     arguments = ", ".join([*passed, "timeout", "label"])
+    if call.name in read_async_paths():
+        assert call.output is not None
+        assert not skipped
+        return (
+            "    if (comm := (group or default.group).order.comm) is not None:\n"
+            "        if not async_op:\n"
+            f"            if comm.{call.name}({arguments}):\n"
+            "                return None\n"
+            f"        elif work := comm.start_{call.name}({arguments}, {call.output.name}):\n"
+            "            return work\n"
+        )
     return (
         f"    comm = None if {slow} else (group or default.group).order.comm\n"
         f"    if comm is not None and comm.{call.name}({arguments}):\n"
@@ -322,6 +334,14 @@ def _write_awaited_call(call: Collective, has_plain: bool) -> str:
         returned, body = "Any", f"return await await_result({begun})"
     else:
         returned, body = "None", f"await await_then_return({begun}, None)"
+    if output is not None and call.name in read_async_paths():
+        given = ", ".join([*call.names, "None, None", output.name])
+        body = (
+            "comm = None if options else self.group.order.comm\n"
+            f"        if comm is not None and (work := comm.start_{call.name}({given})):\n"
+            f"            return await await_then_return(work, {output.name})\n"
+            f"        {body}"
+        )
     return (
         f"\n    async def {call.name}({declared}) -> {returned}:\n"
         + _quote(_describe_awaited(call, has_plain), " " * 8)

@@ -1,6 +1,7 @@
 """The native core, as Python sees it; absent where it could not be built."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from types import CodeType
 from typing import Any, Literal, NoReturn, Self
 
@@ -8,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allhands.collectives.signature import CallSignature
+from allhands.engine.work.shm_work import ShmWork as ShmWork
+from allhands.engine.work.shm_work import ShmWorkContext
+from allhands.futures import Future
 from allhands.shm.failures import CallFailure, MessageFailure
 
 MAX_RANKS: int
@@ -206,12 +210,60 @@ class ShmComm:
     def release(self) -> None:
         """Say that a call that took a number has ended."""
 
-    def is_next(self, before: int, /) -> bool:
-        """Say whether the call with the latest number needs nothing but this.
+    async_context: Any
+    """That of `set_async`; None: no call can be queued here."""
+    has_queued: bool
+    """Whether calls are queued here that have not ended."""
 
-        So it is when nothing is known that speaks against it, and `before` calls that have numbers,
-        and not ended, are all that go before it.
+    def set_async(self, works: type[ShmWork], context: ShmWorkContext, timer: DueTimer, /) -> None:
+        """Let calls be queued here from now on, once: the type of their works, and what they need.
+
+        `timer` hears when a thread should run them because nobody does.
         """
+
+    def start_all_reduce(
+        self, x: object, op: object, timeout: float | None, label: str | None, value: Any, /
+    ) -> ShmWork | None:
+        """Queue an all_reduce; None: an argument is not plain, or others are ahead elsewhere.
+
+        `value` is the result of its work. A small one is published at once if it is next.
+        """
+
+    def enqueue(
+        self,
+        *,
+        kind: str,
+        dtype: np.dtype[Any] | None,
+        typesig: int,
+        op: object,
+        root: int,
+        count: int,
+        sources: tuple[NDArray[Any], ...],
+        targets: tuple[NDArray[Any], ...],
+        send: tuple[int, ...] | None,
+        recv: tuple[int, ...] | None,
+        timeout: float,
+        label: str | None,
+        shape: tuple[int, ...] | None,
+        value: Any,
+        waits: bool,
+    ) -> ShmWork | None:
+        """Queue a call whose arguments were checked; None: others are ahead elsewhere.
+
+        With `waits` the caller is about to wait for it.
+        """
+
+    def run_next(self) -> ShmWork | None:
+        """Run the first queued call, and return it; None: there is none, or a thread waits to.
+
+        Who has its future is yet to be told.
+        """
+
+    def hand_over(self) -> bool:
+        """Say whether the caller is to tell a thread to run what is queued: it was not told."""
+
+    def take_back(self) -> None:
+        """Say that the thread that was told does something else from here on."""
 
     def run(
         self,
@@ -238,9 +290,9 @@ class ShmComm:
         """Return begun, ended, completed, the operation under way, and since when."""
 
     def inline_call(self) -> tuple[int, int, str, str | None] | None:
-        """Return thread, sequence, operation and label of a call that runs on its caller's thread.
+        """Return thread, sequence, operation and label of a call in which a thread is blocked.
 
-        None: there is none.
+        It runs there, or is the latest one. None: there is none.
         """
 
     def wait_times(self) -> list[float]:
@@ -305,21 +357,48 @@ class ShmComm:
     def leave(self) -> None:
         """Say goodbye to the other ranks; nothing of this touches the memory from then on."""
 
-    def start_all_reduce(
-        self,
-        x: NDArray[Any],
-        op: object,
-        timeout: float,
-        label: str | None,
-        shape: tuple[int, ...] | None,
-        /,
-    ) -> AllReduceRequest | None:
-        """Start an all_reduce here and now, for somebody to `wait` for once; or for the next call.
+class DueTimer:
+    """Says when queued calls of the groups of a process have waited too long for a thread."""
 
-        `shape` is that of which `x` has the elements.
+    def next(self) -> ShmComm | None:
+        """Wait until calls of a communicator are due; who gets it runs them. None: it is closed."""
 
-        None: it cannot be, because of what `x` is or of calls before it, and nothing has happened.
+    def close(self) -> None:
+        """Let `next` return."""
+
+class AsyncCall:
+    """A call that is not waited for at once, in the queue of its communicator; base of works."""
+
+    sequence: int
+    waiting_thread: int
+    operation: str
+    label: str | None
+    group: str
+    comm: ShmComm
+    value: Any
+    """Result of its work."""
+    error: BaseException | None
+    """Of a call that failed."""
+    future: Future[Any] | None
+    has_ended: bool
+
+    def wait(self, timeout: float | timedelta | None = None) -> bool:
+        """Run the calls up to this one, unless another thread does; as `Work.wait`."""
+
+    def poll(self, nanoseconds: int, /) -> bool:
+        """Run what ends at once, looking for it for a while; say whether the call has ended."""
+
+    def withdraw(self, error: BaseException, /) -> bool:
+        """Let it fail, and skip its turn; False: that has come."""
+
+    def attach(self, future: Future[Any], /) -> Future[Any]:
+        """Attach a future, and return it; or return that which it has already.
+
+        If the call had ended who attaches the future completes it.
         """
+
+    def summary(self) -> tuple[int, str, int, str] | None:
+        """Return sequence, operation, bytes and variant, once it has ended well."""
 
 class AllReduceRequest:
     """An all_reduce of one array, whose arguments were looked at once.

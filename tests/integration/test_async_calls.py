@@ -2,7 +2,7 @@
 
 import pytest
 
-from programs import works_over_memory
+from programs import awaited_over_memory, works_over_memory
 from support.ranks.processes import Job, Process
 
 KINDS = pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_call_ends_for_who_waits_though_the_next_one_is_under_way(job: Job) ->
 
 
 def test_calls_of_all_ways_keep_one_order(job: Job) -> None:
-    """Posted, in the backlog, on the loop, on the caller's thread; results tell the order."""
+    """Queued in the core or on the loop, or on the caller's thread; results tell the order."""
     ranks = job(3, works_over_memory.call_in_every_way)
     told = [rank.expect("done")["calls"] for rank in ranks]
     assert told == [361] * 3
@@ -95,5 +95,32 @@ def test_a_call_ends_well_though_its_time_was_over_when_somebody_waited(job: Job
     finished(ranks)
 
 
+@KINDS
+def test_the_deadline_of_a_call_holds_though_nobody_asks_for_it(
+    job: Job, kind: str, length: str
+) -> None:
+    ranks = job(2, works_over_memory.leave_a_call_alone, kind, length)
+    assert ranks[0].expect("ended")["error"] == "CollectiveTimeout"
+    ranks[1].say()
+    finished(ranks)
+
+
 def test_a_work_that_outlives_its_group_leaves_the_memory_alone(job: Job) -> None:
     finished(job(2, works_over_memory.outlive_a_group))
+
+
+def test_calls_awaited_without_a_pause_leave_turns_to_other_tasks(job: Job) -> None:
+    ranks = job(2, awaited_over_memory.call_without_a_pause)
+    for rank in ranks:
+        assert rank.expect("done")["turns"] >= awaited_over_memory.CALLS // 16
+    finished(ranks)
+
+
+def test_a_loop_goes_on_while_another_rank_is_late(job: Job) -> None:
+    ranks = job(2, awaited_over_memory.await_a_late_rank)
+    ranks[0].expect("goes on")
+    ranks[1].say()
+    ranks[1].expect("goes on")
+    for rank in ranks:
+        rank.expect("done")
+    finished(ranks)

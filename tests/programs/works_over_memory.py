@@ -185,6 +185,24 @@ def wait_past_the_deadline() -> None:
     ah.destroy_process_group()
 
 
+def leave_a_call_alone(kind: str, length: str) -> None:
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    ah.barrier()  # from here on there is a communicator
+    if me == 0:
+        x = np.zeros(LENGTHS[length])
+        if kind == "all_reduce":
+            work = ah.all_reduce(x, async_op=True, timeout=0.3)
+        else:
+            work = ah.broadcast(x, 1, async_op=True, timeout=0.3)
+        assert work is not None
+        until(lambda: work.has_ended)  # which asks nobody
+        tell("ended", error=type(work.exception()).__name__)
+    else:
+        hear()
+    ah.destroy_process_group()
+
+
 def outlive_a_group() -> None:
     ah.init_process_group(timeout=30)
     me = ah.get_rank()

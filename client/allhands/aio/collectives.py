@@ -37,6 +37,9 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.all_reduce`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (work := comm.start_all_reduce(x, op, None, None, x)):
+            return await await_then_return(work, x)
         return await await_then_return(self.group.all_reduce(x, op, **options), x)
 
     async def reduce(

@@ -82,9 +82,12 @@ def all_reduce(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default.group).order.comm
-    if comm is not None and comm.all_reduce(x, op, timeout, label):
-        return None
+    if (comm := (group or default.group).order.comm) is not None:
+        if not async_op:
+            if comm.all_reduce(x, op, timeout, label):
+                return None
+        elif work := comm.start_all_reduce(x, op, timeout, label, x):
+            return work
     if (found := resolve_group(group, async_op, "all_reduce")) is None:
         return None
     return wait_or_return(found.all_reduce(x, op, timeout=timeout, label=label), async_op)

@@ -11,10 +11,10 @@ import numpy as np
 from allhands.collectives.buffer import Array
 from allhands.collectives.primitive_table import CORE_KINDS, Primitive
 from allhands.collectives.reduction import OPS, ReduceOp, finish, get_dtype_name, must_fold_at_once
-from allhands.collectives.signature import CallSignature, Shape
+from allhands.collectives.signature import CallSignature, Result, Shape
 
 if TYPE_CHECKING:
-    from allhands._native import ShmComm
+    from allhands._native import ShmComm, ShmWork
 
 _FIRST_FOREIGN_DTYPE = 1 << 32
 _FIRST_PHASE = 1 << 39
@@ -113,6 +113,28 @@ class CollectiveRequest:
             deadline=deadline,
             label=label,
             shape=self.shape if signature is None else None,
+        )
+
+    def enqueue(
+        self, comm: "ShmComm", timeout: float, label: str | None, value: Result, *, waits: bool
+    ) -> "ShmWork | None":
+        """Queue the request at the communicator, by `ShmComm.enqueue`."""
+        return comm.enqueue(
+            kind=self.kind,
+            dtype=self.dtype,
+            typesig=_hash_foreign_dtype(self.dtype),
+            op=self.op,
+            root=self.root,
+            count=self.count,
+            sources=tuple(self.sources),
+            targets=tuple(self.targets),
+            send=None if self.send is None else tuple(self.send),
+            recv=None if self.recv is None else tuple(self.recv),
+            timeout=timeout,
+            label=label,
+            shape=self.shape,
+            value=value,
+            waits=waits,
         )
 
 

@@ -5,7 +5,7 @@ import threading
 from asyncio import events
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.hierarchical_plan import Allocate, HostLayout, SliceScratch
@@ -34,9 +34,14 @@ from allhands.engine.watchdog import Watchdog
 from allhands.errors import AllhandsError
 from allhands.recorder.record import format_source
 from allhands.recorder.source import find_caller, locate
+from allhands.runtime import native_core
+from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.job_thread import JobThread
 from allhands.shm.areas import GroupAreas
 from allhands.transport.mesh import Mesh
+
+if TYPE_CHECKING:
+    from allhands._native import ShmComm
 
 _INLINE_BYTES = 64 << 10
 
@@ -229,6 +234,20 @@ class GroupEngine:
     def submit(self, operation: Operation) -> None:
         """Queue a call; runs after all calls before it have ended."""
         self.queue.submit(operation)
+
+    def open_comm_queue(
+        self, comm: "ShmComm", callbacks: Callbacks, call_on_loop: Callable[..., object]
+    ) -> None:
+        """Let a communicator queue calls that nobody waits for at once; on any thread."""
+        core, _ = native_core.find()
+        assert core is not None, "there is a communicator"
+        from allhands.engine.work.shm_work import ShmWork, ShmWorkContext  # needs the core
+
+        def cancel(work: ShmWork) -> None:
+            call_on_loop(self.queue.cancel_shm_call, work)
+
+        context = ShmWorkContext(self.name, callbacks, cancel, self.queue.on_skipped)
+        comm.set_async(ShmWork, context, callbacks.get_due_timer(core))
 
     def skip(self, operation: Operation, reason: str) -> None:
         """Use up the number of a call that is not made, and send peers the reason."""

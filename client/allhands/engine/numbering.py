@@ -96,8 +96,6 @@ class CallNumbering:
         """The way of messages from point to point that have no others before them to wait for."""
         self.queued_messages = 0
         """Messages on their way to the loop, or held there: who comes later must not pass them."""
-        self.deferred_count = 0
-        """Calls that have a number and not ended, of those in the group's backlog."""
         self._latest_sequence = 0
         self._queued_count = 0
         self._get_latest: Callable[[], Work | None] = lambda: None
@@ -169,17 +167,9 @@ class CallNumbering:
         self._queued_count += 1
         return self._latest_sequence
 
-    def has_only_deferred(self) -> bool:
-        """Say whether nothing but the backlog goes before the latest call, with `lock` held.
-
-        It then needs only the communicator, and nothing is known that speaks against it.
-        """
-        return self.comm is not None and self.comm.is_next(self.deferred_count)
-
-    def release(self, *, is_deferred: bool = False) -> None:
-        """Mark a numbered call as ended; `is_deferred`: a call of the deferred calls."""
+    def release(self) -> None:
+        """Mark a numbered call as ended."""
         with self.lock:
-            self.deferred_count -= is_deferred
             if self.comm is not None:
                 self.comm.release()
             else:

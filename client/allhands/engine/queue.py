@@ -4,17 +4,18 @@ import asyncio
 import logging
 import time
 from collections import deque
+from typing import TYPE_CHECKING
 
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.context import EngineContext
 from allhands.engine.link_calls import LinkCalls, StartedCall
 from allhands.engine.operation import Operation
 from allhands.engine.result_check import ResultCheck
-from allhands.engine.shm.deferred_calls import DeferredCalls
 from allhands.engine.watchdog import Watchdog
-from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveMismatch
-from allhands.runtime.callbacks import Callbacks
+
+if TYPE_CHECKING:
+    from allhands.engine.work.shm_work import ShmWork
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ _INLINE_SECONDS = 0.002
 
 
 class CallQueue:
-    """Queue and its task. Event loop only, except for `get_deferred_calls`."""
+    """Queue and its task. Event loop only, except for `on_skipped`."""
 
     def __init__(
         self,
@@ -49,19 +50,10 @@ class CallQueue:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Operation] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._deferred_calls: DeferredCalls | None = None
 
-    def get_deferred_calls(self, callbacks: Callbacks) -> DeferredCalls:
-        """Return where calls wait that need only the communicator; with the order's lock held."""
-        if self._deferred_calls is None:
-
-            def notify_skipped(sequence: int) -> None:
-                self._loop.call_soon_threadsafe(self._on_skipped, sequence)
-
-            self._deferred_calls = DeferredCalls(
-                callbacks, self._order, self._recorder, notify_skipped
-            )
-        return self._deferred_calls
+    def on_skipped(self, sequence: int) -> None:
+        """Learn, on any thread, that the turn of a call cancelled before it has passed."""
+        self._loop.call_soon_threadsafe(self._on_skipped, sequence)
 
     def submit(self, operation: Operation) -> None:
         """Queue a call; runs after all calls before it have ended."""
@@ -111,24 +103,26 @@ class CallQueue:
 
     def cancel(self, operation: Operation) -> None:
         """End a call early."""
-
-        work, backlog = operation.work, self._deferred_calls
+        work = operation.work
         if operation is self._watchdog.current:
             self._failures.send_give_up(work.sequence, work.cancel_reason)
             self._watchdog.interrupt_current(_build_cancelled_error)
-        elif operation in self._queue or (backlog is not None and backlog.withdraw(operation)):
+        elif operation in self._queue:
             self._failures.send_give_up(work.sequence, work.cancel_reason)
             operation.is_cancelled = True
             error = _build_cancelled_error(repr(work))
             self._mark_outputs(operation, error)
             work.fail(error)
-        elif backlog is not None and backlog.is_running(operation):
-            self.cancel_shm_call(work)
 
-    def cancel_shm_call(self, work: Work) -> None:
-        """Cancel a call over shared memory that runs outside the loop."""
+    def cancel_shm_call(self, work: "ShmWork") -> None:
+        """Cancel a call over shared memory that is not waited for."""
+        if work.has_ended:
+            return
+        error = _build_cancelled_error(repr(work))
+        error.add_intact(True, work.value is not None)
         self._failures.send_give_up(work.sequence, work.cancel_reason)
-        self._channel.interrupt(work.sequence, _build_cancelled_error)
+        if not work.refuse(error):
+            self._channel.interrupt(work.sequence, _build_cancelled_error)
 
     def skip(self, operation: Operation, reason: str) -> None:
         """Queue a skipped call: its number is used up, and the peers get the reason."""
@@ -171,9 +165,9 @@ class CallQueue:
         self._progress.sequence = self._progress.last_ended = sequence
 
     async def _drain(self) -> None:
-        """Return when the calls in the backlog have ended, which come before those of the queue."""
-        if self._deferred_calls is not None and not self._deferred_calls.is_empty:
-            await self._job_thread.run(self._deferred_calls.drain)
+        """Return when the communicator's queued calls have ended, which come before those here."""
+        if (comm := self._order.comm) is not None and comm.has_queued:
+            await self._job_thread.run(comm.wait_idle)
 
     def _enter(self, operation: Operation) -> None:
         """Make a call the current one."""

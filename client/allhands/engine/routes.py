@@ -1,11 +1,12 @@
 """Routes of a collective call: tables of all routes, with their conditions.
 
-Before all of them come the plain functions of `api` and `c10d`: a blocking call with one array goes
-straight to the group's communicator, if there is one, and needs none of these unless that declines.
+Before all of them come the plain functions of `api` and `c10d`: a blocking call with one array,
+and an all_reduce that is not waited for, go straight to the group's communicator, if there is one,
+and need none of these unless that declines.
 
-A checked call begins on its caller's thread, by the row of `list_starts`. With a number it waits
-for its turn where `choose_queue` says; its turn on the loop goes by `choose_route`. All ranks come
-to choices that fit together: communicators, hosts and phases are agreed on by a group's ranks.
+A checked call begins on its caller's thread, by the row of `list_starts`; its turn on the loop goes
+by `choose_route`. All ranks come to choices that fit together: communicators, hosts and phases are
+agreed on by a group's ranks.
 """
 
 from collections.abc import Mapping
@@ -26,17 +27,14 @@ class Route(Enum):
     LENT_LOOP = "lent loop"
     """Waited for, over links, at most 64 KiB, next in turn: the caller's thread, which holds the
     event loop; a call that does not end within moments goes on there, as LINKS."""
-    SPLIT_PHASE = "split-phase"
-    """A small all_reduce over shared memory, next in turn: published at once; completed by the
-    thread that waits or one of those for callbacks."""
+    COMM_QUEUE = "communicator's queue"
+    """Over shared memory, only calls of this route ahead: the thread that waits, or one of those
+    for callbacks. A small all_reduce that is next in turn is published at once."""
     PERSISTENT = "persistent"
     """An `all_reduce_init` of an ndarray and an operation of the core: at each start published
     likewise, by the C core itself; submitted as a new call where that is not possible."""
     QUEUE = "queue"
     """Any call: the group's queue on the event loop."""
-    DEFERRED = "deferred"
-    """Over shared memory, only deferred calls ahead: the thread that waits, or one of those for
-    callbacks."""
     COORDINATOR = "coordinator"
     """A monitored barrier: the coordinator counts the arrivals. Nothing else is moved."""
     SHARED_MEMORY = "shared memory"
@@ -52,9 +50,9 @@ class Route(Enum):
 
 _STARTS: Mapping[tuple[bool, bool], tuple[Route, ...]] = {
     # (the caller waits, the group has a communicator)
-    (True, True): (Route.INLINE, Route.SPLIT_PHASE, Route.QUEUE),
+    (True, True): (Route.INLINE, Route.COMM_QUEUE, Route.QUEUE),
     (True, False): (Route.LENT_LOOP, Route.QUEUE),
-    (False, True): (Route.SPLIT_PHASE, Route.QUEUE),
+    (False, True): (Route.COMM_QUEUE, Route.QUEUE),
     (False, False): (Route.QUEUE,),
 }
 
@@ -67,19 +65,6 @@ def list_starts(*, waits: bool, has_comm: bool) -> tuple[Route, ...]:
 def choose_persistent(x: object, op: ReduceOp, *, has_core: bool) -> Route | None:
     """Choose the route of a persistent all_reduce; None: every start submits a new call."""
     return Route.PERSISTENT if has_core and type(x) is np.ndarray and op in OPS else None
-
-
-def choose_queue(operation: Operation, *, has_comm: bool, has_callbacks: bool) -> Route:
-    """Choose where a call that has its number waits for its turn: DEFERRED or QUEUE.
-
-    DEFERRED declines where other calls are ahead than deferred ones; then it is QUEUE after all.
-    """
-    needs_loop = (
-        operation.is_cancelled
-        or operation.composite_state is not None
-        or operation.monitored_barrier is not None
-    )
-    return Route.QUEUE if needs_loop or not (has_comm and has_callbacks) else Route.DEFERRED
 
 
 def choose_route(operation: Operation, *, has_comm: bool, has_phases: bool) -> Route:

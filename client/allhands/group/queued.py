@@ -16,8 +16,7 @@ from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import Numbering
 from allhands.engine.operation import MonitoredBarrierCall, Operation
-from allhands.engine.routes import Route, choose_queue, list_starts
-from allhands.engine.work.split_phase import SplitPhaseWork
+from allhands.engine.routes import Route, list_starts
 from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
 from allhands.group.messages import MessageSubmitter
@@ -27,7 +26,7 @@ Attempt: TypeAlias = Callable[[PrimitiveCall, float, str | None], Work | None]
 
 
 class QueuedSubmitter(MessageSubmitter):
-    """Starts calls without waiting: split-phase, deferred, or queued on the loop."""
+    """Starts calls without waiting: in the communicator's queue, or in that on the loop."""
 
     waits = False
     """Whether callers block on their calls."""
@@ -85,29 +84,18 @@ class QueuedSubmitter(MessageSubmitter):
     # ------------------------------------------------------------ attempts
 
     def _map_attempts(self) -> Mapping[Route, Attempt]:
-        return {Route.SPLIT_PHASE: self._publish, Route.QUEUE: self._enqueue}
+        return {Route.COMM_QUEUE: self._enqueue_at_comm, Route.QUEUE: self._enqueue}
 
-    def _publish(self, call: PrimitiveCall, seconds: float, label: str | None) -> Work | None:
-        """Start a small split-phase all_reduce over shared memory; None: not possible now.
-
-        Not on the loop, for which its failure would wait.
-        """
-        request, comm, callbacks = call.request, self.order.comm, self.executor.callbacks
-        if request.kind != "all_reduce" or comm is None or callbacks is None:
+    def _enqueue_at_comm(
+        self, call: PrimitiveCall, seconds: float, label: str | None
+    ) -> Work | None:
+        """Number a call over shared memory that needs nothing of the loop; None: not possible."""
+        comm, callbacks = self.order.comm, self.executor.callbacks
+        if comm is None or callbacks is None or seconds <= 0:
             return None
-        engine = self.engine
-        if engine.is_on_loop:
-            return None
-        posted = comm.start_all_reduce(
-            request.targets[0], request.op, seconds, label, request.shape
-        )
-        if posted is None:
-            return None
-        work = SplitPhaseWork(
-            request.call, posted, request.nbytes, call.result, label, engine.name, callbacks
-        )
-        work.own(lambda: self.executor.call(engine.queue.cancel_shm_call, work))
-        return work
+        if comm.async_context is None:
+            self.engine.open_comm_queue(comm, callbacks, self.executor.call)
+        return call.request.enqueue(comm, seconds, label, call.result, waits=self.waits)
 
     def _enqueue(self, call: PrimitiveCall, seconds: float, label: str | None) -> Work:
         """Number a call, and let it wait for its turn."""
@@ -125,8 +113,7 @@ class QueuedSubmitter(MessageSubmitter):
         composite_state: CompositeState | None = None,
         monitored_barrier: MonitoredBarrierCall | None = None,
     ) -> Work:
-        """Number a call and hand over to its queue, under one lock."""
-        callbacks = self.executor.callbacks
+        """Number a call and hand over to the loop, under one lock."""
         with self.order.lock:
             operation = self._create_operation(call, signature, seconds, label)
             operation.composite_state = composite_state
@@ -135,13 +122,6 @@ class QueuedSubmitter(MessageSubmitter):
             if seconds <= 0 and monitored_barrier is None:
                 operation.is_cancelled = True  # its number is used up, as on the other ranks
                 work.fail(call_errors.build_expired_error(repr(work), work, seconds))
-            route = choose_queue(
-                operation,
-                has_comm=self.order.comm is not None,
-                has_callbacks=callbacks is not None,
-            )
-            if route is Route.DEFERRED and self._try_defer(operation):
-                return work
             self._post_to_loop(work, self.engine.submit, self.engine.queue.cancel, operation)
         return work
 
@@ -164,15 +144,6 @@ class QueuedSubmitter(MessageSubmitter):
         )
         due = time.monotonic() + seconds
         return Operation(work, signature, call.request, call.build, call.result, seconds, due)
-
-    def _try_defer(self, operation: Operation) -> bool:
-        """Queue a call over shared memory outside the loop; return whether possible."""
-        callbacks, queue = self.executor.callbacks, self.engine.queue
-        assert callbacks is not None, "chosen only with threads for callbacks"
-        if not queue.get_deferred_calls(callbacks).add(operation):
-            return False
-        operation.work.own(lambda: self.executor.call(queue.cancel, operation))
-        return True
 
 
 def _build_no_parts(rank: int, size: int) -> list[Part]:

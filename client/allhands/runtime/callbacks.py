@@ -9,8 +9,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from allhands_proto import forks
+
+if TYPE_CHECKING:
+    from allhands._native import DueTimer
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +55,7 @@ class Callbacks:
         """Functions that have begun or ended."""
         self._is_watched = False
         self._is_closed = False
+        self._due_timer: DueTimer | None = None
         self._generation = forks.generation
 
     @property
@@ -103,6 +110,21 @@ class Callbacks:
                 self._start_thread(self._run_queue)
             return True
 
+    def get_due_timer(self, core: ModuleType) -> "DueTimer":
+        """Return the timer of queued calls of all groups; a thread has them run once they are due.
+
+        `core` is the native core.
+        """
+        with self._changed:
+            if self._due_timer is None:
+                self._due_timer = core.DueTimer()
+                if self._is_closed:
+                    self._due_timer.close()
+                else:
+                    name = f"due calls of {self._name}"
+                    threading.Thread(target=self._run_due_calls, name=name, daemon=True).start()
+            return self._due_timer
+
     @contextlib.contextmanager
     def mark_ending(self) -> Iterator[None]:
         """Declare that the caller returns after the block: its thread then runs the next function.
@@ -125,6 +147,8 @@ class Callbacks:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+            if self._due_timer is not None:
+                self._due_timer.close()
         until = time.monotonic() + timeout
         for thread in list(self._threads):
             if thread is not threading.current_thread():
@@ -162,6 +186,13 @@ class Callbacks:
             self._idle -= 1
             self._progress += 1
             return self._queue.popleft() if self._queue else None
+
+    def _run_due_calls(self) -> None:
+        assert self._due_timer is not None
+        while (comm := self._due_timer.next()) is not None:
+            act = partial(comm.async_context.run_queue, comm)
+            if not self.run_urgent(act):
+                act()
 
     def _watch(self) -> None:
         """Add a thread whenever the pool makes no progress; end when the queue is empty."""

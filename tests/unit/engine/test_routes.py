@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
-import pytest
 
 from allhands.collectives import plan
 from allhands.collectives.composite_call import CompositeState
@@ -15,7 +14,6 @@ from allhands.engine.routes import (
     Route,
     choose_composite_route,
     choose_persistent,
-    choose_queue,
     choose_route,
     choose_step_route,
     list_starts,
@@ -33,30 +31,14 @@ def operation() -> Operation:
 
 
 def test_callers_that_wait_try_their_own_thread_first() -> None:
-    shared = (Route.INLINE, Route.SPLIT_PHASE, Route.QUEUE)
+    shared = (Route.INLINE, Route.COMM_QUEUE, Route.QUEUE)
     assert list_starts(waits=True, has_comm=True) == shared
     assert list_starts(waits=True, has_comm=False) == (Route.LENT_LOOP, Route.QUEUE)
 
 
 def test_calls_that_are_not_waited_for_never_hold_their_thread() -> None:
-    assert list_starts(waits=False, has_comm=True) == (Route.SPLIT_PHASE, Route.QUEUE)
+    assert list_starts(waits=False, has_comm=True) == (Route.COMM_QUEUE, Route.QUEUE)
     assert list_starts(waits=False, has_comm=False) == (Route.QUEUE,)
-
-
-def test_a_call_over_shared_memory_is_deferred_if_a_thread_can_complete_it() -> None:
-    assert choose_queue(operation(), has_comm=True, has_callbacks=True) is Route.DEFERRED
-    assert choose_queue(operation(), has_comm=True, has_callbacks=False) is Route.QUEUE
-    assert choose_queue(operation(), has_comm=False, has_callbacks=True) is Route.QUEUE
-
-
-@pytest.mark.parametrize(
-    "trait", [{"is_cancelled": True}, {"composite_state": CHAIN}, {"monitored_barrier": BARRIER}]
-)
-def test_what_needs_the_loop_is_not_deferred(trait: dict[str, object]) -> None:
-    call = operation()
-    for name, value in trait.items():
-        setattr(call, name, value)
-    assert choose_queue(call, has_comm=True, has_callbacks=True) is Route.QUEUE
 
 
 def test_a_composite_call_is_one_call_where_memory_is_shared_and_results_are_not_compared() -> None:

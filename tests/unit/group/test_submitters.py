@@ -62,9 +62,9 @@ def record(
     ("kind", "has_comm", "routes"),
     [
         (QueuedSubmitter, False, [Route.QUEUE]),
-        (QueuedSubmitter, True, [Route.SPLIT_PHASE, Route.QUEUE]),
+        (QueuedSubmitter, True, [Route.COMM_QUEUE, Route.QUEUE]),
         (InlineSubmitter, False, [Route.LENT_LOOP, Route.QUEUE]),
-        (InlineSubmitter, True, [Route.INLINE, Route.SPLIT_PHASE, Route.QUEUE]),
+        (InlineSubmitter, True, [Route.INLINE, Route.COMM_QUEUE, Route.QUEUE]),
     ],
 )
 def test_routes_are_tried_in_their_order_until_one_takes_the_call(

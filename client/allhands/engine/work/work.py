@@ -12,7 +12,7 @@ from allhands.futures import Future
 from allhands.recorder.ring_buffer import OperationEntry
 from allhands.runtime.callbacks import Callbacks
 
-_ABANDON_SECONDS = 1.0
+ABANDON_SECONDS = 1.0
 _SIGNAL_POLL_SECONDS = 0.2
 """A signal that comes in the instant before a thread begins to wait is seen after this long."""
 
@@ -146,7 +146,18 @@ class Work:
         self.cancel()
         # That takes one turn of its loop.
         with contextlib.suppress(Exception):
-            self._future.exception(timeout=_ABANDON_SECONDS)
+            self._future.exception(timeout=ABANDON_SECONDS)
+
+    def _try_complete(self, seconds: float) -> bool:
+        """Carry the operation out here if it ends within `seconds`; return whether it has ended.
+
+        False also where that is not possible.
+        """
+        return False
+
+    def _owes_turn(self) -> bool:
+        """Say whether a loop should have its turn after so many operations that ended at once."""
+        return True
 
     def __repr__(self) -> str:
         name = f"{self.operation} #{self.sequence} of group {self.group!r}"

@@ -80,6 +80,15 @@ bool ah_slot_is_free(const ah_comm *comm, uint64_t sequence) {
     return sequence <= AH_SLOTS_PER_RANK || !ranks_behind(comm, sequence - AH_SLOTS_PER_RANK + 1);
 }
 
+bool ah_all_posted_alike(const ah_comm *comm, uint64_t sequence) {
+    uint64_t signature = ah_slot_of(comm, comm->rank, sequence)->signature;
+    for (uint64_t rest = comm->others; rest; rest &= rest - 1) {
+        const ah_slot *slot = ah_slot_of(comm, __builtin_ctzll(rest), sequence);
+        if (atomic_load(&slot->sequence) != sequence || slot->signature != signature) return false;
+    }
+    return true;
+}
+
 ah_status ah_acquire_slot(ah_comm *comm, ah_slot **slot) {
     uint64_t sequence = comm->call->sequence;
     *slot = ah_slot_of(comm, comm->rank, sequence);

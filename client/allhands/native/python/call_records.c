@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "python/async_queue.h"
 #include "python/call_site.h"
 #include "python/record_ring.h"
 
@@ -161,7 +162,8 @@ PyObject *comm_records(CommObject *self, PyObject *given) {
     size_t last = PyLong_AsSize_t(given);
     if (PyErr_Occurred()) return NULL;
     if (!self->records_all) last = 0;
-    return ring_rows(self, self->mask + 1, self->begun, last, row);
+    uint64_t queued = async_last_number(self);
+    return ring_rows(self, self->mask + 1, queued > self->begun ? queued : self->begun, last, row);
 }
 
 PyObject *comm_set_outcome(CommObject *self, PyObject *args) {

@@ -2,6 +2,7 @@
 #include "python/call_run.h"
 
 #include "comm/host.h"
+#include "python/async_queue.h"
 #include "python/call_records.h"
 #include "python/call_site.h"
 #include "python/clock.h"
@@ -55,21 +56,18 @@ static uint64_t signature(const Plan *plan) {
 }
 
 /* What this rank sends to others in an exchange. */
-static size_t sent_bytes(const CommObject *self) {
-    const ah_messages *messages = &self->plan.messages;
+static size_t sent_bytes(const CommObject *self, const ah_messages *messages) {
     size_t nbytes = messages->is_same ? messages->to[0].nbytes : 0;
     for (int rank = 0; rank < self->size && !messages->is_same; rank++)
         nbytes += rank == self->rank ? 0 : messages->to[rank].nbytes;
     return nbytes;
 }
 
-/* What this rank brings to the call that runs: its array, or its block, or all that it sends. */
-static size_t own_bytes(const CommObject *self) {
-    const Plan *plan = &self->plan;
+size_t call_bytes(const CommObject *self, const Plan *plan) {
     size_t nbytes = plan->count * plan->itemsize;
     if (ah_kind_has_splits(plan->kind))
         for (int rank = 0; rank < self->size; rank++) nbytes += plan->send[rank];
-    if (plan->kind == AH_KIND_EXCHANGE) nbytes = sent_bytes(self);
+    if (plan->kind == AH_KIND_EXCHANGE) nbytes = sent_bytes(self, &plan->messages);
     return nbytes;
 }
 
@@ -88,7 +86,8 @@ static ah_status note_unshared(CommObject *self, RunningCall *running, ah_status
             Py_FatalError("allhands: out of memory where a peer could write to wrong memory");
         if (self->unshared_seen == own->unshared_count - 1) self->unshared_seen++;
     } else if (status == AH_OK && self->plan.kind == AH_KIND_ALL_REDUCE &&
-               segment_is_unshared(own, self->unshared_seen, self->plan.out[0], own_bytes(self)))
+               segment_is_unshared(own, self->unshared_seen, self->plan.out[0],
+                                   call_bytes(self, &self->plan)))
         return AH_INTERRUPTED;
     return status;
 }
@@ -112,8 +111,7 @@ static inline void set_reference(PyObject **place, PyObject *value) {
     if (*place != value) Py_XSETREF(*place, Py_XNewRef(value));
 }
 
-static inline void record_set_shape(CommObject *self, Record *record) {
-    const Plan *plan = &self->plan;
+static inline void record_set_shape(CommObject *self, const Plan *plan, Record *record) {
     Shape *place = &self->shapes[record - self->records];
     PyObject *before = record->ndim == SHAPE_LONG ? place->tuple : NULL;
     if (plan->shape != NULL) {
@@ -127,32 +125,36 @@ static inline void record_set_shape(CommObject *self, Record *record) {
     Py_XDECREF(before);
 }
 
-/* Write down what begins. */
-static void record(CommObject *self, uint64_t sequence, size_t nbytes, int64_t now,
-                   PyObject *label) {
-    const Plan *plan = &self->plan;
+/* Write down where the call was made. */
+static inline void record_site(CommObject *self, Record *record) {
+    if (self->from_queue) {
+        record->outcome_bits |= RECORD_QUEUED;
+        Py_CLEAR(record->code);
+    } else if (self->running_async != NULL)
+        set_reference(&record->code, async_call_site(self->running_async, &record->instruction));
+    else {
+        PyObject *code = call_site_here(&record->instruction);
+        Py_XSETREF(record->code, code);
+    }
+}
+
+void call_record(CommObject *self, const Plan *plan, uint64_t sequence, int64_t now,
+                 PyObject *label) {
     Record *record = record_of(self, sequence);
     record->sequence = sequence;
     record->kind = (uint8_t)plan->kind;
     record->op = (int8_t)plan->op;
     record->root = (int8_t)plan->root;
     record->outcome_bits = OUTCOME_RUNNING;
-    record->amount = plan->call || ah_kind_has_splits(plan->kind) ? nbytes : plan->count;
+    record->amount =
+        plan->call || ah_kind_has_splits(plan->kind) ? call_bytes(self, plan) : plan->count;
     set_reference(&record->dtype, plan->call ? plan->call : plan->dtype);
     set_reference(&record->label, label);
-    record_set_shape(self, record);
+    record_set_shape(self, plan, record);
     if (!self->records_all) return;
     record->started = now;
     record->finished = 0;
-    if (self->from_queue) {
-        record->outcome_bits |= RECORD_QUEUED;
-        Py_CLEAR(record->code);
-    } else {
-        PyObject *code = call_site_here(&record->instruction);
-        Py_XSETREF(record->code, code);
-    }
-    if ((sequence & (self->start_times.stride - 1)) == 0)
-        record_start(&self->start_times, sequence, now);
+    record_site(self, record);
 }
 
 /* Write down how it ended, and whether it is known why. */
@@ -180,7 +182,7 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
         .sequence = sequence,
         .signature = signature(plan),
         .deadline = deadline ? deadline : now + timeout,
-        .nbytes = own_bytes(self),
+        .nbytes = call_bytes(self, plan),
         .pause = pause_python,
         .resume = resume_python,
         .tick = tick_python,
@@ -200,7 +202,9 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
         self->attach_tries = ah_comm_probe_attach(self->comm) ? 0 : self->attach_tries - 1;
     self->waiting = 0;
     self->waits[sequence % WAITS] = 0;
-    record(self, sequence, running->call.nbytes, now, label);
+    call_record(self, plan, sequence, now, label);
+    if (self->records_all && (sequence & (self->start_times.stride - 1)) == 0)
+        record_start(&self->start_times, sequence, now);
 }
 
 void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label) {

@@ -11,6 +11,11 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
 int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject *label);
 /* Set the exception of a call that failed. */
 void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label);
+/* What this rank brings to a call: its array, or its block, or all that it sends. */
+size_t call_bytes(const CommObject *self, const Plan *plan);
+/* Write down what begins, or has a number. */
+void call_record(CommObject *self, const Plan *plan, uint64_t sequence, int64_t now,
+                 PyObject *label);
 /* Carry the plan out, from its beginning to its end; as call_end. */
 int call_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
              PyObject *label);

@@ -5,6 +5,9 @@
 #include <structmember.h>
 
 #include "comm/host.h"
+#include "python/async_calls.h"
+#include "python/async_queue.h"
+#include "python/async_run.h"
 #include "python/call_records.h"
 #include "python/call_run.h"
 #include "python/deadline.h"
@@ -35,7 +38,7 @@ static PyObject *comm_progress(CommObject *self, PyObject *unused) {
 
 static PyObject *comm_inline_call(CommObject *self, PyObject *unused) {
     (void)unused;
-    if (self->inline_thread == 0) Py_RETURN_NONE;
+    if (self->inline_thread == 0) return async_waited_call(self);
     PyObject *label = record_of(self, self->begun)->label;
     return Py_BuildValue("kKsO", self->inline_thread, (unsigned long long)self->begun,
                          plan_name(&self->plan), label ? label : Py_None);
@@ -162,6 +165,7 @@ static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self->current = "";
     self->since_ns = ah_now();
     self->generation = comm_generation;
+    atomic_store(&self->due, INT64_MAX);
     if (self->comm == NULL || self->turn == NULL || !records_new(self, (size_t)records)) {
         Py_DECREF(self);
         return PyErr_NoMemory();
@@ -177,10 +181,11 @@ static int comm_traverse(CommObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->on_clash);
     Py_VISIT(self->pending);
     Py_VISIT(Py_TYPE(self));
-    return 0;
+    return async_traverse(self, visit, arg);
 }
 
 static int comm_clear(CommObject *self) {
+    async_clear(self);
     Py_CLEAR(self->pending);
     Py_CLEAR(self->on_failure);
     Py_CLEAR(self->on_slow);
@@ -212,7 +217,11 @@ static PyMethodDef comm_methods[] = {
     {"leave", (PyCFunction)comm_leave, METH_NOARGS, NULL},
     {"take_number", (PyCFunction)comm_take_number, METH_NOARGS, NULL},
     {"release", (PyCFunction)comm_release, METH_NOARGS, NULL},
-    {"is_next", (PyCFunction)comm_is_next, METH_O, NULL},
+    {"set_async", (PyCFunction)(void (*)(void))comm_set_async, METH_FASTCALL, NULL},
+    {"enqueue", (PyCFunction)(void (*)(void))comm_enqueue, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"run_next", (PyCFunction)comm_run_next, METH_NOARGS, NULL},
+    {"hand_over", (PyCFunction)comm_hand_over, METH_NOARGS, NULL},
+    {"take_back", (PyCFunction)comm_take_back, METH_NOARGS, NULL},
     {"run", (PyCFunction)(void (*)(void))comm_run, METH_VARARGS | METH_KEYWORDS, NULL},
     {"progress", (PyCFunction)comm_progress, METH_NOARGS, NULL},
     {"inline_call", (PyCFunction)comm_inline_call, METH_NOARGS, NULL},
@@ -241,13 +250,20 @@ static int comm_set_timeout(CommObject *self, PyObject *value, void *unused) {
     return read_timeout(value, &self->timeout_ns);
 }
 
+static PyObject *comm_has_queued(CommObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->first_async != NULL);
+}
+
 static PyGetSetDef comm_getset[] = {
+    {"has_queued", (getter)comm_has_queued, NULL, NULL, NULL},
     {"timeout", (getter)comm_timeout, (setter)comm_set_timeout, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef comm_members[] = {
     {"last_number", T_ULONGLONG, offsetof(CommObject, last_number), READONLY, NULL},
+    {"async_context", T_OBJECT, offsetof(CommObject, async_context), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -304,7 +320,7 @@ int add_comm_type(PyObject *module) {
     if (Comm_Type == NULL || pthread_atfork(NULL, NULL, in_child) != 0) return -1;
     if (PyModule_AddIntConstant(module, "MAX_RANKS", AH_MAX_RANKS) < 0 ||
         PyModule_AddFunctions(module, functions) < 0 || add_request_type(module) < 0 ||
-        add_record_constants(module) < 0)
+        add_async_types(module) < 0 || add_record_constants(module) < 0)
         return -1;
     return PyModule_AddObjectRef(module, "ShmComm", (PyObject *)Comm_Type);
 }

@@ -1,7 +1,8 @@
 /* ShmComm: its state, the plan of a call, and records of calls, which its files share.
  *
  * inline_calls.c has the calls on the caller's thread, queued_calls.c those from the queue,
- * request_object.c split-phase ones; all take the turn (turn.c) and run a plan (call_run.c).
+ * async_calls.c those that nobody waits for at once, request_object.c persistent ones; all take the
+ * turn (turn.c) and run a plan (call_run.c).
  */
 #ifndef ALLHANDS_COMM_OBJECT_STATE_H
 #define ALLHANDS_COMM_OBJECT_STATE_H
@@ -35,11 +36,8 @@ typedef struct {
     int root;
     size_t count; /* elements of the array, or of each rank's block */
     size_t itemsize;
-    const void *in[AH_MAX_RANKS];
-    void *out[AH_MAX_RANKS];
-    size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS]; /* bytes; only of all_to_all */
-    PyObject *dtype;                               /* borrowed; NULL: none */
-    int ndim; /* of what this rank brings; SHAPE_NONE: ranks may differ in its shape */
+    PyObject *dtype; /* borrowed; NULL: none */
+    int ndim;        /* of what this rank brings; SHAPE_NONE: ranks may differ in its shape */
     Py_ssize_t dims[SHAPE_DIMS];
     PyObject *shape;             /* borrowed; a shape that does not fit there, else NULL */
     uint64_t shapesig, labelsig; /* equal on all ranks exactly when their shapes, and labels, are */
@@ -47,6 +45,10 @@ typedef struct {
     PyObject *call; /* borrowed; a composite call that is carried out as this one: what Python has
                      * to say of it. NULL: none */
     const char *call_name; /* its operation */
+    /* Last, because calls that wait keep only the items of their ranks: async_calls.c. */
+    const void *in[AH_MAX_RANKS];
+    void *out[AH_MAX_RANKS];
+    size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS]; /* bytes; only of all_to_all */
 } Plan;
 
 static inline const char *plan_name(const Plan *plan) {
@@ -116,7 +118,7 @@ typedef struct CommObject {
     int attach_tries;  /* that are left of asking for cross-memory attach */
     size_t attach_min;
     bool closed;
-    PyObject *pending; /* a split-phase call that was started and not finished yet; NULL: none */
+    PyObject *pending; /* a persistent call that was started and not finished yet; NULL: none */
     /* Finishes it before another call, as on all ranks. Its failure is for the thread that waits
      * for it; but Ctrl-C is for this caller: -1. */
     int (*finish_pending)(struct CommObject *self);
@@ -125,6 +127,18 @@ typedef struct CommObject {
     PyObject *received; /* what an exchange has given so far; NULL: nothing */
     bool records_all;   /* else only what they are, not when and where */
     bool from_queue;    /* the call that runs */
+    struct AsyncCall *first_async, *last_async; /* owned; those that have a number and not ended */
+    /* Runs those up to one, NULL: all, and what was pending before; by who has the turn, who may
+     * lose it meanwhile. 0; or -1 with an exception, without the turn: of a signal handler. */
+    int (*finish_async)(struct CommObject *self, const struct AsyncCall *last);
+    PyTypeObject *async_type; /* of their works; NULL: there can be none */
+    PyObject *async_context;  /* has what those works need */
+    PyObject *timer;          /* of threads for those that nobody waits for */
+    _Atomic int64_t due;      /* when one should run them; INT64_MAX: not at all, or it was told */
+    bool handed_over;         /* a thread was told to run them, and has not returned */
+    bool is_urgent;           /* somebody wants to hear of their end, without waiting */
+    int waiters;              /* threads that wait for the turn to run them */
+    const struct AsyncCall *running_async; /* the call that runs is this one; NULL: none of them */
     unsigned long
         inline_thread;  /* the thread that made the call that runs, and waits for it; 0: none */
     PyObject *on_clash; /* NULL: threads may do as they like */

@@ -21,6 +21,7 @@ void plan_no_shape(Plan *plan) {
     plan->ndim = SHAPE_NONE;
     plan->shape = NULL;
     plan->shapesig = 0;
+    plan->call = NULL;
 }
 
 bool plan_shape(Plan *plan, PyObject *given) {
@@ -59,6 +60,7 @@ void plan_type(Plan *plan, PyArrayObject *array) {
     plan->dtype = (PyObject *)PyArray_DESCR(array);
     plan->ndim = PyArray_NDIM(array);
     plan->shape = NULL;
+    plan->call = NULL;
     for (int at = 0; at < plan->ndim; at++) plan->dims[at] = PyArray_DIM(array, at);
     sign_shape(plan);
 }

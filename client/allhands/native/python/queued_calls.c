@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "python/async_calls.h"
 #include "python/call_run.h"
 #include "python/plan.h"
 #include "python/turn.h"
@@ -16,15 +17,6 @@ PyObject *comm_release(CommObject *self, PyObject *unused) {
     (void)unused;
     self->queued--;
     Py_RETURN_NONE;
-}
-
-/* Whether the latest number's call comes next once `before` calls have ended, which are all that
- * have numbers but it, and nothing is known that speaks against it. */
-PyObject *comm_is_next(CommObject *self, PyObject *given) {
-    Py_ssize_t before = PyLong_AsSsize_t(given);
-    if (before < 0 && PyErr_Occurred()) return NULL;
-    return PyBool_FromLong(!self->closed && self->queued == before + 1 &&
-                           self->last_number <= self->limit && self->generation == comm_generation);
 }
 
 static bool set_buffers(PyObject *arrays, Plan *plan, void *places[], size_t share,
@@ -96,8 +88,7 @@ static bool parse(PyObject *args, PyObject *kwargs, Arguments *given) {
 }
 
 /* Plan operation, dtype and root; false: there is no such call. */
-static bool plan_operation(CommObject *self, const Arguments *given) {
-    Plan *plan = &self->plan;
+static bool plan_operation(CommObject *self, Plan *plan, const Arguments *given) {
     plan->kind = AH_KINDS;
     for (int at = 0; at < AH_KINDS; at++)
         if (strcmp(kind_names[at], given->kind) == 0) plan->kind = at;
@@ -123,8 +114,7 @@ static bool plan_operation(CommObject *self, const Arguments *given) {
 }
 
 /* Plan where the data lies; false with an exception. */
-static bool plan_buffers(CommObject *self, const Arguments *given) {
-    Plan *plan = &self->plan;
+static bool plan_buffers(const CommObject *self, Plan *plan, const Arguments *given) {
     bool exchanges = ah_kind_has_splits(plan->kind);
     if (exchanges && (!read_sizes(given->send, plan->itemsize, plan->send, self->size) ||
                       !read_sizes(given->recv, plan->itemsize, plan->recv, self->size)))
@@ -145,18 +135,18 @@ static bool plan_buffers(CommObject *self, const Arguments *given) {
     return true;
 }
 
-/* By who has the turn; false with an exception. */
-static bool plan_call(CommObject *self, const Arguments *given) {
-    if (!plan_operation(self, given)) {
+/* False with an exception. The plan of the communicator is for who has the turn. */
+static bool plan_call(CommObject *self, Plan *plan, const Arguments *given) {
+    if (!plan_operation(self, plan, given)) {
         PyErr_SetString(PyExc_ValueError, "no such call over shared memory");
         return false;
     }
-    if (!plan_shape(&self->plan, given->shape)) return false;
-    if (!plan_label(&self->plan, given->label)) {
+    if (!plan_shape(plan, given->shape)) return false;
+    if (!plan_label(plan, given->label)) {
         PyErr_SetString(PyExc_TypeError, "a label must be a str");
         return false;
     }
-    return plan_buffers(self, given);
+    return plan_buffers(self, plan, given);
 }
 
 PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs) {
@@ -171,7 +161,7 @@ PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs) {
         return NULL;
     else if (given.sequence > self->limit) /* which may have been set after it took its number */
         ah_comm_interrupt(self->comm, given.sequence);
-    if (!plan_call(self, &given)) {
+    if (!plan_call(self, &self->plan, &given)) {
         PyThread_release_lock(self->turn);
         return NULL;
     }
@@ -185,4 +175,29 @@ PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs) {
     PyThread_release_lock(self->turn);
     if (failed) return NULL;
     Py_RETURN_TRUE;
+}
+
+/* The arguments of `run`, but for sequence and deadline, then value and waits. */
+PyObject *comm_enqueue(CommObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"kind",    "dtype",   "typesig", "op",   "root",    "count",
+                            "sources", "targets", "send",    "recv", "timeout", "label",
+                            "shape",   "value",   "waits",   NULL};
+    Arguments given = {.sequence = 0};
+    PyObject *value;
+    int waits;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOKOinO!O!OOdOOOp", names, &given.kind,
+                                     &given.dtype, &given.typesig, &given.op, &given.root,
+                                     &given.count, &PyTuple_Type, &given.sources, &PyTuple_Type,
+                                     &given.targets, &given.send, &given.recv, &given.timeout,
+                                     &given.label, &given.shape, &value, &waits))
+        return NULL;
+    if (!(given.timeout > 0) || !(given.timeout < 1e9)) Py_RETURN_NONE;
+    Plan plan = {.kind = AH_KINDS};
+    if (!plan_call(self, &plan, &given)) return NULL;
+    PyObject *arrays = PyTuple_Pack(2, given.sources, given.targets);
+    if (arrays == NULL) return NULL;
+    PyObject *call = async_enqueue(self, &plan, given.label, value, arrays,
+                                   (int64_t)(given.timeout * NANOSECONDS), waits);
+    Py_DECREF(arrays);
+    return call;
 }

@@ -7,7 +7,7 @@
 /* Methods. */
 PyObject *comm_take_number(CommObject *self, PyObject *unused);
 PyObject *comm_release(CommObject *self, PyObject *unused);
-PyObject *comm_is_next(CommObject *self, PyObject *before);
 PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs);
+PyObject *comm_enqueue(CommObject *self, PyObject *args, PyObject *kwargs);
 
 #endif

@@ -10,12 +10,11 @@
 
 typedef enum { RESTING, POSTED, ENDED, FAILED, QUEUED } State;
 
-/* An all_reduce whose arguments were looked at once; or one call of it that was posted. */
+/* An all_reduce whose arguments were looked at once. */
 typedef struct AllReduceRequest {
     PyObject_HEAD
-    PyObject *order; /* gets the communicator in time; NULL, as is fallback: of one call */
+    PyObject *order; /* gets the communicator in time */
     PyObject *x, *op, *fallback, *label;
-    PyObject *shape; /* that x had before it was made flat; NULL: it was not */
     CommObject *comm;
     PyObject *work;  /* of a call that went the other way */
     PyObject *error; /* of one that was finished on the way of another call */
@@ -120,10 +119,6 @@ static int start_all_reduce(RequestObject *self, int64_t timeout) {
     plan->root = -1;
     plan->count = self->plan.count;
     plan_type(plan, (PyArrayObject *)self->x); /* its shape may have been set anew */
-    if (self->shape != NULL && !plan_shape(plan, self->shape)) {
-        PyThread_release_lock(comm->turn);
-        return -1;
-    }
     plan->labelsig = self->plan.labelsig;
     call_begin(comm, &self->running, ++comm->last_number, timeout, 0, label);
     comm->inline_thread = PyThread_get_thread_ident();
@@ -150,7 +145,8 @@ static PyObject *request_start(RequestObject *self, PyObject *unused) {
     bool same =
         find_comm(self) && self->plan.out[0] != NULL && PyArray_NDIM(x) <= SHAPE_DIMS &&
         self->plan.out[0] == PyArray_DATA(x) && self->dtype == (PyObject *)PyArray_DESCR(x) &&
-        self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE);
+        self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE) &&
+        self->comm->first_async == NULL; /* which would be waited for */
     int64_t timeout = 0;
     if (same) timeout = limit_by_deadlines(self->timeout ? self->timeout : self->comm->timeout_ns);
     int entered = same && timeout > 0
@@ -191,11 +187,7 @@ static PyObject *request_wait(RequestObject *self, PyObject *unused) {
             if (await_end(self) < 0) return NULL;
         } else if (self->state != POSTED)
             PyThread_release_lock(turn);
-        else if (self->order == NULL) {
-            int failed = finish_pending(self->comm);
-            PyThread_release_lock(turn);
-            if (failed) return NULL;
-        } else {
+        else {
             self->state = RESTING;
             int failed = finish_all_reduce(self);
             PyThread_release_lock(self->ended_lock);
@@ -206,12 +198,12 @@ static PyObject *request_wait(RequestObject *self, PyObject *unused) {
         }
     }
     State state = self->state;
-    if (self->order != NULL) self->state = RESTING;
+    self->state = RESTING;
     switch (state) {
     case ENDED: Py_RETURN_TRUE;
     case FAILED: {
         PyErr_SetObject((PyObject *)Py_TYPE(self->error), self->error);
-        if (self->order != NULL) Py_CLEAR(self->error);
+        Py_CLEAR(self->error);
         return NULL;
     }
     case QUEUED: {
@@ -223,53 +215,6 @@ static PyObject *request_wait(RequestObject *self, PyObject *unused) {
     }
     default: return PyErr_Format(PyExc_RuntimeError, "not started: start() it first");
     }
-}
-
-PyObject *comm_start_all_reduce(PyObject *comm, PyObject *const *args, Py_ssize_t nargs) {
-    CommObject *on = (CommObject *)comm;
-    if (nargs != 5 || !PyArray_Check(args[0]))
-        return PyErr_Format(PyExc_TypeError, "start_all_reduce(x, op, timeout, label, shape)");
-    double timeout = PyFloat_AsDouble(args[2]);
-    if (PyErr_Occurred()) return NULL;
-    if (on->pending != NULL || !(timeout > 0) || !(timeout < 1e9)) Py_RETURN_NONE;
-    RequestObject *self = (RequestObject *)Request_Type->tp_alloc(Request_Type, 0);
-    if (self == NULL) return NULL;
-    self->comm = (CommObject *)Py_NewRef(comm);
-    self->x = Py_NewRef(args[0]);
-    self->op = Py_NewRef(args[1]);
-    self->label = Py_NewRef(args[3]);
-    self->shape = Py_NewRef(args[4]);
-    self->ended_lock = PyThread_allocate_lock();
-    if (self->ended_lock == NULL) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    look_at_arguments(self);
-    /* There is nothing pending, so this waits for nobody; nor does it where there is room. */
-    int entered = self->plan.out[0] == NULL
-                      ? 0
-                      : comm_try_enter(on, kind_names[AH_KIND_ALL_REDUCE], self->label);
-    if (entered < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    if (entered && !ah_slot_is_free(on->comm, on->last_number + 1)) {
-        PyThread_release_lock(on->turn);
-        entered = 0;
-    }
-    if (!entered) {
-        Py_DECREF(self);
-        Py_RETURN_NONE;
-    }
-    if (start_all_reduce(self, (int64_t)(timeout * NANOSECONDS)) < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-            Py_DECREF(self);
-            return NULL;
-        }
-        keep_error(self);
-        self->state = FAILED;
-    }
-    return (PyObject *)self;
 }
 
 static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -323,7 +268,6 @@ static void request_dealloc(RequestObject *self) {
     Py_XDECREF(self->x);
     Py_XDECREF(self->op);
     Py_XDECREF(self->label);
-    Py_XDECREF(self->shape);
     Py_XDECREF(self->dtype);
     Py_XDECREF(self->comm);
     if (self->ended_lock != NULL) PyThread_free_lock(self->ended_lock);

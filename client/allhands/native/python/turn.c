@@ -1,36 +1,56 @@
 #include "python/turn.h"
 
+#include "python/async_queue.h"
 #include "python/call_run.h"
 #include "python/plan.h"
 
-static bool is_open(const CommObject *self) {
+bool comm_is_open(const CommObject *self) {
     return !self->closed && self->queued == 0 && self->last_number < self->limit &&
            self->generation == comm_generation;
 }
 
-/* Refuse a call while another thread is in one under the same label: -1. Ranks could not tell which
- * of the two belongs to which of theirs. */
-static int refuse_clash(CommObject *self, const char *operation, PyObject *label) {
-    if (self->on_clash == NULL || self->inline_thread == 0 ||
-        self->inline_thread == PyThread_get_thread_ident())
-        return 0;
-    Plan mine;
-    if (!plan_label(&mine, label) || mine.labelsig != self->plan.labelsig) return 0;
-    PyObject *done = PyObject_CallFunction(self->on_clash, "skKs", operation, self->inline_thread,
-                                           (unsigned long long)self->begun, plan_name(&self->plan));
+static int refuse(CommObject *self, const char *operation, unsigned long thread, uint64_t sequence,
+                  const char *other) {
+    PyObject *done = PyObject_CallFunction(self->on_clash, "skKs", operation, thread,
+                                           (unsigned long long)sequence, other);
     if (done == NULL) return -1;
     Py_DECREF(done);
     return 0;
 }
 
+int comm_refuse_clash(CommObject *self, const char *operation, PyObject *label) {
+    uint64_t sequence;
+    ah_kind kind;
+    unsigned long thread = async_waiting_thread(self, label, &sequence, &kind);
+    if (self->on_clash == NULL) return 0;
+    if (thread != 0) return refuse(self, operation, thread, sequence, kind_names[kind]);
+    if (self->inline_thread == 0 || self->inline_thread == PyThread_get_thread_ident()) return 0;
+    Plan mine;
+    if (!plan_label(&mine, label) || mine.labelsig != self->plan.labelsig) return 0;
+    return refuse(self, operation, self->inline_thread, self->begun, plan_name(&self->plan));
+}
+
+/* Finish what was begun or queued before; as CommObject.finish_async. */
+static int finish_earlier(CommObject *self) {
+    if (self->first_async != NULL) return self->finish_async(self, NULL);
+    if (self->pending == NULL || self->finish_pending(self) == 0) return 0;
+    PyThread_release_lock(self->turn);
+    return -1;
+}
+
 int comm_try_enter(CommObject *self, const char *operation, PyObject *label) {
-    if (!is_open(self)) return 0;
+    if (!comm_is_open(self)) return 0;
     if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK))
-        return refuse_clash(self, operation, label);
-    if (self->pending == NULL) return 1;
-    /* That takes time, in which others may have taken a number. */
-    int entered = self->finish_pending(self) < 0 ? -1 : is_open(self);
-    if (entered <= 0) PyThread_release_lock(self->turn);
+        return comm_refuse_clash(self, operation, label);
+    if (self->pending == NULL && self->first_async == NULL) return 1;
+    if (self->first_async != NULL && comm_refuse_clash(self, operation, label) < 0) {
+        PyThread_release_lock(self->turn);
+        return -1;
+    }
+    if (finish_earlier(self) < 0) return -1;
+    /* That took time, in which others may have taken a number. */
+    bool entered = comm_is_open(self) && self->first_async == NULL;
+    if (!entered) PyThread_release_lock(self->turn);
     return entered;
 }
 
@@ -49,7 +69,5 @@ int comm_acquire_turn(CommObject *self) {
     Py_BEGIN_ALLOW_THREADS
     PyThread_acquire_lock(self->turn, WAIT_LOCK);
     Py_END_ALLOW_THREADS
-    if (self->pending == NULL || self->finish_pending(self) == 0) return 0;
-    PyThread_release_lock(self->turn);
-    return -1;
+    return finish_earlier(self);
 }

@@ -1,4 +1,4 @@
-/* The turn of a call: one call runs at a time, and a split-phase one is finished before another. */
+/* The turn of a call: one call runs at a time, and those begun before are finished before it. */
 #ifndef ALLHANDS_TURN_H
 #define ALLHANDS_TURN_H
 
@@ -8,6 +8,11 @@
  * with an exception for the caller, such as that another thread is in a call of its own under the
  * same label. */
 int comm_try_enter(CommObject *self, const char *operation, PyObject *label);
+/* Whether a call of a thread that makes it now comes after all that have numbers. */
+bool comm_is_open(const CommObject *self);
+/* Refuse a call while another thread is in one under the same label: -1. Ranks could not tell which
+ * of the two belongs to which of theirs. */
+int comm_refuse_clash(CommObject *self, const char *operation, PyObject *label);
 /* Wait for the turn, and finish what was started before; -1 with an exception: without the turn. */
 int comm_acquire_turn(CommObject *self);
 /* Whether this process made the communicator; else false with an exception set: a forked child

@@ -1,0 +1,310 @@
+#define _GNU_SOURCE
+#include "python/async_calls.h"
+
+#include <structmember.h>
+
+#include "comm/call.h"
+#include "comm/host.h"
+#include "python/async_run.h"
+#include "python/call_records.h"
+#include "python/call_run.h"
+#include "python/call_site.h"
+#include "python/clock.h"
+#include "python/deadline.h"
+#include "python/due_timer.h"
+#include "python/plan.h"
+#include "python/turn.h"
+
+#define SPINS 64 /* looks at other ranks' slots with the GIL held: about two microseconds */
+#define TURN_POLL_US 50000
+
+static PyTypeObject *Call_Type;
+static PyObject *kind_texts[AH_KINDS];
+
+/* ---------------------------------------------------------------- beginning them */
+
+PyObject *comm_set_async(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    CommObject *self = (CommObject *)self_;
+    if (nargs != 3 || !PyType_Check(args[0]) ||
+        !PyType_IsSubtype((PyTypeObject *)args[0], Call_Type) || !timer_check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "set_async(type of works, context, timer)");
+    if (self->async_type != NULL) Py_RETURN_NONE;
+    if (!timer_add(args[2], self)) return PyErr_NoMemory();
+    self->async_context = Py_NewRef(args[1]);
+    self->timer = Py_NewRef(args[2]);
+    self->finish_async = async_finish;
+    self->async_type = (PyTypeObject *)Py_NewRef(args[0]);
+    Py_RETURN_NONE;
+}
+
+static AsyncCall *new_call(CommObject *self, const Plan *plan, PyObject *label, PyObject *value,
+                           PyObject *arrays) {
+    AsyncCall *call = (AsyncCall *)self->async_type->tp_alloc(self->async_type, 0);
+    if (call == NULL) return NULL;
+    call->comm = (CommObject *)Py_NewRef(self);
+    call->context = Py_NewRef(self->async_context);
+    call->operation = Py_NewRef(kind_texts[plan->kind]);
+    call->label = Py_NewRef(label);
+    call->value = Py_NewRef(value);
+    call->arrays = Py_NewRef(arrays);
+    if (self->records_all) call->code = call_site_here(&call->instruction);
+    call->nbytes = call_bytes(self, plan);
+    call->group = PyObject_GetAttrString(self->async_context, "name");
+    if (call->group != NULL && async_keep_plan(call, plan)) return call;
+    if (!PyErr_Occurred()) PyErr_NoMemory();
+    Py_DECREF(call);
+    return NULL;
+}
+
+PyObject *async_enqueue(CommObject *self, const Plan *plan, PyObject *label, PyObject *value,
+                        PyObject *arrays, int64_t timeout, bool waits) {
+    if (self->async_type == NULL || timeout <= 0 || !comm_is_open(self)) Py_RETURN_NONE;
+    if ((self->inline_thread != 0 || self->last_async != NULL) &&
+        comm_refuse_clash(self, kind_names[plan->kind], label) < 0)
+        return NULL;
+    AsyncCall *call = new_call(self, plan, label, value, arrays);
+    if (call == NULL) return NULL;
+    int64_t now = self->records_all ? clock_now() : ah_now();
+    call->timeout = timeout;
+    call->deadline = now + timeout;
+    if (waits) call->waiting_thread = PyThread_get_thread_ident();
+    call->sequence = ++self->last_number;
+    Py_INCREF(call);
+    async_append(self, call);
+    async_try_publish(call);
+    if (call->state == CALL_WAITING && call->sequence - self->begun <= self->mask / 2) {
+        const AsyncCall *runs = self->running_async;
+        self->running_async = call; /* where it was made */
+        call_record(self, plan, call->sequence, now, async_label_or_null(call));
+        self->running_async = runs;
+    }
+    async_set_due(self);
+    return (PyObject *)call;
+}
+
+PyObject *comm_start_all_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    CommObject *self = (CommObject *)self_;
+    if (nargs != 5)
+        return PyErr_Format(PyExc_TypeError, "start_all_reduce(x, op, timeout, label, value)");
+    PyArrayObject *x = plain_array(args[0], true);
+    int op = comm_op_index(self, args[1]);
+    if (x == NULL || op < 0 || self->async_type == NULL) Py_RETURN_NONE;
+    int64_t limit = self->timeout_ns;
+    if (args[2] != Py_None) {
+        double seconds = PyFloat_AsDouble(args[2]);
+        if (PyErr_Occurred() || !(seconds > 0) || !(seconds < 1e9)) {
+            PyErr_Clear();
+            Py_RETURN_NONE;
+        }
+        limit = (int64_t)(seconds * NANOSECONDS);
+    }
+    Plan plan; /* but for its last part, which an all_reduce has one item of */
+    plan_type(&plan, x);
+    if (!ah_supports(op, plan.type) || !plan_label(&plan, args[3])) Py_RETURN_NONE;
+    plan.kind = AH_KIND_ALL_REDUCE;
+    plan.op = op;
+    plan.root = -1;
+    plan.count = (size_t)PyArray_SIZE(x);
+    plan.out[0] = PyArray_DATA(x);
+    return async_enqueue(self, &plan, args[3], args[4], args[0], limit_by_deadlines(limit), false);
+}
+
+/* ---------------------------------------------------------------- waiting for them */
+
+/* Wait for the turn, to run calls up to this one; 1: it has ended without; -1 with an exception. */
+static int await_turn(AsyncCall *call) {
+    CommObject *self = call->comm;
+    while (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) {
+        PyLockStatus got;
+        self->waiters++;
+        Py_BEGIN_ALLOW_THREADS
+        got = PyThread_acquire_lock_timed(self->turn, TURN_POLL_US, 1);
+        Py_END_ALLOW_THREADS
+        self->waiters--;
+        if (got == PY_LOCK_ACQUIRED) break;
+        if (Py_MakePendingCalls() < 0) return -1;
+        if (async_has_ended(call)) return 1;
+    }
+    return 0;
+}
+
+static PyObject *raise_error(AsyncCall *call) {
+    PyErr_SetObject((PyObject *)Py_TYPE(call->error), call->error);
+    return NULL;
+}
+
+static PyObject *call_wait(AsyncCall *self, PyObject *const *args, Py_ssize_t nargs,
+                           PyObject *names) {
+    static const char *const parameter = "timeout";
+    Py_ssize_t given = nargs + (names == NULL ? 0 : PyTuple_GET_SIZE(names));
+    if (given > 1 || (names != NULL && PyTuple_GET_SIZE(names) == 1 &&
+                      PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), parameter)))
+        return PyErr_Format(PyExc_TypeError, "wait(timeout=None)");
+    if (given == 1 && args[0] != Py_None)
+        return PyObject_CallMethod((PyObject *)self, "wait_at_most", "O", args[0]);
+    if (self->comm == NULL) return PyErr_Format(PyExc_RuntimeError, "no call");
+    while (!async_has_ended(self)) {
+        if (!comm_is_own(self->comm)) return NULL;
+        int turn = await_turn(self);
+        if (turn < 0) return NULL;
+        if (turn > 0) break;
+        if (async_finish(self->comm, self) < 0) return NULL;
+        PyThread_release_lock(self->comm->turn);
+    }
+    if (self->error != NULL) return raise_error(self);
+    Py_RETURN_TRUE;
+}
+
+/* Run what ends at once, and look for so many nanoseconds whether more does; has it ended? */
+static PyObject *call_poll(AsyncCall *self, PyObject *given) {
+    long long span = PyLong_AsLongLong(given);
+    if (span == -1 && PyErr_Occurred()) return NULL;
+    CommObject *comm = self->comm;
+    if (comm == NULL || async_has_ended(self) || comm->generation != comm_generation)
+        return PyBool_FromLong(async_has_ended(self));
+    int64_t until = 0;
+    if (comm->comm->oversubscribed) span = 0; /* who is awaited needs this processor */
+    for (int spin = 0; !async_has_ended(self); spin++) {
+        if (async_is_ready(comm) && async_run_ready(self) < 0) return NULL;
+        const AsyncCall *first = comm->first_async;
+        if (async_has_ended(self) || span == 0 || first == NULL || first->state != CALL_PUBLISHED)
+            break;
+        if (spin < SPINS && !async_is_ready(comm)) { /* else another thread has the turn */
+            ah_cpu_relax();
+            continue;
+        }
+        int64_t now = ah_now();
+        if (until == 0) until = now + span;
+        if (now >= until) break;
+        uint64_t sequence = first->sequence;
+        Py_BEGIN_ALLOW_THREADS
+        ah_cpu_relax();
+        for (int look = 1; look < SPINS && !ah_all_posted_alike(comm->comm, sequence); look++)
+            ah_cpu_relax();
+        Py_END_ALLOW_THREADS
+    }
+    return PyBool_FromLong(async_has_ended(self));
+}
+
+/* ---------------------------------------------------------------- the type */
+
+/* Refuse it before its turn, with an error; whether that was possible. */
+static PyObject *call_withdraw(AsyncCall *self, PyObject *error) {
+    if (self->state != CALL_WAITING) Py_RETURN_FALSE;
+    self->is_cancelled = true;
+    self->error = Py_NewRef(error);
+    self->state = CALL_FAILED;
+    Py_RETURN_TRUE;
+}
+
+/* Attach a future, unless it has one; return that which it has. Who attached it completes it if the
+ * call had ended. */
+static PyObject *call_attach(AsyncCall *self, PyObject *future) {
+    if (self->future == NULL) self->future = Py_NewRef(future);
+    return Py_NewRef(self->future);
+}
+
+static PyObject *call_summary(AsyncCall *self, PyObject *unused) {
+    (void)unused;
+    if (self->state != CALL_ENDED) Py_RETURN_NONE;
+    return Py_BuildValue("KOns", self->sequence, self->operation, (Py_ssize_t)self->nbytes,
+                         variant_names[self->variant]);
+}
+
+static int call_traverse(AsyncCall *self, visitproc visit, void *arg) {
+    Py_VISIT(self->next);
+    Py_VISIT(self->comm);
+    Py_VISIT(self->context);
+    Py_VISIT(self->value);
+    Py_VISIT(self->arrays);
+    Py_VISIT(self->error);
+    Py_VISIT(self->future);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int call_clear(AsyncCall *self) {
+    Py_CLEAR(self->value);
+    Py_CLEAR(self->error);
+    Py_CLEAR(self->future);
+    return 0;
+}
+
+static void call_dealloc(AsyncCall *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    call_clear(self);
+    Py_XDECREF(self->comm);
+    Py_XDECREF(self->context);
+    Py_XDECREF(self->operation);
+    Py_XDECREF(self->label);
+    Py_XDECREF(self->group);
+    Py_XDECREF(self->arrays);
+    Py_XDECREF(self->dtype);
+    Py_XDECREF(self->shape);
+    Py_XDECREF(self->code);
+    PyMem_Free(self->places);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *get_ended(AsyncCall *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(async_has_ended(self));
+}
+
+static PyMethodDef call_methods[] = {
+    {"wait", (PyCFunction)(void (*)(void))call_wait, METH_FASTCALL | METH_KEYWORDS,
+     "Block until the operation has ended; see Work.wait."},
+    {"poll", (PyCFunction)call_poll, METH_O, NULL},
+    {"withdraw", (PyCFunction)call_withdraw, METH_O, NULL},
+    {"attach", (PyCFunction)call_attach, METH_O, NULL},
+    {"summary", (PyCFunction)call_summary, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef call_members[] = {
+    {"sequence", T_ULONGLONG, offsetof(AsyncCall, sequence), READONLY, NULL},
+    {"waiting_thread", T_ULONG, offsetof(AsyncCall, waiting_thread), 0, NULL},
+    {"operation", T_OBJECT, offsetof(AsyncCall, operation), READONLY, NULL},
+    {"label", T_OBJECT, offsetof(AsyncCall, label), READONLY, NULL},
+    {"group", T_OBJECT, offsetof(AsyncCall, group), READONLY, NULL},
+    {"context", T_OBJECT, offsetof(AsyncCall, context), READONLY, NULL},
+    {"comm", T_OBJECT, offsetof(AsyncCall, comm), READONLY, NULL},
+    {"value", T_OBJECT, offsetof(AsyncCall, value), READONLY, NULL},
+    {"error", T_OBJECT, offsetof(AsyncCall, error), READONLY, NULL},
+    {"future", T_OBJECT, offsetof(AsyncCall, future), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef call_getset[] = {
+    {"has_ended", (getter)get_ended, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot call_slots[] = {
+    {Py_tp_doc, "A call that is not waited for at once; described in _native.pyi."},
+    {Py_tp_dealloc, call_dealloc},
+    {Py_tp_traverse, call_traverse},
+    {Py_tp_clear, call_clear},
+    {Py_tp_methods, call_methods},
+    {Py_tp_members, call_members},
+    {Py_tp_getset, call_getset},
+    {0, NULL},
+};
+
+static PyType_Spec call_spec = {
+    .name = "allhands._native.AsyncCall",
+    .basicsize = sizeof(AsyncCall),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = call_slots,
+};
+
+int add_async_types(PyObject *module) {
+    for (int kind = 0; kind < AH_KINDS; kind++)
+        if ((kind_texts[kind] = PyUnicode_InternFromString(kind_names[kind])) == NULL) return -1;
+    Call_Type = (PyTypeObject *)PyType_FromSpec(&call_spec);
+    if (Call_Type == NULL || add_timer_type(module) < 0) return -1;
+    return PyModule_AddObjectRef(module, "AsyncCall", (PyObject *)Call_Type);
+}

@@ -1,0 +1,19 @@
+/* AsyncCall: a call that its caller does not wait for at once, in its communicator's queue; the
+ * base of works. */
+#ifndef ALLHANDS_ASYNC_CALLS_H
+#define ALLHANDS_ASYNC_CALLS_H
+
+#include "python/comm_object_state.h"
+
+/* Methods of ShmComm. */
+PyObject *comm_set_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *comm_start_all_reduce(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
+/* Queue a call that was planned, with its number; `arrays` keeps its memory. NULL with an
+ * exception; None: the communicator takes none now. */
+PyObject *async_enqueue(CommObject *self, const Plan *plan, PyObject *label, PyObject *value,
+                        PyObject *arrays, int64_t timeout, bool waits);
+
+int add_async_types(PyObject *module);
+
+#endif

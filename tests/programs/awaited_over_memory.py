@@ -1,0 +1,49 @@
+"""Awaited calls over shared memory: the turns of the other tasks of a loop."""
+
+import asyncio
+import itertools
+
+import numpy as np
+
+import allhands as ah
+from programs.protocol import hear, tell
+
+CALLS = 320
+
+
+def call_without_a_pause() -> None:
+    async def main() -> None:
+        async with ah.aio.connect(timeout=30) as world:
+            await world.barrier()  # from here on there is a communicator
+            turns = itertools.count()
+
+            async def count() -> None:
+                while True:
+                    next(turns)
+                    await asyncio.sleep(0)
+
+            counting = asyncio.create_task(count())
+            for _ in range(CALLS):
+                x = await world.all_reduce(np.full(3, world.rank + 1.0))
+                assert (x == 3).all()
+            tell("done", turns=next(turns))
+            counting.cancel()
+
+    asyncio.run(main())
+
+
+def await_a_late_rank() -> None:
+    async def main() -> None:
+        async with ah.aio.connect(timeout=30) as world:
+            await world.barrier()  # from here on there is a communicator
+            if world.rank == 1:
+                await asyncio.to_thread(hear)
+            x = np.full(3, world.rank + 1.0)
+            calling = asyncio.create_task(world.all_reduce(x))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            tell("goes on")
+            assert (await calling == 3).all()
+            tell("done")
+
+    asyncio.run(main())
