@@ -13,11 +13,19 @@ from typing import Any
 import psutil
 import pytest
 
-from allhands.bench import netns, tcp
-from allhands.bench.case import ASYNCHRONOUS, COLLECTIVES, BenchCase
+from allhands.bench import netns, start_up, tcp
+from allhands.bench.case import (
+    ASYNCHRONOUS,
+    COLLECTIVES,
+    COMPOSITE,
+    FORMS,
+    OBJECTS,
+    BenchCase,
+)
 from allhands.bench.driver import Bench, start_bench
 from allhands.bench.launchers import (
     BenchHost,
+    Launcher,
     ProcessSpec,
     PythonPaths,
     SystemMissing,
@@ -70,7 +78,8 @@ def test_each_operation_size_and_number_of_ranks_gets_a_row_of_checked_times(
     ("arguments", "complaint"),
     [
         (["--vs", "nccl"], "no peer 'nccl'"),
-        (["--ops", "all_reduce,scan"], "no operation 'scan'"),
+        (["--ops", "all_reduce,shout"], "no operation 'shout'"),
+        (["--tables", "all_reduce,chairs"], "no table 'chairs'"),
         (["--dtypes", "float8"], "no dtype 'float8'"),
         (["--variants", "fast"], "no variant 'fast'"),
         (["--sizes", "8Bits"], "'8Bits' is not a size"),
@@ -121,6 +130,92 @@ def test_calls_that_are_begun_first_are_measured_of_all_who_have_them(operation:
         assert one.summary is not None
 
 
+_MANY_STEPS = [*COMPOSITE, *FORMS, "in_flight_all_reduce"]
+
+
+@pytest.mark.parametrize(
+    ("system", "operations"),
+    [
+        ("allhands", [*_MANY_STEPS, *ASYNCHRONOUS]),
+        ("allhands-asyncio", ["all_reduce", "broadcast", "barrier", "scan", "all_gather_v"]),
+        ("allhands-uvloop", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]),
+        ("allhands-retryable", ["all_reduce"]),
+        ("allhands-shrinking", ["all_reduce"]),
+        ("allhands-verified", ["all_reduce", *OBJECTS]),
+        ("allhands-torch", [*_MANY_STEPS[2:]]),
+        ("tcp", ["sendrecv", "barrier", "all_reduce", "broadcast", "all_gather", "exchange"]),
+        ("gloo", [*_MANY_STEPS[2:]]),
+        ("openmpi", [*_MANY_STEPS, "async_all_reduce"]),
+        ("mpich", [*_MANY_STEPS, "async_all_reduce"]),
+    ],
+)
+def test_each_way_to_call_gives_checked_times(system: str, operations: list[str]) -> None:
+    with start_bench([_peer(system)], 2) as running:
+        for operation in operations:
+            for nbytes in (8, 8 << 10):
+                for one in running.measure(BenchCase(operation, 2, nbytes), 0.0):
+                    assert one.failed is None, one.case
+                    if one.refused is None:
+                        assert one.summary is not None
+                    else:
+                        assert one.case.form == "coalescing", one.refused
+
+
+def test_a_connection_of_two_refuses_a_third() -> None:
+    with start_bench([find_launcher("tcp", PythonPaths())], 3) as running:
+        (result,) = running.measure(BenchCase("all_reduce", 3, 8), 0.0)
+    assert result.refused == "one connection joins two ranks"
+
+
+def test_the_start_of_a_job_is_measured_to_its_end() -> None:
+    (row,) = start_up.measure([find_launcher("allhands", PythonPaths())], 2, 0.0)
+    assert row["failed"] is None
+    assert row["jobs"] == 3
+    assert 0 < row["low"] <= row["wall"] <= row["high"]
+    # Two interpreters, the least that these ranks are.
+    assert row["cpu"] > 0.1
+    assert row["uss"] > 1 << 20
+    assert row["threads"] >= 1
+
+
+def test_a_job_whose_ranks_do_not_start_has_no_figures() -> None:
+    launcher = Launcher("openmpi", "/bin/false", ("/bin/false",))
+    (row,) = start_up.measure([launcher], 2, 0.0)
+    assert "a process ended before it joined" in row["failed"]
+    assert "wall" not in row
+
+
+def test_named_tables_are_measured_and_saved_in_one_run(cluster: Cluster, tmp_path: Path) -> None:
+    saved = tmp_path / "saved.json"
+    what = ["--tables", "coalesced,safer,start_up,many_ranks", "--ranks", "2", "--vs", "openmpi"]
+    done = run(cluster, *what, "--budget", "0", "--openmpi-python", "/none", "--save", str(saved))
+    assert done.returncode == 0, done.stderr
+    assert "left out: openmpi" in " ".join(done.stderr.split())
+    assert "nothing to measure in table many_ranks" in " ".join(done.stderr.split())
+    tables = json.loads(saved.read_text())["tables"]
+    assert list(tables) == ["coalesced", "safer", "start_up"]
+    ratios = {row["form"]: row.get("ratios") for row in tables["coalesced"]["rows"]}
+    assert ratios["coalescing"] is None
+    assert ratios["one_by_one"].keys() == ratios["packed"].keys() == {"allhands coalescing"}
+    safer = [row["contender"] for row in tables["safer"]["rows"]][:4]
+    assert safer == [f"allhands{kind}" for kind in ("", "-retryable", "-shrinking", "-verified")]
+    assert tables["start_up"]["start_up"][0]["cpu"] > 0
+    assert tables["safer"]["load"][0]["seconds"] > 0
+    again = run(cluster, "--load", str(saved))
+    assert again.returncode == 0, again.stderr
+    assert "allhands one_by_one / allhands coalescing" in again.stdout
+    assert "CPU s of the job" in again.stdout
+    assert "of the time of all cores" in again.stdout
+
+
+def test_sessions_at_a_coordinator_are_measured_too(cluster: Cluster) -> None:
+    done = run(cluster, "--ops", "sessions", "--ranks", "4", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["sessions"]
+    assert {row["size"] for row in rows} == {4}
+    assert {"join", "named barrier", "failure of one"} <= {row["operation"] for row in rows}
+
+
 def test_a_step_of_training_is_measured_with_both_backends_of_pytorch() -> None:
     launchers = [_peer("allhands-torch"), _peer("gloo"), find_launcher("allhands", PythonPaths())]
     with start_bench(launchers, 2) as running:
@@ -141,7 +236,12 @@ class Started:
         self.system = system
 
     def list_processes(
-        self, hosts: Sequence[BenchHost], ranks: int, arguments: Sequence[str], port: int
+        self,
+        hosts: Sequence[BenchHost],
+        ranks: int,
+        arguments: Sequence[str],
+        port: int,
+        module: str,
     ) -> list[ProcessSpec]:
         script = as_script(bench_ranks.serve_alone, self.system, *arguments)
         return [ProcessSpec((sys.executable, *script), os.environ)]

@@ -62,9 +62,6 @@ class _Alone:
     def allocate(self, elements: int, dtype: npt.DTypeLike) -> Array:
         return np.empty(elements, dtype)
 
-    def barrier(self) -> None:
-        """Be there."""
-
     def get_variant(self) -> None:
         """Have none."""
 

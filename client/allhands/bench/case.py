@@ -1,6 +1,8 @@
 """Benchmark cases: an operation on arrays of one size and dtype, among some ranks."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 CONVENTIONS = {
     "all_reduce": "SUM in place; bytes: the array of each rank",
@@ -13,6 +15,23 @@ CONVENTIONS = {
     "all_to_all": "bytes: the array that each rank brings, in equal shares for all ranks",
     "sendrecv": "one way from rank to rank: half a round trip between ranks 0 and 1",
     "barrier": "no array",
+    "scan": "SUM of the ranks up to each one, in place; bytes: the array of each rank",
+    "exscan": "SUM of the ranks before each one, in place, but on rank 0; bytes: the array of each "
+    "rank",
+    "all_gather_v": "arrays whose sizes the receivers do not know: of rank r of n (r+1)/n of the "
+    "bytes; MPI and Gloo gather the sizes first",
+    "all_to_all_v": "arrays whose sizes the receivers do not know: from rank r to rank s of n a "
+    "share of the bytes, times ((r+s) mod n + 1)/n; MPI and Gloo exchange the sizes first",
+    "all_gather_object": "bytes: an array; below 1 KiB a dict with as many numbers",
+    "broadcast_object_list": "one object from rank 0; bytes: an array; below 1 KiB a dict with as "
+    "many numbers",
+    "coalesced_all_reduce": "100 arrays, SUM in place; bytes: each of them. coalescing: in one "
+    "block; one_by_one: a call for each; packed: by hand into one array and out of it",
+    "in_flight_all_reduce": "100 arrays, SUM in place, all calls begun and then waited for; bytes: "
+    "each of the arrays",
+    "overlap_all_reduce": "SUM in place; bytes: the array of each rank. call: begun and then "
+    "waited for; matmul: a matrix product that takes as long; overlapped: the call begun, the "
+    "product, the call waited for",
     "async_all_reduce": "all_reduce, begun and then waited for",
     "future_all_reduce": "all_reduce, begun and then waited for through a future",
     "exchange": "to the next rank and from the one before in one batch; bytes: the array",
@@ -21,10 +40,32 @@ CONVENTIONS = {
 }
 """The operations, each with what it does and what its bytes are."""
 
+WHOLE_JOBS = ("start_up", "sessions")
+"""What is measured of whole jobs: their start and end, and many sessions at one coordinator."""
 ASYNCHRONOUS = ("async_all_reduce", "future_all_reduce", "exchange")
 """Those that are begun first and waited for then, although at once."""
-COLLECTIVES = tuple(one for one in CONVENTIONS if one not in (*ASYNCHRONOUS, "ddp_step"))
+SCANS = ("scan", "exscan")
+VARIABLE = ("all_gather_v", "all_to_all_v")
+OBJECTS = ("all_gather_object", "broadcast_object_list")
+COMPOSITE = (*SCANS, *VARIABLE, *OBJECTS)
+"""Those made of several steps."""
+FORMS: Mapping[str, tuple[str, ...]] = {
+    "coalesced_all_reduce": ("coalescing", "one_by_one", "packed"),
+    "overlap_all_reduce": ("overlapped", "call", "matmul"),
+}
+"""Operations with several forms, measured in turns."""
+ALTERNATIVES = ("coalesced_all_reduce",)
+"""Operations whose forms do the same: each is compared with the first."""
+COLLECTIVES = tuple(
+    one
+    for one in CONVENTIONS
+    if one not in {*ASYNCHRONOUS, *COMPOSITE, *FORMS}
+    and one not in ("in_flight_all_reduce", "ddp_step")
+)
 """Those that every contender has."""
+
+ARRAYS = 100
+"""Arrays of an operation on many."""
 
 TIMES = (
     "seconds of the rank for which the call took longest; below 64 KiB the mean of a batch of "
@@ -74,18 +115,49 @@ class BenchCase:
 
     Of a step of training: what its gradients take, which are as long as the output."""
     dtype: str = "float32"
+    form: str = ""
+    """One of the operation's forms; empty: it has none, or all of them."""
+
+    @property
+    def forms(self) -> tuple["BenchCase", ...]:
+        """This case in each form of its operation."""
+        if self.form or self.operation not in FORMS:
+            return (self,)
+        return tuple(replace(self, form=one) for one in FORMS[self.operation])
+
+    @property
+    def arrays(self) -> int:
+        """Number of arrays, of `nbytes` each; they lie one after the other in the input."""
+        return ARRAYS if self.operation in ("coalesced_all_reduce", "in_flight_all_reduce") else 1
 
     @property
     def elements(self) -> int:
-        """Length of each rank's input array."""
+        """Length of each rank's input array; of v-variants the most that it may be."""
         if self.operation == "barrier":
             return 0
         if self.operation == "ddp_step":
             return BATCH * self.width
-        elements = max(self.nbytes // _BYTES[self.dtype], 1)
-        if self.operation in ("reduce_scatter", "all_to_all", "scatter"):
+        elements = max(self.nbytes // _BYTES[self.dtype], 1) * self.arrays
+        if self.operation in ("reduce_scatter", "all_to_all", "all_to_all_v", "scatter"):
             elements = -(-elements // self.ranks) * self.ranks
         return elements
+
+    def count_input(self, rank: int) -> int:
+        """Return the length of a rank's input array."""
+        if self.operation == "all_gather_v":
+            return max(self.elements * (rank + 1) // self.ranks, 1)
+        if self.operation == "all_to_all_v":
+            return sum(self.count_block(rank, to) for to in range(self.ranks))
+        return self.elements
+
+    def count_block(self, rank: int, to: int) -> int:
+        """Return how many elements of all_to_all_v go from a rank to another."""
+        share = self.elements // self.ranks
+        return max(share * ((rank + to) % self.ranks + 1) // self.ranks, 1)
+
+    def list_block_ends(self, rank: int) -> list[int]:
+        """Return the ends of a rank's blocks of all_to_all_v, but the last, in its input."""
+        return list(accumulate(self.count_block(rank, to) for to in range(self.ranks - 1)))
 
     @property
     def output_elements(self) -> int:
@@ -120,6 +192,10 @@ class BenchCase:
     @property
     def receivers(self) -> range:
         """Ranks with a checked result."""
+        if self.operation == "exscan":
+            return range(1, self.ranks)  # MPI leaves that of rank 0 undefined
+        if self.form == "matmul":
+            return range(0)
         return range(1) if self.operation in ("reduce", "gather") else range(self.ranks)
 
     @property
@@ -130,7 +206,7 @@ class BenchCase:
     @property
     def is_rewritten(self) -> bool:
         """Whether every call is timed by itself, on new data; else many in a row are."""
-        return self.nbytes >= REWRITTEN_FROM and self.operation != "barrier"
+        return self.nbytes * self.arrays >= REWRITTEN_FROM and self.operation != "barrier"
 
 
 def list_cases(
@@ -139,7 +215,7 @@ def list_cases(
     """List the cells of a table; barrier has one of no bytes, whatever the sizes."""
     cells = []
     for operation in operations:
-        if operation in ("sendrecv", "exchange") and ranks < 2:
+        if operation in ("sendrecv", "exchange", "exscan") and ranks < 2:
             continue
         if operation == "barrier":
             cells.append(BenchCase("barrier", ranks, 0))

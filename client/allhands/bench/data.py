@@ -4,6 +4,7 @@ The scale differs from call to call, so that no result of an earlier call passes
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,8 @@ class CaseData:
         """Return a description of an error in the result; None: correct."""
         if not self._has_result:
             return None
+        if result.size != self._correct.size:
+            return f"{result.size} elements came, not {self._correct.size}"
         due = np.empty(min(_BLOCK, result.size), result.dtype)
         for start in range(0, result.size, _BLOCK):
             part = result[start : start + _BLOCK]
@@ -61,7 +64,16 @@ class CaseData:
         share = cell.elements // cell.ranks
         mine = slice(rank * share, (rank + 1) * share)
         match cell.operation:
-            case "all_reduce" | "reduce" | "async_all_reduce" | "future_all_reduce":
+            case "scan":
+                return _sum(islice(brought, rank + 1), slice(None))
+            case "exscan":
+                return _sum(islice(brought, rank or 1), slice(None))
+            case "all_gather_v" | "all_gather_object":
+                return np.concatenate(list(brought))
+            case "all_to_all_v":
+                blocks = (np.split(x, cell.list_block_ends(r)) for r, x in enumerate(brought))
+                return np.concatenate([one[rank] for one in blocks])
+            case name if name == "reduce" or name.endswith("all_reduce"):
                 return _sum(brought, slice(None))
             case "reduce_scatter":
                 return _sum(brought, mine)
@@ -88,9 +100,10 @@ def _sum(arrays: Iterator[NDArray[np.int16]], part: slice) -> NDArray[np.int16]:
 def draw_values(case: BenchCase, rank: int, seed: int) -> NDArray[np.int16]:
     """Draw a rank's input at scale 1; never 0, which no scale would change."""
     random = np.random.default_rng((seed, rank))
-    values = random.integers(1, MAX_VALUE, case.elements, np.int8, endpoint=True)
+    elements = case.count_input(rank)
+    values = random.integers(1, MAX_VALUE, elements, np.int8, endpoint=True)
     if not case.dtype.startswith("u"):
-        values *= random.integers(0, 1, case.elements, np.int8, endpoint=True) * 2 - 1
+        values *= random.integers(0, 1, elements, np.int8, endpoint=True) * 2 - 1
     return values.astype(np.int16)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from allhands.bench import interleaving, machine
 from allhands.bench.case import BenchCase
@@ -32,6 +32,10 @@ class CaseResult:
     """Part of all cores' time that went meanwhile to programs that have no part in this."""
     refused: str | None = None
     failed: str | None = None
+
+
+_Contender: TypeAlias = tuple[str, BenchCase]
+"""A system, and the form of the case that it runs."""
 
 
 @dataclass(slots=True)
@@ -85,23 +89,28 @@ class Bench:
 
         A system that fails or returns a wrong result is skipped in later cases.
         """
-        results = {name: CaseResult(case, name) for name in self._order}
+        contenders = [(name, form) for name in self._order for form in case.forms]
+        results = {(name, form.form): CaseResult(form, name) for name, form in contenders}
         self._seeds += 1
         for name, pool in list(self._pools.items()):
-            order = {"do": "prepare", "cell": asdict(case), "seed": self._seeds}
-            answers = self._request(pool, order) or []
-            results[name].refused = next(
-                (one["refused"] for one in answers if one["refused"]), None
-            )
-        playing = [name for name in self._pools if results[name].refused is None]
+            cells = [asdict(form) for form in case.forms]
+            order = {"do": "prepare", "cells": cells, "seed": self._seeds}
+            for answer in self._request(pool, order) or []:
+                for form, reason in answer["refused"].items():
+                    results[name, form].refused = results[name, form].refused or reason
+        playing = [
+            (name, form)
+            for name, form in contenders
+            if name in self._pools and results[name, form.form].refused is None
+        ]
         meter = _CpuMeter(self._cpu)
-        series = self._run_rounds(case, playing, budget)
+        series = self._run_rounds(playing, budget)
         others = meter.compute_foreign_share(self._cpu)
-        for name, result in results.items():
+        for (name, form), result in zip(contenders, results.values(), strict=True):
             result.failed = self._explain_failure(name)
             result.others_cpu = others
-            if name in series and result.failed is None:
-                one = series[name]
+            one = series.get((name, form))
+            if one is not None and result.failed is None:
                 result.summary = Summary.from_times(one.times)
                 result.calls, result.variant = one.calls, one.variant
         return list(results.values())
@@ -120,31 +129,32 @@ class Bench:
         return dict(self._failed)
 
     def _run_rounds(
-        self, case: BenchCase, names: Sequence[str], budget: float
-    ) -> dict[str, _Series]:
-        series = {name: _Series() for name in names}
-        share = budget / max(len(names), 1)
-        for name in names:
-            self._calibrate(case, series[name], name, share)
+        self, contenders: Sequence[_Contender], budget: float
+    ) -> dict[_Contender, _Series]:
+        series = {one: _Series() for one in contenders}
+        share = budget / max(len(contenders), 1)
+        for one in contenders:
+            self._calibrate(one, series[one], share)
         begun = time.monotonic()
-        for rounds, order in enumerate(interleaving.rotate(names), 1):
-            for name in order:
-                if name in self._pools:
-                    self._run_trial(case, series[name], name, share)
+        for rounds, order in enumerate(interleaving.rotate(contenders), 1):
+            for one in order:
+                self._run_trial(one, series[one], share)
             if interleaving.is_enough(rounds, time.monotonic() - begun, budget):
                 break
         return series
 
-    def _calibrate(self, case: BenchCase, series: _Series, name: str, budget: float) -> None:
+    def _calibrate(self, contender: _Contender, series: _Series, budget: float) -> None:
         """Find the number of calls of a trial, in untimed trials."""
         for _ in range(3):
-            if name in self._pools:
-                self._run_trial(case, series, name, budget)
+            self._run_trial(contender, series, budget)
         series.times, series.calls = [], 0
 
-    def _run_trial(self, case: BenchCase, series: _Series, name: str, budget: float) -> None:
+    def _run_trial(self, contender: _Contender, series: _Series, budget: float) -> None:
+        name, case = contender
+        if name not in self._pools:
+            return
         turn = Trial.plan(case, series.typical, budget)
-        order = {"do": "turn", **asdict(turn)}
+        order = {"do": "turn", "form": case.form, **asdict(turn)}
         answers = self._request(self._pools[name], order)
         if answers is None:
             return

@@ -3,8 +3,11 @@
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from allhands.bench.case import BenchCase
+
+T = TypeVar("T")
 
 MIN_ROUNDS = 5
 MAX_ROUNDS = 100
@@ -22,7 +25,7 @@ _MAX_SINGLE_CALLS = 200
 _NO_WARM_UP_FROM = 16 << 20
 
 
-def rotate(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def rotate(names: Sequence[T]) -> Iterator[tuple[T, ...]]:
     """Give the order of every round: each contender comes first, and after each, in its turn."""
     start = 0
     while names:
@@ -51,7 +54,7 @@ class Trial:
         if case.is_rewritten:
             calls = min(max(int(seconds / typical), 1), _MAX_SINGLE_CALLS)
             warm = min(max(int(_WARM_UP / typical), 1), _MAX_SINGLE_CALLS)
-            return cls(0 if case.nbytes >= _NO_WARM_UP_FROM else warm, 1, calls)
+            return cls(0 if case.nbytes * case.arrays >= _NO_WARM_UP_FROM else warm, 1, calls)
         calls = min(max(int(_BATCH / typical), 1), _MAX_CALLS)
         warm = min(max(int(_WARM_UP / typical), 1), _MAX_CALLS)
         return cls(warm, max(int(seconds / max(typical * calls, _BATCH)), 1), calls)

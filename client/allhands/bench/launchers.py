@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from allhands.bench.systems import ALLHANDS, MPI, TORCH
+from allhands.bench.systems import ALLHANDS, MPI, TCP, TORCH
 
 # A peer's Python needs NumPy and the peer. To import allhands proper would need more, so that
 # name is given to a package that is found in the same place and has no code of its own.
@@ -18,8 +18,9 @@ import runpy, sys, types
 package = types.ModuleType("allhands")
 package.__path__ = [sys.argv.pop(1)]
 sys.modules["allhands"] = package
-runpy.run_module("allhands.bench.rank", run_name="__main__", alter_sys=True)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
+RANK_MODULE = "allhands.bench.rank"
 _HERE = str(Path(__file__).parent.parent)
 
 _PRINT_LIBRARY = """
@@ -94,13 +95,17 @@ def find_launcher(system: str, pythons: PythonPaths) -> "Launcher":
     """Find the launcher of a system.
 
     Raises:
-        Missing: it is not there.
+        SystemMissing: it is not there.
     """
     python = pythons.get(system)
     if system in ALLHANDS:
         return _find_allhands(system)
     if system in MPI:
         return _find_mpi(system, python)
+    if system == TCP:
+        if shutil.which("cc") is None and shutil.which("gcc") is None:
+            raise SystemMissing(f"{system} needs a C compiler: apt install gcc")
+        return Launcher(system, sys.executable)
     _require_modules(system, python, _NEEDED_BY_TORCH)
     return Launcher(system, python)
 
@@ -116,11 +121,17 @@ class Launcher:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def list_processes(
-        self, hosts: Sequence[BenchHost], ranks: int, arguments: Sequence[str], port: int
+        self,
+        hosts: Sequence[BenchHost],
+        ranks: int,
+        arguments: Sequence[str],
+        port: int,
+        module: str = RANK_MODULE,
     ) -> list[ProcessSpec]:
         """List the processes to start for `ranks` ranks, equally many on each host.
 
-        `port` is free on rank 0's host; pools that span hosts use it for their rendezvous.
+        Each rank runs `module` with `arguments`. `port` is free on rank 0's host; pools that span
+        hosts use it for their rendezvous.
         """
         # Between hosts no notice on a file system tells the token.
         token = {"ALLHANDS_TOKEN": secrets.token_hex(16)} if len(hosts) > 1 else {}
@@ -128,9 +139,9 @@ class Launcher:
         own = self.system in ALLHANDS
         job = ("--contender", self.system, *arguments)
         if own:
-            rank = (self.python, "-m", "allhands.bench.rank", *job)
+            rank = (self.python, "-m", module, *job)
         else:
-            rank = (self.python, "-c", _AS_RANK, _HERE, *job)
+            rank = (self.python, "-c", _AS_RANK, _HERE, module, *job)
         if self.mpirun:
             return [ProcessSpec((*self.mpirun, "-n", str(ranks), *rank), base)]
         if own and len(hosts) == 1 and self.system != TORCH:

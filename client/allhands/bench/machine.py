@@ -35,6 +35,40 @@ class MachineLimits:
     """One way over loopback, in GB/s."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunLoad:
+    """What else the machine did during a run."""
+
+    seconds: float
+    load_average_before: float
+    """Of the last minute, as the kernel counts it."""
+    load_average_after: float
+    """The run's own processes count here too."""
+    others_cpu: float
+    """Part of all cores' time that went to programs that have no part in the run."""
+
+
+class LoadMeter:
+    """Measures the load by other programs from its making on."""
+
+    def __init__(self) -> None:
+        self._begun, self._busy = time.monotonic(), read_busy_seconds()
+        self._own = _read_own_seconds()
+        self._average = os.getloadavg()[0]
+
+    def read(self) -> RunLoad:
+        """Return the load so far; all processes of the run must have ended."""
+        seconds = time.monotonic() - self._begun
+        foreign = read_busy_seconds() - self._busy - (_read_own_seconds() - self._own)
+        share = max(foreign, 0.0) / seconds / (os.cpu_count() or 1)
+        return RunLoad(seconds, self._average, os.getloadavg()[0], share)
+
+
+def _read_own_seconds() -> float:
+    """Return the CPU seconds of this process, and of all its children that have ended."""
+    return sum(os.times()[:4])
+
+
 def measure() -> MachineLimits:
     """Measure all limits, in a few seconds."""
     loopback = tcp.measure("127.0.0.1")

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from allhands.bench.report import Report, Row, group_by_case, list_systems
+from allhands.bench.ratios import Row
+from allhands.bench.report import Report, group_by_case, list_systems
 
 _PANEL_INCHES = (4.6, 3.4)
 _DOTS_PER_INCH = 110

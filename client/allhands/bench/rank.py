@@ -7,7 +7,9 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +17,17 @@ from allhands.bench.case import BenchCase
 from allhands.bench.data import Array, CaseData, choose_scale
 from allhands.bench.ipc import JsonConnection, Message
 from allhands.bench.start_gate import StartGate
-from allhands.bench.systems import Call, System, Unsupported, join_system
+from allhands.bench.systems.join import join_system
+from allhands.bench.systems.system import BoundCall, Call, System, Unsupported
 from allhands.bench.training import StepData
 
 _MAX_ALWAYS_CHECKED = 4 << 20
 _REFUSALS = ("Invalid scalar type", "MPI_ERR_TYPE", "MPI_ERR_OP")
 """What Gloo and MPI say to a type that they do not know."""
+
+
+def _do_nothing() -> None:
+    """Have nothing to do."""
 
 
 class PreparedCase:
@@ -32,14 +39,15 @@ class PreparedCase:
         self._takes_part = system.rank in case.participants
         kind = StepData if case.operation == "ddp_step" else CaseData
         self._data = kind(case, system.rank, seed)
-        self._x = system.allocate(case.elements, case.dtype)
+        self._x = system.allocate(case.count_input(system.rank), case.dtype)
         self._out = system.allocate(case.output_elements, case.dtype)
-        self._fresh = np.empty(0 if case.is_rewritten else case.elements, self._x.dtype)
+        self._fresh = np.empty(0 if case.is_rewritten else self._x.size, self._x.dtype)
         # Pages that were never written would be made by the kernel while the clock runs.
         self._x.fill(0)
         self._out.fill(0)
         self._calls = 0
-        self._call = self._bind(seed)
+        self._bound = self._bind(seed)
+        self._refresh = self._bound.refresh or _do_nothing
 
     def run_trial(self, warm: int, batches: int, calls: int) -> tuple[list[float], str | None]:
         """Make `warm` calls, then the timed calls; return seconds and errors.
@@ -60,23 +68,27 @@ class PreparedCase:
             wrong = wrong or said
         return times, wrong
 
-    def _bind(self, seed: int) -> Call:
+    def _bind(self, seed: int) -> BoundCall:
         """Make one call, to test whether the system accepts the case's arguments.
 
         Raises:
-            Refused: a rank does not accept the arguments.
+            Unsupported: a rank does not accept the arguments.
         """
         try:
-            call = self._system.bind(self.case, self._x, self._out, seed)
+            bound = self._system.bind(self.case, self._x, self._out, seed)
+            if not isinstance(bound, BoundCall):
+                bound = BoundCall(bound)
+            if bound.refresh is not None:
+                bound.refresh()
             if self._takes_part:
-                call()
+                bound.repeat(bound.call, 1, _do_nothing)
         except (TypeError, ValueError) as error:
             raise Unsupported(str(error)) from error
         except RuntimeError as error:
             if not any(sign in str(error) for sign in _REFUSALS):
                 raise
             raise Unsupported(f"its library takes no {self.case.dtype}: {error}") from error
-        return call
+        return bound
 
     def _time_single_calls(self, warm: int, calls: int) -> tuple[list[float], str | None]:
         always = self._x.nbytes + self._out.nbytes <= _MAX_ALWAYS_CHECKED
@@ -85,11 +97,12 @@ class PreparedCase:
         for number in range(warm + calls):
             scale = self._advance_scale()
             self._data.fill(self._x, scale)
-            took = self._time(self._call)
+            self._refresh()
+            took, returned = self._time(1)
             if number >= warm:
                 times.append(took)
             if always or number == warm + calls - 1:
-                wrong = wrong or self._data.find_error(self._get_result(), scale)
+                wrong = wrong or self._data.find_error(self._read(returned), scale)
         return times, wrong
 
     def _time_batch(self, calls: int) -> tuple[float, str | None]:
@@ -98,38 +111,33 @@ class PreparedCase:
         scale = self._advance_scale()
         self._data.fill(self._fresh, scale)
         self._x.fill(0)
-        call, x, fresh = self._call, self._x, self._fresh
+        self._refresh()
+        x, fresh, refresh = self._x, self._fresh, self._bound.refresh
 
-        def run_calls() -> None:
-            for _ in range(calls - 1):
-                call()
+        def renew() -> None:
             x[:] = fresh
-            call()
+            if refresh is not None:
+                refresh()
 
-        took = self._time(run_calls)
-        return took / calls, self._data.find_error(self._get_result(), scale)
+        took, returned = self._time(calls, renew)
+        return took / calls, self._data.find_error(self._read(returned), scale)
 
     def _time_barriers(self, calls: int) -> tuple[float, str | None]:
-        call = self._call
-
-        def run_calls() -> None:
-            for _ in range(calls):
-                call()
-
-        took = self._time(run_calls)
-        number = self._gate.announce()
-        call()
-        early = self._gate.find_missing(number)
+        took, _ = self._time(calls)
+        announced = []
+        self._bound.repeat(self._bound.call, 1, lambda: announced.append(self._gate.announce()))
+        early = self._gate.find_missing(announced[0])
         return took / calls, f"ended before ranks {early} came" if early else None
 
-    def _time(self, act: Call) -> float:
-        self._gate.wait(self.case.participants)
-        begun = time.perf_counter()
-        act()
-        took = time.perf_counter() - begun
-        return took / 2 if self.case.operation == "sendrecv" else took
+    def _time(self, calls: int, before_last: Call | None = None) -> tuple[float, Any]:
+        """Return the seconds of `calls` calls in a row, and what the last one returned."""
+        start = partial(self._gate.wait, self.case.participants)
+        took, returned = self._bound.repeat(self._bound.call, calls, start, before_last)
+        return (took / 2 if self.case.operation == "sendrecv" else took), returned
 
-    def _get_result(self) -> Array:
+    def _read(self, returned: Any) -> Array:
+        if self._bound.read is not None:
+            return self._bound.read(returned).view(self._x.dtype)
         return self._out if self._out.size else self._x
 
     def _advance_scale(self) -> int:
@@ -142,29 +150,31 @@ class CommandServer:
 
     def __init__(self, system: System, gate: StartGate) -> None:
         self._system, self._gate = system, gate
-        self._case: PreparedCase | None = None
+        self._cases: dict[str, PreparedCase] = {}
+        """By form."""
 
     def execute(self, command: Message) -> Message:
         """Carry out a command of the driver; return the answer."""
         match command:
-            case {"do": "prepare", "cell": cell, "seed": seed}:
-                return self._prepare(BenchCase(**cell), seed)
-            case {"do": "turn", "warm": warm, "batches": batches, "calls": calls}:
-                return self._run_trial(warm, batches, calls)
+            case {"do": "prepare", "cells": cells, "seed": seed}:
+                return self._prepare([BenchCase(**cell) for cell in cells], seed)
+            case {"do": "turn", "form": form, "warm": warm, "batches": batches, "calls": calls}:
+                return self._run_trial(form, warm, batches, calls)
         raise ValueError(f"no rank knows how to obey {command}")
 
-    def _prepare(self, case: BenchCase, seed: int) -> Message:
-        self._case = None  # its memory first
+    def _prepare(self, cases: Sequence[BenchCase], seed: int) -> Message:
+        self._cases.clear()  # their memory first
         gc.collect()  # a model refers to itself
-        try:
-            self._case = PreparedCase(self._system, self._gate, case, seed)
-        except Unsupported as refusal:
-            return {"refused": str(refusal), "cpu": time.process_time()}
-        return {"refused": None, "cpu": time.process_time()}
+        refused = {}
+        for case in cases:
+            try:
+                self._cases[case.form] = PreparedCase(self._system, self._gate, case, seed)
+            except Unsupported as refusal:
+                refused[case.form] = str(refusal)
+        return {"refused": refused, "cpu": time.process_time()}
 
-    def _run_trial(self, warm: int, batches: int, calls: int) -> Message:
-        assert self._case is not None
-        times, wrong = self._case.run_trial(warm, batches, calls)
+    def _run_trial(self, form: str, warm: int, batches: int, calls: int) -> Message:
+        times, wrong = self._cases[form].run_trial(warm, batches, calls)
         cpu = time.process_time()
         return {"times": times, "wrong": wrong, "variant": self._system.get_variant(), "cpu": cpu}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from allhands.bench.ipc import JsonConnection, Message
-from allhands.bench.launchers import THIS_HOST, BenchHost, Launcher
+from allhands.bench.launchers import RANK_MODULE, THIS_HOST, BenchHost, Launcher, ProcessSpec
 from allhands.bench.start_gate import StartGate
 
 _START_SECONDS = 90.0
@@ -34,11 +34,14 @@ class RankPool:
         ranks: int,
         folder: Path,
         hosts: Sequence[BenchHost] = (THIS_HOST,),
+        module: str = RANK_MODULE,
     ) -> None:
         """Start the ranks and wait until all have joined their world; `folder` must be empty.
 
+        Each runs `module`, and says so to the driver once it has joined.
+
         Raises:
-            CrewFailed: they did not.
+            RankPoolFailed: they did not.
         """
         self.name = launcher.system
         self.size = ranks
@@ -54,7 +57,9 @@ class RankPool:
             arguments = ["--driver", str(folder / "driver"), "--gate", str(gate)]
             arguments += ["--meeting", str(folder / "meeting")]
             try:
-                self._start(launcher, hosts, arguments)
+                self._start(
+                    launcher.list_processes(hosts, ranks, arguments, _find_free_port(), module)
+                )
                 self._accept_ranks(listener)
             except BaseException:
                 self.close()
@@ -64,7 +69,7 @@ class RankPool:
         """Send a command to every rank; return the answers, by rank.
 
         Raises:
-            CrewFailed: a rank ended, or takes too long.
+            RankPoolFailed: a rank ended, or takes too long.
         """
         deadline = time.monotonic() + _TRIAL_SECONDS
         try:
@@ -82,12 +87,19 @@ class RankPool:
         """Let the ranks leave their world, then end the processes."""
         try:
             self.request({"do": "leave"})
-            for child in self._children:
-                child.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass  # it has left its world, and `close` ends it
+            self.wait_ended(_END_SECONDS)
         finally:
             self.close()
+
+    def wait_ended(self, seconds: float) -> bool:
+        """Wait until all processes have ended by themselves; return whether they have."""
+        deadline = time.monotonic() + seconds
+        try:
+            for child in self._children:
+                child.wait(max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def close(self) -> None:
         """End every process; idempotent."""
@@ -98,11 +110,9 @@ class RankPool:
             _end(child)
         self._children = []
 
-    def _start(
-        self, launcher: Launcher, hosts: Sequence[BenchHost], arguments: Sequence[str]
-    ) -> None:
+    def _start(self, processes: Sequence[ProcessSpec]) -> None:
         with self._log.open("wb") as log:
-            for process in launcher.list_processes(hosts, self.size, arguments, _find_free_port()):
+            for process in processes:
                 self._children.append(
                     subprocess.Popen(
                         process.command,

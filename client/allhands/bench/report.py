@@ -7,12 +7,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from allhands.bench import sessions, start_up
 from allhands.bench.case import CONVENTIONS, TIMES
 from allhands.bench.driver import CaseResult
-from allhands.bench.systems import ALLHANDS
+from allhands.bench.ratios import (
+    Row,
+    add_hidden,
+    add_ratios,
+    find_base,
+    find_ratio,
+    list_comparisons,
+    name_contender,
+)
 
-Row = dict[str, Any]
-"""One result, as it stands in the JSON."""
 Report = dict[str, Any]
 Link = dict[str, Any]
 """What is between the ranks: its name, and between hosts what plain TCP does there."""
@@ -34,7 +41,8 @@ def make_rows(results: Iterable[CaseResult]) -> list[Row]:
                 "bytes": cell.nbytes,
                 "dtype": cell.dtype,
                 "elements": cell.elements,
-                "contender": result.system,
+                "contender": name_contender(result.system, cell.form),
+                "form": cell.form,
                 **(asdict(summary) if summary else {}),
                 "calls": result.calls,
                 "variant": result.variant,
@@ -43,20 +51,9 @@ def make_rows(results: Iterable[CaseResult]) -> list[Row]:
                 "failed": result.failed,
             }
         )
-    _add_ratios(rows)
+    add_ratios(rows)
+    add_hidden(rows)
     return rows
-
-
-def _add_ratios(rows: list[Row]) -> None:
-    """Add to each peer by which factor it takes longer than each kind of allhands."""
-    own = {
-        row["contender"]: row["median"]
-        for row in rows
-        if row["contender"] in ALLHANDS and "median" in row
-    }
-    for row in rows:
-        if row["contender"] not in ALLHANDS and "median" in row:
-            row["ratios"] = {name: row["median"] / median for name, median in own.items()}
 
 
 def make_report(
@@ -88,22 +85,14 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     links = sorted({one["link"]["name"] for one in reports})
     if len(links) > 1:
         raise ValueError(f"these ran over different links: {', '.join(links)}")
-    contenders: dict[str, Any] = {}
-    conventions: dict[str, str] = {}
-    machine: list[dict[str, Any]] = []
-    rows: list[Row] = []
+    merged: Report = {"link": first["link"], "contenders": {}, "conventions": {}}
     for one in reports:
-        contenders |= one["contenders"]
-        conventions |= one["conventions"]
-        machine += one["machine"]
-        rows += one["rows"]
-    return {
-        "link": first["link"],
-        "machine": machine,
-        "contenders": contenders,
-        "conventions": conventions,
-        "rows": rows,
-    }
+        for name in ("contenders", "conventions"):
+            merged[name] |= one[name]
+    for name in ("machine", "load", "rows", "start_up", "sessions"):
+        # Reports of older releases have fewer of them.
+        merged[name] = [part for one in reports for part in one.get(name, ())]
+    return merged
 
 
 def group_by_case(rows: Iterable[Row]) -> dict[tuple[str, str, int, int], dict[str, Row]]:
@@ -126,7 +115,13 @@ def show(report: Report, console: Console) -> None:
     cells = group_by_case(report["rows"])
     for operation, dtype in dict.fromkeys((place[0], place[1]) for place in cells):
         _show_operation(report, operation, dtype, console)
+    if jobs := report.get("start_up"):
+        console.print(_make_start_up_table(jobs))
+    if worlds := report.get("sessions"):
+        console.print(sessions.make_table(worlds))
     console.print(_describe_machine(report), soft_wrap=True)
+    for load in report.get("load", ()):
+        console.print(_describe_load(load), soft_wrap=True)
     if "tcp_gbs" in (link := report["link"]):
         console.print(
             f"{link['name']}: TCP takes {link['tcp_round_trip_us']:.0f} us there and back, and "
@@ -141,10 +136,27 @@ def show(report: Report, console: Console) -> None:
 def list_failures(report: Report) -> dict[str, str]:
     """Say which contenders failed, and how."""
     found: dict[str, str] = {}
-    for row in report["rows"]:
+    for row in (*report["rows"], *report.get("start_up", ())):
         if row["failed"]:
             found.setdefault(row["contender"], row["failed"])  # what follows from it says less
     return found
+
+
+def _make_start_up_table(rows: Sequence[Row]) -> Table:
+    table = Table(title="start_up: jobs that reduce 8 bytes once and end, medians")
+    for column in start_up.COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*start_up.list_cells(row))
+    return table
+
+
+def _describe_load(load: Mapping[str, float]) -> str:
+    return (
+        f"load, in {load['seconds']:.0f} s: average {load['load_average_before']:.1f} before and "
+        f"{load['load_average_after']:.1f} after, with this run; other programs took "
+        f"{load['others_cpu']:.0%} of the time of all cores"
+    )
 
 
 def _show_operation(report: Report, operation: str, dtype: str, console: Console) -> None:
@@ -153,27 +165,45 @@ def _show_operation(report: Report, operation: str, dtype: str, console: Console
         for place, found in group_by_case(report["rows"]).items()
         if place[:2] == (operation, dtype)
     }
-    names = list_systems(row for found in places.values() for row in found.values())
-    pairs = [
-        (peer, own) for peer in names if peer not in ALLHANDS for own in names if own in ALLHANDS
+    rows = [row for cell in places.values() for row in cell.values()]
+    refusing = _list_refusals(rows)
+    names = [name for name in list_systems(rows) if name not in refusing]
+    comparisons = list_comparisons(names, operation)
+    base = find_base(names) or ""
+    hidden = [
+        name for name in names if any("hidden" in cell.get(name, {}) for cell in places.values())
     ]
     what = report["conventions"][operation]
     where = report["link"]["name"]
     table = Table(
         title=f"{operation}, {dtype}, {where}: microseconds, median (10 % to 90 %)\n{what}"
     )
-    for column in ("ranks", "bytes", *names, *(f"{peer} / {own}" for peer, own in pairs), _OTHERS):
+    shown = (*names, *(f"{name} hides" for name in hidden), *comparisons)
+    for column in ("ranks", "bytes", *shown, _OTHERS):
         table.add_column(column, justify="right", no_wrap=True)
-    for (_, _, ranks, nbytes), found in places.items():
-        ratios = [found.get(peer, {}).get("ratios", {}).get(own) for peer, own in pairs]
+    for (_, _, ranks, nbytes), cell in places.items():
+        ratios = [find_ratio(cell, peers, base) for peers in comparisons.values()]
         table.add_row(
             str(ranks),
             f"{nbytes:,}",
-            *(_format_figure(found.get(name)) for name in names),
+            *(_format_figure(cell.get(name)) for name in names),
+            *(_format_hidden(cell.get(name)) for name in hidden),
             *("-" if ratio is None else _format_ratio(ratio) for ratio in ratios),
-            _format_others(found.values()),
+            _format_others(cell.values()),
         )
     console.print(table)
+    for name, reason in refusing.items():
+        console.print(f"not in the table: {name}: {reason}", soft_wrap=True)
+
+
+def _list_refusals(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the contenders that refused every case, each with a reason."""
+    measured = {row["contender"] for row in rows if row["refused"] is None}
+    return {row["contender"]: row["refused"] for row in rows if row["contender"] not in measured}
+
+
+def _format_hidden(row: Row | None) -> str:
+    return "-" if row is None or "hidden" not in row else f"{row['hidden']:.0%}"
 
 
 def _format_figure(row: Row | None) -> str:

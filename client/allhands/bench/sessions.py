@@ -148,7 +148,7 @@ def make_row(
     return row
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
+def make_table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title="sessions at one coordinator: medians")
     for column in ("ranks", "log", "operation"):
         table.add_column(column, no_wrap=True)
@@ -168,10 +168,14 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             f"{row['memory_a_session'] / 1024:,.0f}" if is_rest else "",
             f"{row['unwanted']}" if is_rest else "",
         )
+    return table
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = 120
-    console.print(table)
+    console.print(make_table(rows))
 
 
 def main() -> None:

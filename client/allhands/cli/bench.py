@@ -3,8 +3,7 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
@@ -12,14 +11,17 @@ import typer
 
 from allhands.bench import case as cells
 from allhands.bench.systems import ALLHANDS, MPI, PEERS
+from allhands.bench.table_request import TableRequest, TwoHosts
+from allhands.bench.tables import TABLES
 
 if TYPE_CHECKING:
-    from allhands.bench.launchers import BenchHost, Launcher, PythonPaths
-    from allhands.bench.report import Link, Report
+    from allhands.bench.launchers import Launcher, PythonPaths
+    from allhands.bench.report import Report
 
 T = TypeVar("T")
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_RANKS = "2,4"
 _ALL_SIZES = "8B,1KiB,64KiB,1MiB,16MiB,64MiB"
 
 
@@ -27,11 +29,21 @@ _OpsOption: TypeAlias = Annotated[
     str,
     typer.Option(
         help=f"Operations, comma-separated: {', '.join(cells.CONVENTIONS)}; all: those "
-        "that every contender has."
+        f"that every contender has; of whole jobs: {', '.join(cells.WHOLE_JOBS)}."
     ),
 ]
 
-_RanksOption: TypeAlias = Annotated[str, typer.Option(help="Numbers of ranks, comma-separated.")]
+_TablesOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="Measure tables of README, with operations, sizes, ranks and systems of their own: "
+        f"{', '.join(TABLES)}; all. --ranks, --vs and --variants then choose from these."
+    ),
+]
+
+_RanksOption: TypeAlias = Annotated[
+    str, typer.Option(help=f"Numbers of ranks, comma-separated; default {_RANKS}.")
+]
 
 _SizesOption: TypeAlias = Annotated[
     str,
@@ -45,11 +57,12 @@ _DtypesOption: TypeAlias = Annotated[
 ]
 
 _VsOption: TypeAlias = Annotated[
-    str, typer.Option(help="Peers to measure beside: gloo, openmpi, mpich; mpi: what is there.")
+    str, typer.Option(help=f"Peers to measure beside: {', '.join(PEERS)}; mpi: what is there.")
 ]
 
 _VariantsOption: TypeAlias = Annotated[
-    str, typer.Option(help=f"Ways to use allhands: {', '.join(ALLHANDS)}.")
+    str,
+    typer.Option(help=f"Ways to use allhands: {', '.join(ALLHANDS)}; default allhands."),
 ]
 
 _BudgetOption: TypeAlias = Annotated[
@@ -117,11 +130,12 @@ _OutputOption: TypeAlias = Annotated[
 
 def bench_command(
     ops: _OpsOption = "all_reduce",
-    ranks: _RanksOption = "2,4",
+    tables: _TablesOption = "",
+    ranks: _RanksOption = "",
     sizes: _SizesOption = "8B,1MiB,64MiB",
     dtypes: _DtypesOption = "float32",
     vs: _VsOption = "",
-    variants: _VariantsOption = "allhands",
+    variants: _VariantsOption = "",
     budget: _BudgetOption = 2.0,
     gloo_python: _GlooPythonOption = "",
     openmpi_python: _OpenmpiPythonOption = "",
@@ -143,33 +157,84 @@ def bench_command(
         raise typer.BadParameter(f"--output is table or json, not {output!r}")
     if plot is not None:
         _require_plot()
+        if tables:
+            raise typer.BadParameter("--plot draws one run, without --tables")
+    pythons = {"gloo": gloo_python, "openmpi": openmpi_python, "mpich": mpich_python}
+    # Whoever ends this process means its ranks too: that takes the way of an exception.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if load:
         result = _load_reports(load)
+    elif tables:
+        result = _measure_named(tables, ranks, variants, vs, pythons, budget, save)
     else:
-        pythons = {"gloo": gloo_python, "openmpi": openmpi_python, "mpich": mpich_python}
-        launchers = _find_launchers(variants, vs, pythons)
-        counts = _parse_list(ranks, _parse_rank_count)
+        launchers = _find_launchers(variants or "allhands", vs, pythons)
         if netns:
-            counts = [2 * ranks_per_host]
             _refuse_mpi(launchers)
-        table = _Table(
-            list(cells.COLLECTIVES) if ops == "all" else _parse_list(ops, _parse_operation),
-            counts,
-            _parse_list(_ALL_SIZES if sizes == "all" else sizes, _parse_nbytes),
-            _parse_list(dtypes, _parse_dtype),
+        request = TableRequest(
+            cells.COLLECTIVES if ops == "all" else tuple(_parse_list(ops, _parse_operation)),
+            tuple(_parse_list(ranks or _RANKS, _parse_rank_count)),
+            tuple(_parse_list(_ALL_SIZES if sizes == "all" else sizes, _parse_nbytes)),
+            tuple(_parse_list(dtypes, _parse_dtype)),
+            TwoHosts(_parse_rate(rate), ranks_per_host) if netns else None,
         )
-        # Whoever ends this process means its ranks too: that takes the way of an exception.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        with _open_hosts(netns, rate) as (hosts, link):
-            result = _measure(table, launchers, budget, hosts, link)
+        result = _measure(request, launchers, budget)
     _write(result, save, plot, output)
     _fail_if_wrong(result)
+
+
+def _measure_named(
+    tables: str,
+    ranks: str,
+    variants: str,
+    vs: str,
+    pythons: dict[str, str],
+    budget: float,
+    save: Path | None,
+) -> "Report":
+    """Measure tables by their names; what was measured is saved after each."""
+    names = list(TABLES) if tables == "all" else _parse_list(tables, _parse_table)
+    counts = _parse_list(ranks, _parse_rank_count) if ranks else None
+    own = _parse_list(variants, _parse_variant) if variants else None
+    peers = _parse_list(vs, _parse_peer) if vs else None
+    if peers is not None and "mpi" in peers:
+        peers += MPI
+    measured: dict[str, Report] = {}
+    for name in names:
+        table = TABLES[name].choose(counts, own, peers)
+        launchers = _find_present((*table.variants, *table.peers), pythons)
+        if not (table.request.rank_counts and launchers):
+            typer.echo(f"allhands: nothing to measure in table {name}", err=True)
+            continue
+        try:
+            measured[name] = _measure(table.request, launchers, budget)
+        except typer.BadParameter as refusal:
+            typer.echo(f"allhands: no table {name}: {refusal.message}", err=True)
+            continue
+        if save is not None:
+            save.write_text(json.dumps({"tables": measured}, indent=1) + "\n")
+    return {"tables": measured}
+
+
+def _find_present(systems: Sequence[str], pythons: dict[str, str]) -> list["Launcher"]:
+    """Find the launchers of the systems that can be measured here, and say which cannot."""
+    from allhands.bench.launchers import PythonPaths, SystemMissing, find_launcher
+
+    known = PythonPaths({name: python for name, python in pythons.items() if python})
+    found = []
+    for name in systems:
+        try:
+            found.append(find_launcher(name, known))
+        except SystemMissing as missing:
+            typer.echo(f"allhands: left out: {missing}", err=True)
+    return found
 
 
 def _write(result: "Report", save: Path | None, plot: Path | None, output: str) -> None:
     if save is not None:
         save.write_text(json.dumps(result, indent=1) + "\n")
     if plot is not None:
+        if "tables" in result:
+            raise typer.BadParameter("--plot draws one run, without --tables")
         _plot(result, plot)
     if output == "json":
         typer.echo(json.dumps(result, indent=2))
@@ -182,7 +247,13 @@ def _load_reports(paths: Sequence[Path]) -> "Report":
     from allhands.bench.report import merge_reports
 
     try:
-        return merge_reports([json.loads(path.read_text()) for path in paths])
+        loaded = [json.loads(path.read_text()) for path in paths]
+        named = [one["tables"] for one in loaded if "tables" in one]
+        if len(named) not in (0, len(loaded)):
+            raise ValueError("some of these are runs with --tables, and some without")
+        if named:
+            return {"tables": {name: table for one in named for name, table in one.items()}}
+        return merge_reports(loaded)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--load") from error
 
@@ -201,89 +272,50 @@ def _print_table(result: "Report") -> None:
 
     from allhands.bench.report import show
 
-    show(result, Console())
+    for name, report in _list_reports(result):
+        if name:
+            typer.echo(f"\n{name}")
+        show(report, Console())
+
+
+def _list_reports(result: "Report") -> list[tuple[str, "Report"]]:
+    """Return the reports of a run, with the names of their tables, where they have names."""
+    return list(result["tables"].items()) if "tables" in result else [("", result)]
 
 
 def _fail_if_wrong(result: "Report") -> None:
     """Exit with 1 if a system failed or gave a wrong result."""
     from allhands.bench.report import list_failures
 
-    if failures := list_failures(result):
-        for name, reason in failures.items():
-            typer.echo(f"allhands: {name} failed: {reason}", err=True)
+    failures = [found for _, one in _list_reports(result) for found in list_failures(one).items()]
+    for name, reason in failures:
+        typer.echo(f"allhands: {name} failed: {reason}", err=True)
+    if failures:
         raise typer.Exit(1)
 
 
-class _Table:
-    """The requested cases."""
+def _measure(request: TableRequest, launchers: Sequence["Launcher"], budget: float) -> "Report":
+    from allhands.bench.netns import NoNamespaces
+    from allhands.bench.runs import measure_table
 
-    def __init__(
-        self, operations: list[str], ranks: list[int], sizes: list[int], dtypes: list[str]
-    ) -> None:
-        for dtype in dtypes:
-            if max(ranks) > cells.max_ranks(dtype):
-                raise typer.BadParameter(
-                    f"sums of {dtype} are exact for {cells.max_ranks(dtype)} ranks at most"
-                )
-        self.ranks = ranks
-        self._axes = operations, sizes, dtypes
-
-    def list_cases(self, ranks: int) -> list[cells.BenchCase]:
-        operations, sizes, dtypes = self._axes
-        return cells.list_cases(operations, ranks, sizes, dtypes)
-
-
-def _measure(
-    table: _Table,
-    launchers: Sequence["Launcher"],
-    budget: float,
-    hosts: "Sequence[BenchHost]",
-    link: "Link",
-) -> "Report":
-    from dataclasses import asdict
-
-    from allhands.bench import machine
-    from allhands.bench.driver import start_bench
-    from allhands.bench.report import Row, make_report, make_rows
-
-    rows: list[Row] = []
-    contenders: dict[str, dict[str, str]] = {}
-    limits = [asdict(machine.measure())]
-    for ranks in table.ranks:
-        with start_bench(launchers, ranks, hosts) as running:
-            contenders |= running.about
-            for cell in table.list_cases(ranks):
-                what = f"{cell.operation}, {ranks} ranks, {cell.nbytes:,} bytes, {cell.dtype}"
-                typer.echo(f"measuring {what}", err=True)
-                rows += make_rows(running.measure(cell, budget))
-    limits.append(asdict(machine.measure()))  # it may not be what it was
-    return make_report(limits, contenders, rows, link)
-
-
-@contextmanager
-def _open_hosts(netns: bool, rate: str) -> Iterator[tuple["Sequence[BenchHost]", "Link"]]:
-    """Open the hosts to measure on; yield them with the figures of the network."""
-    from allhands.bench import tcp
-    from allhands.bench.launchers import THIS_HOST
-    from allhands.bench.netns import NoNamespaces, check_rate, open_two_hosts
-
-    if not netns:
-        yield (THIS_HOST,), {"name": "this host"}
-        return
-    try:
-        limit = check_rate(rate)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--rate") from error
-    try:
-        with open_two_hosts(limit) as (first, second):
-            plain = tcp.measure(
-                first.address, here=second.command_prefix, there=first.command_prefix
+    for dtype in request.dtypes:
+        if max(request.rank_counts) > cells.max_ranks(dtype):
+            raise typer.BadParameter(
+                f"sums of {dtype} are exact for {cells.max_ranks(dtype)} ranks at most"
             )
-            name = f"two hosts, {'no limit' if limit is None else limit}"
-            between = {"tcp_round_trip_us": plain.round_trip_us, "tcp_gbs": plain.gbs}
-            yield (first, second), {"name": name, **between}
+    try:
+        return measure_table(request, launchers, budget, lambda what: typer.echo(what, err=True))
     except NoNamespaces as error:
         raise typer.BadParameter(str(error), param_hint="--netns") from error
+
+
+def _parse_rate(text: str) -> str | None:
+    from allhands.bench.netns import check_rate
+
+    try:
+        return check_rate(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--rate") from error
 
 
 def _require_plot() -> None:
@@ -338,7 +370,11 @@ def _parse_list(text: str, parse: Callable[[str], T]) -> list[T]:
 
 
 def _parse_operation(text: str) -> str:
-    return _check_known(text, tuple(cells.CONVENTIONS), "operation")
+    return _check_known(text, (*cells.CONVENTIONS, *cells.WHOLE_JOBS), "operation")
+
+
+def _parse_table(text: str) -> str:
+    return _check_known(text, tuple(TABLES), "table")
 
 
 def _parse_dtype(text: str) -> str:

@@ -8,7 +8,9 @@ from allhands.bench.case import (
     ASYNCHRONOUS,
     BATCH,
     COLLECTIVES,
+    COMPOSITE,
     DTYPES,
+    FORMS,
     BenchCase,
     list_cases,
     max_ranks,
@@ -20,7 +22,7 @@ SEED = 7
 
 
 def brought(cell: BenchCase, rank: int, scale: int) -> Array:
-    x = np.empty(cell.elements, get_carrier(cell.dtype))
+    x = np.empty(cell.count_input(rank), get_carrier(cell.dtype))
     CaseData(cell, rank, SEED).fill(x, scale)
     return x
 
@@ -35,6 +37,11 @@ def result(cell: BenchCase, rank: int, scale: int) -> Array:
     """Compute the operation by definition, in float64."""
     all_of_them = [numbers(cell, brought(cell, one, scale)) for one in range(cell.ranks)]
     share = cell.elements // cell.ranks
+
+    def block(one: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        before = sum(cell.count_block(one, to) for to in range(rank))
+        return all_of_them[one][before : before + cell.count_block(one, rank)]
+
     mine = slice(rank * share, (rank + 1) * share)
     due = {
         "all_reduce": lambda: sum(all_of_them),
@@ -49,28 +56,39 @@ def result(cell: BenchCase, rank: int, scale: int) -> Array:
         "async_all_reduce": lambda: sum(all_of_them),
         "future_all_reduce": lambda: sum(all_of_them),
         "exchange": lambda: all_of_them[rank - 1],
+        "scan": lambda: sum(all_of_them[: rank + 1]),
+        "exscan": lambda: sum(all_of_them[:rank]),
+        "all_gather_v": lambda: np.concatenate(all_of_them),
+        "all_to_all_v": lambda: np.concatenate([block(one) for one in range(cell.ranks)]),
+        "all_gather_object": lambda: np.concatenate(all_of_them),
+        "broadcast_object_list": lambda: all_of_them[0],
+        "coalesced_all_reduce": lambda: sum(all_of_them),
+        "in_flight_all_reduce": lambda: sum(all_of_them),
+        "overlap_all_reduce": lambda: sum(all_of_them),
     }[cell.operation]()
     if cell.dtype == "bfloat16":
         return (due.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return due.astype(get_carrier(cell.dtype))
 
 
-WITH_DATA = sorted({*COLLECTIVES, *ASYNCHRONOUS} - {"barrier"})
+WITH_DATA = sorted(
+    {*COLLECTIVES, *ASYNCHRONOUS, *COMPOSITE, *FORMS, "in_flight_all_reduce"} - {"barrier"}
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operation", WITH_DATA)
 def test_the_result_by_definition_passes(operation: str, dtype: str) -> None:
     cell = BenchCase(operation, 3, 4000, dtype)
-    for rank in range(2):
+    for rank in cell.receivers[:2]:
         assert CaseData(cell, rank, SEED).find_error(result(cell, rank, 3), 3) is None
 
 
 @pytest.mark.parametrize("operation", WITH_DATA)
 def test_one_wrong_element_does_not_pass_wherever_it_is(operation: str) -> None:
-    cell = BenchCase(operation, 2, 1 << 20)  # more than is compared at once
+    cell = BenchCase(operation, 2, (1 << 20) // BenchCase(operation, 2, 8).arrays)
     rank = cell.receivers[-1]
-    for place in (0, 70_000, -1):
+    for place in (0, 70_000, -1):  # more than is compared at once lies between
         got = result(cell, rank, 2)
         got[place] += 1
         said = CaseData(cell, rank, SEED).find_error(got, 2)
@@ -81,8 +99,19 @@ def test_one_wrong_element_does_not_pass_wherever_it_is(operation: str) -> None:
 @pytest.mark.parametrize("operation", WITH_DATA)
 def test_the_result_of_the_call_before_does_not_pass(operation: str) -> None:
     cell = BenchCase(operation, 2, 8)
-    before = result(cell, 0, choose_scale(4))
-    assert CaseData(cell, 0, SEED).find_error(before, choose_scale(5)) is not None
+    rank = cell.receivers[0]
+    before = result(cell, rank, choose_scale(4))
+    assert CaseData(cell, rank, SEED).find_error(before, choose_scale(5)) is not None
+
+
+@pytest.mark.parametrize("operation", WITH_DATA)
+def test_a_result_of_another_length_does_not_pass(operation: str) -> None:
+    cell = BenchCase(operation, 2, 64)
+    rank = cell.receivers[-1]
+    due = result(cell, rank, 1)
+    for got in (due[:-1], np.append(due, due[-1:])):
+        said = CaseData(cell, rank, SEED).find_error(got, 1)
+        assert said == f"{got.size} elements came, not {due.size}"
 
 
 @pytest.mark.parametrize("operation", ["reduce", "gather"])
@@ -119,6 +148,35 @@ def test_sizes_are_what_each_rank_brings_with_equal_shares_for_all() -> None:
     assert BenchCase("reduce_scatter", 4, 1024).output_elements == 64
     assert BenchCase("all_to_all", 4, 8).elements == 4
     assert BenchCase("all_reduce", 4, 1, "float64").elements == 1
+
+
+def test_arrays_of_uneven_sizes_are_never_empty_and_at_most_the_bytes() -> None:
+    for ranks in range(1, 6):
+        for nbytes in (1, 8, 1000):
+            cell = BenchCase("all_gather_v", ranks, nbytes)
+            counts = [cell.count_input(rank) for rank in range(ranks)]
+            assert counts == sorted(counts)
+            assert counts[0] >= 1
+            assert counts[-1] == cell.elements
+            exchange = BenchCase("all_to_all_v", ranks, nbytes)
+            for rank in range(ranks):
+                blocks = [exchange.count_block(rank, to) for to in range(ranks)]
+                assert min(blocks) >= 1
+                assert sum(blocks) == exchange.count_input(rank) <= exchange.elements
+
+
+def test_an_operation_with_forms_is_measured_in_all_of_them() -> None:
+    cell = BenchCase("coalesced_all_reduce", 2, 1024)
+    assert [one.form for one in cell.forms] == ["coalescing", "one_by_one", "packed"]
+    assert cell.elements == 100 * 256
+    assert cell.is_rewritten
+    assert cell.forms[1].forms == (cell.forms[1],)
+    assert BenchCase("all_reduce", 2, 8).forms == (BenchCase("all_reduce", 2, 8),)
+
+
+def test_a_matrix_product_alone_has_no_result_to_check() -> None:
+    cells = BenchCase("overlap_all_reduce", 2, 8).forms
+    assert [len(one.receivers) for one in cells] == [2, 2, 0]
 
 
 def test_a_table_has_one_barrier_and_no_partner_for_a_single_rank() -> None:

@@ -12,6 +12,7 @@ from allhands.bench.case import BenchCase
 from allhands.bench.driver import CaseResult
 from allhands.bench.interleaving import Summary
 from allhands.bench.report import list_failures, make_report, make_rows, merge_reports, show
+from allhands.bench.start_up import JobFigures, make_row
 
 MACHINE = {
     "cores": 2,
@@ -56,11 +57,77 @@ def test_a_ratio_says_how_many_times_longer_the_peer_takes() -> None:
     assert "ratios" not in rows["allhands"]
 
 
+def test_mpis_share_a_column_of_ratios_that_has_the_faster() -> None:
+    cell = BenchCase("all_reduce", 2, 8)
+    timed = {"allhands": 2e-6, "allhands-arena": 1e-6, "openmpi": 8e-6, "mpich": 6e-6}
+    text = shown(a_report([CaseResult(cell, n, Summary(t, t, t, 1)) for n, t in timed.items()]))
+    assert "MPI / allhands " in text
+    assert next(line for line in text.splitlines() if "8.00" in line).split("│")[7].strip() == "3"
+
+
+def in_forms(operation: str, **micros: tuple[float, ...]) -> list[CaseResult]:
+    """Give the results of an operation with forms: of each system the times, by form."""
+    return [
+        CaseResult(form, system, Summary(time * 1e-6, 0.0, 1.0, 1))
+        for system, times in micros.items()
+        for form, time in zip(BenchCase(operation, 2, 1024).forms, times, strict=True)
+    ]
+
+
+def test_forms_that_do_the_same_are_compared_with_the_first_of_allhands() -> None:
+    rows = make_rows(in_forms("coalesced_all_reduce", allhands=(2, 4, 6), openmpi=(8, 9, 10)))
+    assert [row.get("ratios", {}).get("allhands coalescing") for row in rows] == [
+        None,
+        *map(pytest.approx, (2, 3, 4, 4.5, 5)),
+    ]
+
+
+def test_the_hidden_part_is_what_call_and_product_take_less_together() -> None:
+    results = in_forms("overlap_all_reduce", allhands=(12, 10, 11), openmpi=(20, 10, 10))
+    hidden = {row["contender"]: row.get("hidden") for row in make_rows(results)}
+    assert hidden["allhands overlapped"] == pytest.approx(0.9)
+    assert hidden["openmpi overlapped"] == pytest.approx(0)
+    assert hidden["allhands call"] is None
+    text = shown(a_report(results))
+    assert "90%" in text
+    assert "allhands overlapped hides" in text
+
+
+def test_who_refuses_every_case_stands_below_the_table_with_the_reason() -> None:
+    text = shown(a_report(results()))
+    assert "not in the table: openmpi: this MPI has no float32" in text
+
+
+def test_the_load_of_a_run_is_told() -> None:
+    report = a_report(results())
+    report["load"] = [
+        {
+            "seconds": 20.0,
+            "load_average_before": 0.5,
+            "load_average_after": 2.1,
+            "others_cpu": 0.07,
+        }
+    ]
+    assert "average 0.5 before and 2.1 after" in shown(report)
+    assert "other programs took 7% of the time of all cores" in shown(report)
+
+
+def test_a_job_that_failed_has_no_figures_and_is_told() -> None:
+    figures = JobFigures(1.5, 0.2, 3.0, 30 << 20, 4)
+    report = a_report(results())
+    report["start_up"] = [
+        make_row(32, "allhands", [figures], None),
+        make_row(32, "mpich", [], "a rank ended"),
+    ]
+    text = shown(report)
+    assert "1.50 (1.50 to 1.50)" in text
+    assert list_failures(report)["mpich"]
+
+
 def test_a_wrong_result_has_no_figure_in_the_table() -> None:
     text = shown(a_report(results()))
     line = next(line for line in text.splitlines() if "500 (400 to 600)" in line)
     assert "2.00 (1.00 to 3.00)" in line
-    assert "refused" in line
     assert "failed" in line
     assert "250" in line
     assert "reads what another wrote at 40 GB/s, memory copies at 9 to 20 GB/s" in text

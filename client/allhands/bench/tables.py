@@ -1,0 +1,85 @@
+"""The tables of README, by name: one command measures them all."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from allhands.bench.case import COLLECTIVES, OBJECTS, SCANS, VARIABLE
+from allhands.bench.systems import MPI, TCP, TORCH
+from allhands.bench.table_request import TableRequest, TwoHosts
+
+T = TypeVar("T")
+
+_KIB, _MIB = 1 << 10, 1 << 20
+_SMALL = (8, 64 * _KIB, _MIB)
+_ALL_SIZES = (8, _KIB, 64 * _KIB, _MIB, 16 * _MIB, 64 * _MIB)
+_ON_HOSTS = ("sendrecv", "barrier", "all_reduce", "broadcast", "all_gather")
+_FEW = (2, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTable:
+    """A table with the systems that are measured in it; those that are not there are left out."""
+
+    request: TableRequest
+    variants: tuple[str, ...] = ("allhands",)
+    peers: tuple[str, ...] = ("gloo", *MPI)
+
+    def choose(
+        self,
+        ranks: Collection[int] | None,
+        variants: Collection[str] | None,
+        peers: Collection[str] | None,
+    ) -> "NamedTable":
+        """Return the table with only these of its numbers of ranks and systems; None: all."""
+        return NamedTable(
+            replace(self.request, ranks=_keep(self.request.ranks, ranks)),
+            _keep(self.variants, variants),
+            _keep(self.peers, peers),
+        )
+
+
+def _keep(own: tuple[T, ...], wanted: Collection[T] | None) -> tuple[T, ...]:
+    return own if wanted is None else tuple(one for one in own if one in wanted)
+
+
+def _make_hosts(rate: str | None, ranks_per_host: int) -> NamedTable:
+    request = TableRequest(
+        _ON_HOSTS, (), (*_SMALL, 64 * _MIB), hosts=TwoHosts(rate, ranks_per_host)
+    )
+    return NamedTable(request, peers=("gloo", TCP) if ranks_per_host == 1 else ("gloo",))
+
+
+_TORCH_TOO = ("allhands", TORCH)
+_AWAITED = ("allhands", "allhands-asyncio", "allhands-uvloop")
+_SAFER = ("allhands", "allhands-retryable", "allhands-shrinking", "allhands-verified")
+
+TABLES: Mapping[str, NamedTable] = {
+    "all_reduce": NamedTable(
+        TableRequest(("all_reduce",), _FEW, (*_ALL_SIZES, 256 * _MIB)),
+        ("allhands", "allhands-arena", "allhands-persistent", TORCH),
+    ),
+    "collectives": NamedTable(TableRequest(COLLECTIVES, (2, 3, 4), _SMALL)),
+    "many_ranks": NamedTable(
+        TableRequest(("all_reduce",), (8, 32, 64), (8,)), ("allhands",), ("openmpi",)
+    ),
+    "scans": NamedTable(TableRequest(SCANS, _FEW, _SMALL), peers=MPI),
+    "v_variants": NamedTable(TableRequest(VARIABLE, _FEW, _SMALL)),
+    "objects": NamedTable(TableRequest(OBJECTS, _FEW, _SMALL)),
+    "coalesced": NamedTable(TableRequest(("coalesced_all_reduce",), _FEW, (_KIB,))),
+    "async": NamedTable(
+        TableRequest(("async_all_reduce", "in_flight_all_reduce"), _FEW, _SMALL[:2]), _TORCH_TOO
+    ),
+    "async_large": NamedTable(TableRequest(("async_all_reduce",), _FEW, (_MIB,)), _TORCH_TOO),
+    "overlap": NamedTable(TableRequest(("overlap_all_reduce",), _FEW, (16 * _MIB,))),
+    "asyncio": NamedTable(
+        TableRequest(("all_reduce", "broadcast"), _FEW, _SMALL), _AWAITED, ("gloo",)
+    ),
+    "safer": NamedTable(TableRequest(("all_reduce",), _FEW, _SMALL), _SAFER, ()),
+    "hosts": _make_hosts(None, 1),
+    "hosts_2_ranks": _make_hosts(None, 2),
+    "hosts_10gbit": _make_hosts("10gbit", 1),
+    "hosts_10gbit_2_ranks": _make_hosts("10gbit", 2),
+    "start_up": NamedTable(TableRequest(("start_up",), (2, 32), ()), peers=MPI),
+    "sessions": NamedTable(TableRequest(("sessions",), (1000, 2000), ()), peers=()),
+}
