@@ -204,6 +204,29 @@ class ShmComm:
         sequence 0: now, if nothing is under way; else False.
         """
 
+    def make_collector(self, thread: int, /) -> CallCollector:
+        """Return a stand-in for this that collects the calls of a thread."""
+
+    def all_reduce_coalesced(
+        self,
+        sequence: int,
+        arrays: list[NDArray[Any]],
+        shapes: list[tuple[int, ...]] | None,
+        op: object,
+        call: object,
+        operation: str,
+        timeout: float,
+        deadline: float,
+        label: str | None,
+        /,
+    ) -> bool:
+        """Overwrite each array, all of one dtype, with its reduction, by one call.
+
+        `shapes` are those of which the arrays have the elements, None: their own. `call`,
+        `operation` and sequence are as in `exchange`. False: it is not possible now, or they
+        overlap; nothing has happened.
+        """
+
     def take_number(self) -> int:
         """Give the next number to a call that waits for its turn in a queue."""
 
@@ -433,6 +456,31 @@ class AllReduceRequest:
             AllhandsError: it has not.
             RuntimeError: it was not started.
         """
+
+class CallCollector:
+    """A communicator's stand-in in a block that collects the calls of one thread.
+
+    It takes blocking all_reduces of plain arrays of one dtype, with one operation and without
+    timeout or label. All other calls it declines, as a communicator does.
+    """
+
+    def take(self) -> tuple[list[NDArray[Any]], Any, int]:
+        """Return the arrays collected since the last time, in order, their operation and bytes."""
+
+    def all_reduce(
+        self, x: object, op: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def start_all_reduce(
+        self, x: object, op: object, timeout: float | None, label: str | None, value: object, /
+    ) -> None: ...
+    def barrier(self, *arguments: object) -> Literal[False]: ...
+    def reduce(self, *arguments: object) -> Literal[False]: ...
+    def broadcast(self, *arguments: object) -> Literal[False]: ...
+    def all_gather_into_tensor(self, *arguments: object) -> Literal[False]: ...
+    def reduce_scatter_tensor(self, *arguments: object) -> Literal[False]: ...
+    def all_to_all_single(self, *arguments: object) -> Literal[False]: ...
+    def scan(self, *arguments: object) -> Literal[False]: ...
+    def exscan(self, *arguments: object) -> Literal[False]: ...
 
 class ShmP2P:
     """The messages from point to point of one group over shared memory.

@@ -30,6 +30,20 @@ def test_calls_of_the_core_are_right_and_recorded_by_their_names(job: Job, size:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_blocks_of_calls_are_right_in_their_order_and_named(job: Job):
+    for rank in job(3, composite_calls.coalesce_calls):
+        told = rank.expect("done")
+        assert told["wrong"] == []
+        assert told["error"] == "CollectiveMismatch", told
+        assert "all_reduce_coalesced(float64[3],float64[4], SUM)" in told["text"]
+        assert "all_reduce_coalesced(float64[3],float64[5], SUM)" in told["text"]
+        assert "composite_calls.py" in told["text"]
+        assert told["intact_arrays"] == [1, 1]
+        assert told["names"].count("all_reduce_coalesced") == 13
+        assert rank.ended() == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_composite_call_that_meets_another_call_is_named(job: Job):
     for rank in job(2, composite_calls.mismatch_a_composite):
         told = rank.expect("done")

@@ -87,6 +87,58 @@ def exchange_at_once(loops: int) -> None:
     ah.destroy_process_group()
 
 
+def coalesce_calls() -> None:
+    """Take blocks that are one call of the core, and blocks that are not."""
+    ah.init_process_group(timeout=20)
+    n, me = ah.get_world_size(), ah.get_rank()
+    ah.barrier()
+    wrong: list[Any] = []
+    for loop in range(4):
+        arrays = [np.full((2, 9 * at), me + at, np.float32) for at in range(60)]
+        with ah.coalescing() as block:
+            for x in arrays:
+                ah.all_reduce(x)
+        total = n * (n - 1) // 2
+        fine = all((x == total + n * at).all() for at, x in enumerate(arrays))
+        results = [work.result() is x for work, x in zip(block.works, arrays, strict=True)]
+        wrong += [] if fine and all(results) else [("block", loop)]
+        with ah.coalescing(async_ops=True) as block:
+            for x in arrays:
+                ah.all_reduce(x, ah.ReduceOp.MAX)
+        block.wait()
+        wrong += [] if len(block.works) == 60 else [("async", loop)]
+        # The same array twice, another dtype, other calls, one with a label: in their order.
+        x, y, z = np.ones(4), np.full(5, 2), np.full(3, float(me))
+        with ah.coalescing() as block:
+            ah.all_reduce(x)
+            ah.all_reduce(x)
+            ah.all_reduce(y)
+            ah.all_reduce(x, label="named")
+            ah.scan(y)
+            ah.broadcast(z, n - 1)
+        wrong += [] if (x == n**3).all() else [("twice", x.tolist())]
+        wrong += [] if (y == 2 * n * (me + 1)).all() else [("dtype", y.tolist())]
+        wrong += [] if (z == n - 1).all() and len(block.works) == 6 else [("mixed", z.tolist())]
+        w = np.ones(6)
+        with ah.coalescing():
+            ah.all_reduce(w)
+            ah.all_reduce(w[:3])
+        wrong += [] if w.tolist() == [n * n] * 3 + [n] * 3 else [("overlap", w.tolist())]
+        with ah.coalescing():
+            ah.all_reduce(z)
+    x = [np.ones(3), np.ones(4 if me == 1 else 5)]
+
+    def differ() -> None:
+        with ah.coalescing():
+            ah.all_reduce(x[0])
+            ah.all_reduce(x[1])
+
+    said = failure(differ)
+    names = [row.operation for row in ah.flight_recorder()]
+    tell("done", wrong=wrong, intact_arrays=[float(one[0]) for one in x], names=names, **said)
+    ah.destroy_process_group()
+
+
 def mismatch_a_composite() -> None:
     ah.init_process_group(timeout=20)
     me = ah.get_rank()

@@ -11,7 +11,8 @@ import numpy as np
 from allhands.collectives import arguments
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
-from allhands.collectives.reduction import ReduceOp, check
+from allhands.collectives.core_call import CoalescedReduction
+from allhands.collectives.reduction import OPS, ReduceOp, check
 from allhands.collectives.request import name_dtype
 from allhands.collectives.signature import CallSignature, Shape, format_shape
 
@@ -53,7 +54,10 @@ def all_reduce(
         return result
 
     call = _make_signature("all_reduce_coalesced", arrays, shapes, op.name)
-    return CompositeCall(call, generate_steps, arrays)
+    core_call = None
+    if len(groups) == 1 and op in OPS:
+        core_call = CoalescedReduction(list(arrays), list(shapes), op, result)
+    return CompositeCall(call, generate_steps, arrays, core_call=core_call)
 
 
 def broadcast(

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from allhands.collectives.request import CollectiveRequest, mark_phase_signature
-from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.buffer import Array
+from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.request import CollectiveRequest, mark_phase_signature, name_dtype
+from allhands.collectives.signature import CallSignature, CoalescedSignature, Result, Shape
 from allhands.data.serializer import UInt8Array
 
 if TYPE_CHECKING:
@@ -52,6 +54,34 @@ class InPlaceCall:
         self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
     ) -> tuple[Result] | None:
         ran = self.request.run(comm, sequence, timeout, deadline, label)
+        return (self.result,) if ran else None
+
+
+@dataclass(frozen=True, slots=True)
+class CoalescedReduction:
+    """An all_reduce of several arrays of one dtype, packed and unpacked by the core."""
+
+    arrays: list[Array]
+    shapes: list[Shape]
+    """Of the arrays as callers gave them."""
+    op: ReduceOp
+    result: Result
+
+    def run(
+        self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
+    ) -> tuple[Result] | None:
+        call = CoalescedSignature(name_dtype(self.arrays[0].dtype), self.shapes, self.op.name)
+        ran = comm.all_reduce_coalesced(
+            sequence,
+            self.arrays,
+            self.shapes,
+            self.op,
+            call,
+            call.operation,
+            timeout,
+            deadline,
+            label,
+        )
         return (self.result,) if ran else None
 
 

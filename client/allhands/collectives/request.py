@@ -11,7 +11,7 @@ import numpy as np
 from allhands.collectives.buffer import Array
 from allhands.collectives.primitive_table import CORE_KINDS, Primitive
 from allhands.collectives.reduction import OPS, ReduceOp, finish, get_dtype_name, must_fold_at_once
-from allhands.collectives.signature import CallSignature, Result, Shape
+from allhands.collectives.signature import CallSignature, CoalescedSignature, Result, Shape
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm, ShmWork
@@ -152,6 +152,8 @@ def read_call_signature(
 
     A composite call stands in the place of the dtype.
     """
+    if isinstance(dtype, CoalescedSignature):
+        dtype = dtype.describe()
     if isinstance(dtype, CallSignature):
         return dtype.with_label(label)
     assert dtype is None or isinstance(dtype, np.dtype), "as the core was given"

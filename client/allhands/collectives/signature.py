@@ -64,6 +64,24 @@ class CallSignature:
         return _hash_signature(self)
 
 
+@dataclass(frozen=True, slots=True)
+class CoalescedSignature:
+    """Signature of an all_reduce of several arrays, described when somebody asks."""
+
+    dtype: str
+    shapes: Sequence[Shape]
+    reduce: str
+
+    @property
+    def operation(self) -> str:
+        return "all_reduce_coalesced"
+
+    def describe(self) -> CallSignature:
+        """Return the signature as other calls have theirs."""
+        layout = ",".join(f"{self.dtype}[{format_shape(shape)}]" for shape in self.shapes)
+        return CallSignature(self.operation, reduce=self.reduce, layout=layout)
+
+
 def join_shapes(shapes: Sequence[Shape]) -> Shape:
     """Return the common shape of several arrays, else all their shapes."""
     if all(shape == shapes[0] for shape in shapes):

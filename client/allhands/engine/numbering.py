@@ -15,7 +15,7 @@ from allhands.errors import ForkedProcess
 from allhands.options import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
-    from allhands._native import ShmComm, ShmP2P
+    from allhands._native import CallCollector, ShmComm, ShmP2P
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,17 @@ class QueueOnlyNumbering:
     @queued_messages.setter
     def queued_messages(self, count: int) -> None:
         self._order.queued_messages = count
+
+
+class CollectingNumbering(QueueOnlyNumbering):
+    """Numbering of a group whose calls are collected: plain functions offer theirs to `comm`."""
+
+    # Nobody but plain functions has this numbering, and they need no more than a collector has.
+    comm: "CallCollector | None"  # type: ignore[assignment]
+
+    def __init__(self, order: "Numbering", comm: "CallCollector | None") -> None:
+        super().__init__(order)
+        self.comm = comm
 
 
 class CallNumbering:

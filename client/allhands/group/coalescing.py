@@ -3,6 +3,7 @@
 import bisect
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,10 +15,11 @@ from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.reduction import ReduceOp
-from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.request import CollectiveRequest, name_dtype
+from allhands.collectives.signature import CallSignature, CoalescedSignature, Result
 from allhands.engine.group_engine import GroupEngine
-from allhands.engine.numbering import QueueOnlyNumbering
+from allhands.engine.numbering import CallNumbering, CollectingNumbering
+from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work
 from allhands.futures import Future, add_inline_callback
 from allhands.group.group import Group, make_view
@@ -91,6 +93,9 @@ class CoalescingSubmitter:
         self.order = self._submitter.order
         self._view = make_view(group, self)
         self._thread_id = thread_id
+        self._comm = group.order.comm if isinstance(group.order, CallNumbering) else None
+        self.collector = None if self._comm is None else self._comm.make_collector(thread_id)
+        """Collects what needs no second look; those calls come before the next of the others."""
         self._calls: list[_CoalescedCall] = []
 
     @property
@@ -101,8 +106,33 @@ class CoalescingSubmitter:
         """Return the calling thread's coalescing group; None: not coalescing."""
         return self._view if threading.get_ident() == self._thread_id else None
 
+    def run_at_once(self) -> Callable[[], Sequence[Work]] | None:
+        """Carry the collected calls out as one on this thread, if they are alike; else None.
+
+        Returns a function that makes the work of each.
+        """
+        comm = self._comm
+        if comm is None or self.collector is None or self._calls:
+            return None
+        arrays, op, nbytes = self.collector.take()
+        seconds = self.order.clip_timeout(None)
+        if len(arrays) > 1 and nbytes <= coalesced.BUCKET_BYTES and seconds > 0:
+            due = time.monotonic() + seconds
+            shapes = [array.shape for array in arrays]
+            call = CoalescedSignature(name_dtype(arrays[0].dtype), shapes, op.name)
+            if comm.all_reduce_coalesced(
+                0, arrays, None, op, call, call.operation, seconds, due, None
+            ):
+                summary, name = comm.last_call(), self.engine.name
+                assert summary is not None, "it has just ended"
+                return lambda: [CompletedWork(summary, None, name, array) for array in arrays]
+        for array in arrays:
+            self._view.all_reduce(array, op)
+        return None
+
     def submit_all(self) -> Sequence[Work]:
         """Submit the collected calls; return a work for each."""
+        self._collect_taken()
         alike: list[_CoalescedCall] = []
         written: list[tuple[int, int]] = []
         for one in self._calls:
@@ -155,6 +185,7 @@ class CoalescingSubmitter:
         timeout: CallTimeout,
         label: str | None,
     ) -> Work:
+        self._collect_taken()
         self.order.resolve_timeout(timeout)
         name, callbacks = self.engine.name, self.executor.callbacks
         work = CoalescedWork(signature, 0, label, name, callbacks)
@@ -162,6 +193,13 @@ class CoalescingSubmitter:
             work.preset_result = call.result
         self._calls.append(_CoalescedCall(work, call, request, timeout, label))
         return work
+
+    def _collect_taken(self) -> None:
+        """Collect what the collector has taken, in its order."""
+        if self.collector is not None:
+            arrays, op, _ = self.collector.take()
+            for array in arrays:
+                self._view.all_reduce(array, op)
 
     def _submit_batch(self, batch: Sequence[_CoalescedCall]) -> None:
         first = batch[0]
@@ -212,7 +250,8 @@ def coalesce(group: Group, thread_id: int) -> Iterator[CoalescingSubmitter]:
         raise RuntimeError(f"calls of group {group.name!r} are being collected already")
     collecting = CoalescingSubmitter(group, thread_id)
     order = group.order
-    group.order = QueueOnlyNumbering(order)  # nothing goes past it
+    # Nothing goes past it.
+    group.order = CollectingNumbering(order, collecting.collector)
     group.coalescer = collecting
     try:
         yield collecting

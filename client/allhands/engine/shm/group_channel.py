@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from allhands.collectives.reduction import OPS
 from allhands.collectives.request import read_call_signature
-from allhands.collectives.signature import CallSignature
+from allhands.collectives.signature import CallSignature, CoalescedSignature
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.failures.slow_calls import SlowCall
 from allhands.engine.failures.tracker import (
@@ -237,7 +237,9 @@ class GroupChannel:
             asyncio.run_coroutine_threadsafe(raising, self._loop).result(_FAILURE_SECONDS)
         except BaseException as error:
             if isinstance(error, AllhandsError):
-                has_outputs = not isinstance(failure.dtype, CallSignature | None)
+                has_outputs = not isinstance(
+                    failure.dtype, CallSignature | CoalescedSignature | None
+                )
                 says = failure.status != "mismatch" and has_outputs
                 error.add_intact(not failure.all_arrived or not has_outputs, say=says)
             if (comm := self._order.comm) is not None:

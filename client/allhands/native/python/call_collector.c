@@ -1,0 +1,138 @@
+#include "python/call_collector.h"
+
+#include <structmember.h>
+
+#include "python/inline_calls.h"
+#include "python/plan.h"
+
+/* Stands for a communicator in a block that collects a thread's calls: takes all_reduces of one
+ * dtype and operation, and declines all else. */
+typedef struct {
+    PyObject_HEAD
+    CommObject *comm;
+    PyObject *arrays; /* a list */
+    PyObject *op;     /* of them; NULL: there is none yet */
+    int number;       /* of their dtype */
+    Py_ssize_t nbytes;
+    unsigned long thread;
+} CollectorObject;
+
+static PyTypeObject *Collector_Type;
+
+static PyObject *collector_all_reduce(CollectorObject *self, PyObject *const *args,
+                                      Py_ssize_t nargs) {
+    /* x, op, timeout, label */
+    if (nargs != 4 || args[2] != Py_None || args[3] != Py_None ||
+        self->thread != PyThread_get_thread_ident())
+        Py_RETURN_FALSE;
+    PyArrayObject *x = plain_array(args[0], true);
+    if (x == NULL) Py_RETURN_FALSE;
+    int op = comm_op_index(self->comm, args[1]);
+    if (op < 0 || !ah_supports(op, type_of_number(PyArray_TYPE(x)))) Py_RETURN_FALSE;
+    if (self->op == NULL) {
+        self->op = Py_NewRef(args[1]);
+        self->number = PyArray_TYPE(x);
+    }
+    if (self->op != args[1] || self->number != PyArray_TYPE(x)) Py_RETURN_FALSE;
+    if (PyList_Append(self->arrays, args[0]) < 0) return NULL;
+    self->nbytes += PyArray_NBYTES(x);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *collector_decline(CollectorObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self, (void)args, (void)nargs;
+    Py_RETURN_FALSE;
+}
+
+static PyObject *collector_start(CollectorObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self, (void)args, (void)nargs;
+    Py_RETURN_NONE;
+}
+
+/* Give what was collected since the last time: the arrays, the operation or None, and the bytes. */
+static PyObject *collector_take(CollectorObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *empty = PyList_New(0);
+    if (empty == NULL) return NULL;
+    PyObject *taken =
+        Py_BuildValue("NNn", self->arrays, self->op ? self->op : Py_NewRef(Py_None), self->nbytes);
+    self->arrays = empty;
+    self->op = NULL;
+    self->nbytes = 0;
+    return taken;
+}
+
+PyObject *comm_make_collector(PyObject *comm, PyObject *thread) {
+    unsigned long ident = PyLong_AsUnsignedLong(thread);
+    if (PyErr_Occurred()) return NULL;
+    CollectorObject *self = (CollectorObject *)Collector_Type->tp_alloc(Collector_Type, 0);
+    if (self == NULL) return NULL;
+    self->comm = (CommObject *)Py_NewRef(comm);
+    self->thread = ident;
+    self->arrays = PyList_New(0);
+    if (self->arrays == NULL) Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static int collector_traverse(CollectorObject *self, visitproc visit, void *arg) {
+    Py_VISIT(self->comm);
+    Py_VISIT(self->arrays);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int collector_clear(CollectorObject *self) {
+    Py_CLEAR(self->arrays);
+    return 0;
+}
+
+static void collector_dealloc(CollectorObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(self->arrays);
+    Py_XDECREF(self->op);
+    Py_XDECREF(self->comm);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+#define DECLINED(name) {#name, (PyCFunction)(void (*)(void))collector_decline, METH_FASTCALL, NULL},
+
+static PyMethodDef collector_methods[] = {
+    {"all_reduce", (PyCFunction)(void (*)(void))collector_all_reduce, METH_FASTCALL, NULL},
+    {"start_all_reduce", (PyCFunction)(void (*)(void))collector_start, METH_FASTCALL, NULL},
+    {"take", (PyCFunction)collector_take, METH_NOARGS, NULL},
+    /* clang-format off */
+    DECLINED(barrier)
+    DECLINED(reduce)
+    DECLINED(broadcast)
+    DECLINED(all_gather_into_tensor)
+    DECLINED(reduce_scatter_tensor)
+    DECLINED(all_to_all_single)
+    DECLINED(scan)
+    DECLINED(exscan)
+    /* clang-format on */
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot collector_slots[] = {
+    {Py_tp_doc, "Collector of a thread's calls on a group; described in _native.pyi."},
+    {Py_tp_dealloc, collector_dealloc},
+    {Py_tp_traverse, collector_traverse},
+    {Py_tp_clear, collector_clear},
+    {Py_tp_methods, collector_methods},
+    {0, NULL},
+};
+
+static PyType_Spec collector_spec = {
+    .name = "allhands._native.CallCollector",
+    .basicsize = sizeof(CollectorObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = collector_slots,
+};
+
+int add_collector_type(PyObject *module) {
+    Collector_Type = (PyTypeObject *)PyType_FromSpec(&collector_spec);
+    if (Collector_Type == NULL) return -1;
+    return PyModule_AddObjectRef(module, "CallCollector", (PyObject *)Collector_Type);
+}
