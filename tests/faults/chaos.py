@@ -34,8 +34,9 @@ WINDOW = 2.0
 DEADLINE = 8.0
 """Of each call; a rank that is stopped just before it is lost a second later."""
 
-THREADS = 6
-"""The program's, the loop's, one beside it for calls, one for callbacks, two that copy."""
+THREADS = 7
+"""The program's, the loop's, one beside it for calls, one for callbacks, one that looks after calls
+nobody waits for, two that copy."""
 
 
 class Doors:
