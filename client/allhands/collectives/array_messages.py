@@ -1,7 +1,7 @@
 """Messages of arrays whose shapes, and perhaps dtypes, only the sender knows.
 
-A head has the shapes, and the name of the dtype where it is not agreed on; the data follows at a
-multiple of 16 bytes.
+A head has the shapes, and the name of the dtype where it is not agreed on; the data follows,
+aligned as in the messages of objects.
 """
 
 import struct
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.core_call import Message
 from allhands.collectives.signature import Shape
+from allhands.data.codec import align
 from allhands.data.dtypes import get_dtype_name, parse_dtype
 from allhands.data.serializer import UInt8Array
-
-_ALIGNMENT = 16
 
 
 def pack_array(x: AnyArray) -> Message:
@@ -66,7 +65,7 @@ def _pack_head(shapes: tuple[Shape, ...], dtype_name: str) -> bytes:
     for shape in shapes:
         numbers += (len(shape), *shape)
     size = 8 * (1 + len(numbers)) + len(name)
-    padded = -(-size // _ALIGNMENT) * _ALIGNMENT
+    padded = align(size)
     head = struct.pack(f"<{1 + len(numbers)}q", padded, *numbers) + name
     return head.ljust(padded, b"\0")
 

@@ -111,10 +111,6 @@ class CompositeState:
         self.is_over = False
         """Whether it has come to its end, and written what the caller gave."""
 
-    def complete(self, result: Result) -> None:
-        """End the call with the result of its `core_call`, in place of steps."""
-        self.result, self.is_over = result, True
-
     def advance(self) -> Step | None:
         """Return the next step after the end of the previous step; None after the last."""
         while True:

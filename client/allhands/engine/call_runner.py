@@ -164,7 +164,6 @@ class CallRunner:
         )
         assert ended is not None, "only calls without a number are declined"
         work.explained(explanation)
-        composite_state.complete(ended[0])
         operation.result = ended[0]
 
     async def _run_remaining_steps(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from allhands.collectives import coalesced
-from allhands.collectives.arguments import get_span
+from allhands.collectives.arguments import AnyArray, get_span
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
@@ -126,8 +126,7 @@ class CoalescingSubmitter:
                 summary, name = comm.last_call(), self.engine.name
                 assert summary is not None, "it has just ended"
                 return lambda: [CompletedWork(summary, None, name, array) for array in arrays]
-        for array in arrays:
-            self._view.all_reduce(array, op)
+        self._collect_all(arrays, op)
         return None
 
     def submit_all(self) -> Sequence[Work]:
@@ -198,8 +197,11 @@ class CoalescingSubmitter:
         """Collect what the collector has taken, in its order."""
         if self.collector is not None:
             arrays, op, _ = self.collector.take()
-            for array in arrays:
-                self._view.all_reduce(array, op)
+            self._collect_all(arrays, op)
+
+    def _collect_all(self, arrays: Sequence[AnyArray], op: ReduceOp) -> None:
+        for array in arrays:
+            self._view.all_reduce(array, op)
 
     def _submit_batch(self, batch: Sequence[_CoalescedCall]) -> None:
         first = batch[0]
