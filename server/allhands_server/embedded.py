@@ -34,6 +34,7 @@ from allhands_server.listening import bind_ports, choose_local_address, list_adv
 from allhands_server.rpc.auth import TokenInterceptor
 from allhands_server.rpc.certificates import ServerCertificates
 from allhands_server.rpc.decoding import DecodingInterceptor
+from allhands_server.rpc.receiving import make_receiver, make_strangers_receiver
 from allhands_server.rpc.reflection import Reflection
 from allhands_server.rpc.service import CoordinatorService, make_session_handler
 
@@ -237,7 +238,11 @@ def _make_server(
             access.check_token,
             partial(_note_refusal, access),
         ),
-        DecodingInterceptor(connections.mark_proven, access.check_rpc),
+        DecodingInterceptor(
+            make_receiver(coordinator.limits, connections.mark_proven),
+            make_strangers_receiver(),
+            access.check_rpc,
+        ),
     ]
     options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", limit_connections())]
     forks.use_grpc()

@@ -43,7 +43,7 @@ class BenchSession:
         self._metadata = (("authorization", f"Bearer {token}"),)
         self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
         self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
-        self._stream: Stream = self._stub.Session(metadata=self._metadata)
+        self._stream: Stream | None = None
         self._joined = wire.Joined()
         self._lock = asyncio.Lock()  # gRPC takes one write at a time
         self._sent = 0
@@ -68,8 +68,10 @@ class BenchSession:
             takes_conditions=True,
             takes_packed_members=True,
         )
-        await self._stream.write(wire.SessionRequest(join=join))
-        event = await self._stream.read()
+        stream: Stream = self._stub.Session(metadata=self._metadata)
+        self._stream = stream
+        await stream.write(wire.SessionRequest(join=join))
+        event = await stream.read()
         assert isinstance(event, wire.SessionEvent)
         first = event.batch[0] if event.batch else event
         self._joined = first.joined
@@ -113,7 +115,8 @@ class BenchSession:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
-        self._stream.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
         await self._channel.close()
 
     async def _wait(self, has_come: Callable[[], bool]) -> None:
@@ -123,10 +126,12 @@ class BenchSession:
                 await self._news.wait()
 
     async def _write(self, request: wire.SessionRequest) -> None:
+        assert self._stream is not None, "no call before join"
         async with self._lock:
             await self._stream.write(request)
 
     async def _listen(self) -> None:
+        assert self._stream is not None, "no news before join"
         with contextlib.suppress(grpc.RpcError):
             while isinstance(event := await self._stream.read(), wire.SessionEvent):
                 for one in event.batch or (event,):

@@ -21,7 +21,7 @@ from allhands_server.refusal_status import bound_text
 logger = logging.getLogger(__name__)
 
 OPEN_TO_ALL = "/grpc.health.v1.Health/"  # what looks after the process has no token
-_SESSION = "/allhands.v1.Coordinator/Session"
+SESSION = "/allhands.v1.Coordinator/Session"
 _SCHEME = "Bearer "
 _WITHOUT = "this coordinator wants its token: send the metadata 'authorization: Bearer TOKEN'"
 _WRONG = "this is not the token of this coordinator"
@@ -82,7 +82,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
                 text = bound_text(error.refusal)
                 status = grpc.StatusCode[error.refusal.status.value]
         refused = None
-        if method == _SESSION and self._joiner is not None:
+        if method == SESSION and self._joiner is not None:
             refused = partial(_report_joiner, self._joiner, "wrong token" if shown else "no token")
         return self._refusals.make_handler(method, text, refused, status)
 
