@@ -7,18 +7,22 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 import pytest
 
 import allhands as ah
 from allhands.aio import AsyncControl
 from allhands.coordinator.client import Control
+from allhands.coordinator.kv.requests import AnyKvRequest
+from allhands.deadlines import Timeout
 from allhands.testing.daemon import DaemonProcess
 from allhands.testing.poll import poll_until
 from allhands_proto.v1 import coordinator_pb2 as wire
 from support.async_poll import poll_async
 
 _PATIENCE = 60.0
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -70,6 +74,59 @@ def test_a_cancelled_barrier_tells_all_who_wait_who_and_why(
     # The name is free again.
     passed = [pool.submit(control.barrier, "start", name, names) for name in names]
     assert [one.result(_PATIENCE) for one in passed] == [1, 1, 1]
+
+
+MANY = [f"rank {number:03}" for number in range(100)]
+
+
+class ControlOfOlderDaemon(Control):
+    """A client whose daemon does not know of digests: fields that it does not know are ignored."""
+
+    def request(self, asked: AnyKvRequest[T], timeout: Timeout | None = None) -> T:
+        message = asked.message
+        if isinstance(message, wire.BarrierRequest):
+            message.ClearField("digest")
+            message.ClearField("count")
+            message.ClearField("first_participants")
+        return super().request(asked, timeout)
+
+
+@pytest.mark.parametrize("kind", [Control, ControlOfOlderDaemon])
+def test_many_participants_pass_together(
+    daemon: DaemonProcess, job_name: str, kind: type[Control]
+) -> None:
+    with (
+        kind(daemon.endpoint, job=job_name, timeout=_PATIENCE) as control,
+        ThreadPoolExecutor(len(MANY)) as pool,
+    ):
+        for generation in (1, 2):
+            waiting = [pool.submit(control.barrier, "start", name, MANY) for name in MANY[1:]]
+            await_arrivals(control, "start", len(MANY) - 1)
+            assert not any(one.done() for one in waiting)
+            assert control.barrier("start", MANY[0], MANY) == generation
+            assert {one.result(_PATIENCE) for one in waiting} == {generation}
+
+
+def test_the_absent_of_many_are_named(control: Control, pool: ThreadPoolExecutor) -> None:
+    waiting = [pool.submit(control.barrier, "b", name, MANY) for name in MANY[4:11]]
+    await_arrivals(control, "b", len(waiting))
+    absent = "92 of 100 did not arrive .*: 'rank 000', .*, 'rank 003' and 88 more, of whose names"
+    with pytest.raises(ah.StoreTimeout, match=absent):
+        control.barrier("b", MANY[50], MANY, timeout=0.05)
+    assert control.cancel_barrier("b", "over") == len(waiting)
+
+
+def test_other_lists_of_many_are_refused_with_what_is_known(
+    control: Control, pool: ThreadPoolExecutor
+) -> None:
+    waiting = pool.submit(control.barrier, "b", MANY[50], MANY)
+    await_arrivals(control, "b", 1)
+    with pytest.raises(ah.Refused, match="but 'rank 050', who waits there, with 'rank 000'"):
+        control.barrier("b", "another", [*MANY, "another"])
+    with pytest.raises(ValueError, match="'stranger' is not among the participants"):
+        control.barrier("b", "stranger", MANY)
+    assert control.cancel_barrier("b", "over") == 1
+    assert isinstance(waiting.exception(_PATIENCE), ah.BarrierCancelled)
 
 
 def test_an_older_client_hears_of_a_cancellation_as_well(

@@ -29,10 +29,10 @@ def test_every_operation_of_a_world_gets_a_row(cluster: Cluster, durable: bool) 
     done = bench(cluster, *arguments, *(["--durable"] if durable else []))
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert [(row["size"], row["durable"]) for row in rows] == [(4, durable)] * 7 + [
+    assert [(row["size"], row["durable"]) for row in rows] == [(4, durable)] * 8 + [
         (40, durable)
-    ] * 7
-    assert len({row["operation"] for row in rows}) == 7
+    ] * 8
+    assert len({row["operation"] for row in rows}) == 8
     assert all(row["memory"] > 1 << 20 for row in rows)
     assert all(0 < row["low"] <= row["seconds"] <= row["high"] for row in rows)
 

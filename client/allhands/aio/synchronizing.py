@@ -1,5 +1,6 @@
 """Barriers, locks, semaphores and elections of a job, for the asyncio client."""
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
@@ -13,6 +14,7 @@ from allhands.coordinator.kv.barrier_requests import (
     make_barrier,
     make_cancel_barrier,
     make_list_barriers,
+    shorten_barrier,
 )
 from allhands.coordinator.kv.records import KeyRange
 from allhands.coordinator.kv.requests import AnyKvRequest
@@ -21,6 +23,7 @@ from allhands.coordinator.recipes.queue_name import QueueName, check_permits
 from allhands.coordinator.recipes.session import describe_process
 from allhands.coordinator.recipes.steps import Steps
 from allhands.deadlines import Timeout, to_seconds
+from allhands.errors import Refused
 
 T = TypeVar("T")
 
@@ -84,6 +87,9 @@ class AsyncSynchronizingClient(ABC):
         are those of `allhands.Control.barrier`.
         """
         asked = make_barrier(self.job_name, name, participant, participants)
+        if (short := shorten_barrier(asked)) is not None:
+            with contextlib.suppress(Refused, ValueError):
+                return (await self.request(short, timeout)).generation
         return (await self.request(asked, timeout)).generation
 
     async def cancel_barrier(

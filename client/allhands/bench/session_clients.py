@@ -12,13 +12,14 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import grpc
 import grpc.aio
 import uvloop
 
+from allhands.coordinator.kv.barrier_requests import make_barrier, shorten_barrier
 from allhands.coordinator.world_member import pack_ranks
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
@@ -50,6 +51,7 @@ class BenchSession:
         self._received = 0
         self._news = asyncio.Event()
         self._is_formed = False
+        self._has_left = False
         self._lost: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.heard: Counter[str] = Counter()
@@ -67,6 +69,7 @@ class BenchSession:
             takes_batches=True,
             takes_conditions=True,
             takes_packed_members=True,
+            takes_members_left=True,
         )
         stream: Stream = self._stub.Session(metadata=self._metadata)
         self._stream = stream
@@ -104,14 +107,20 @@ class BenchSession:
         )
         await self._stub.MonitoredBarrier(request, timeout=_SECONDS, metadata=self._metadata)
 
-    async def wait_barrier(self, participants: list[str]) -> None:
-        request = wire.BarrierRequest(
-            job=_JOB, name="b", participant=str(self.rank), participants=participants
-        )
-        await self._stub.Barrier(request, timeout=_SECONDS, metadata=self._metadata)
+    async def wait_barrier(self, asked: wire.BarrierRequest) -> None:
+        await self._stub.Barrier(asked, timeout=_SECONDS, metadata=self._metadata)
+
+    async def leave(self) -> None:
+        """Leave the world; return when the coordinator has taken that in."""
+        await self._write(wire.SessionRequest(leave=wire.Leave()))
+        await self._wait(lambda: self._has_left)
+        await self._end()
 
     async def drop(self) -> None:
         """End the session without a word, as a process does that is killed."""
+        await self._end()
+
+    async def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -147,6 +156,8 @@ class BenchSession:
                 self._is_formed = True
             case "member_lost":
                 self._lost.add(event.member_lost.rank)
+            case "leave_accepted":
+                self._has_left = True
             case "received":
                 self._received = event.received.number
             case "probe":
@@ -187,8 +198,8 @@ class BenchSessions:
                 self._barriers += 1
                 await self._run_all(lambda one: one.wait_monitored_barrier(self._barriers))
             case "named barrier":
-                names = [str(rank) for rank in range(self._size)]
-                await self._run_all(lambda one: one.wait_barrier(names))
+                asked = make_barriers([str(rank) for rank in range(self._size)])
+                await self._run_all(lambda one: one.wait_barrier(asked[one.rank]))
             case "new group":
                 self._groups += 1
                 await self._run_all(lambda one: one.open_group(f"g{self._groups}"))
@@ -196,6 +207,8 @@ class BenchSessions:
                 if self._sessions[0].rank == 0:
                     await self._sessions.pop(0).drop()
                 await self._run_all(lambda one: one.wait_lost(0))
+            case "end":
+                await self._run_all(BenchSession.leave)
             case _:
                 raise ValueError(f"no command {command!r}")
 
@@ -205,6 +218,20 @@ class BenchSessions:
 
     async def _run_all(self, act: Callable[[BenchSession], Awaitable[None]]) -> None:
         await asyncio.gather(*map(act, self._sessions))
+
+
+def make_barriers(names: Sequence[str]) -> list[wire.BarrierRequest]:
+    """Return the requests of all participants, in their order; the digest is computed once."""
+    last = make_barrier(_JOB, "b", max(names), names)
+    short = shorten_barrier(last) or last
+    listers = short.message.first_participants
+    found = []
+    for name in names:
+        asked = wire.BarrierRequest()
+        asked.CopyFrom(last.message if name in listers else short.message)
+        asked.participant = name
+        found.append(asked)
+    return found
 
 
 async def _join_limited(session: BenchSession, limit: asyncio.Semaphore) -> None:

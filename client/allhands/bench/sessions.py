@@ -26,7 +26,7 @@ from allhands.bench.store_servers import StoreServer, run_allhands
 
 OPERATIONS = (
     *("join", "monitored barrier", "named barrier", "new group"),
-    *("monitored barrier again", "rest", "failure of one"),
+    *("monitored barrier again", "rest", "failure of one", "end"),
 )
 _PROCESSES = 2
 _REST = 5.0

@@ -23,7 +23,7 @@ from allhands.coordinator.session_listener import SessionListener, make_heartbea
 from allhands.coordinator.session_pending import PendingRequests
 from allhands.coordinator.session_requests import INQUIRY_SECONDS, SessionRequests
 from allhands.coordinator.status_errors import translate_error
-from allhands.coordinator.world_member import pack_ranks, read_members
+from allhands.coordinator.world_member import list_departures, pack_ranks, read_members
 from allhands.errors import (
     CoordinatorUnavailable,
     JoinRefused,
@@ -60,6 +60,7 @@ _NO_SIZE_WARNING_SECONDS = 2.0
 WORLD_EVENTS = (
     "member_lost",
     "member_left",
+    "members_left",
     "broken_links",
     "aborted",
     "condition",
@@ -183,7 +184,7 @@ class Session(SessionRequests):
         self._stream = stream
         try:
             request.takes_batches = request.takes_conditions = True
-            request.takes_packed_members = True
+            request.takes_packed_members = request.takes_members_left = True
             await stream.write(wire.SessionRequest(join=request))
             self.joined = (await self._read_event(stream)).joined
             check_joined(self.joined, self._channel_config.target)
@@ -395,6 +396,10 @@ class Session(SessionRequests):
             case "member_left":
                 self.epoch = event.member_left.epoch or self.epoch
                 listener.on_member_left(event.member_left)
+            case "members_left":
+                self.epoch = event.members_left.epoch or self.epoch
+                for left in list_departures(event.members_left):
+                    listener.on_member_left(left)
             case "probe":
                 stack = listener.get_stack() if event.probe.stack else ""
                 self.send(make_heartbeat(listener, event.probe.probe, stack))

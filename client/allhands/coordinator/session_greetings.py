@@ -27,6 +27,7 @@ def make_resume(job: str, joined: wire.Joined) -> wire.Resume:
         proof=proof,
         takes_batches=True,
         takes_conditions=True,
+        takes_members_left=True,
     )
     write_versions(resume)
     return resume

@@ -1,5 +1,6 @@
 """Barriers, locks, semaphores and elections of a job, for the synchronous client."""
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
@@ -11,6 +12,7 @@ from allhands.coordinator.kv.barrier_requests import (
     make_barrier,
     make_cancel_barrier,
     make_list_barriers,
+    shorten_barrier,
 )
 from allhands.coordinator.lock import Election, Lock, Semaphore
 from allhands.coordinator.recipes.blocking import BlockingDriver
@@ -19,6 +21,7 @@ from allhands.coordinator.recipes.queue_name import QueueName, check_permits
 from allhands.coordinator.recipes.session import describe_process
 from allhands.coordinator.recipes.steps import Steps
 from allhands.deadlines import Timeout, to_seconds
+from allhands.errors import Refused
 
 T = TypeVar("T")
 
@@ -62,6 +65,9 @@ class SynchronizingClient(KeyValueClient, ABC):
             BarrierCancelled: somebody cancelled it.
         """
         asked = make_barrier(self._require_job(), name, participant, participants)
+        if (short := shorten_barrier(asked)) is not None:
+            with contextlib.suppress(Refused, ValueError):
+                return self.request(short, timeout).generation
         return self.request(asked, timeout).generation
 
     def cancel_barrier(

@@ -1,7 +1,7 @@
 """Members of a world, as announced by the coordinator."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -71,6 +71,20 @@ def read_members(formed: wire.WorldFormed) -> tuple[WorldMember, ...]:
     except (zlib.error, DecodeError) as error:
         text = f"the coordinator's list of members cannot be unpacked: {error}"
         raise CoordinatorUnavailable(text) from error
+
+
+def list_departures(told: wire.MembersLeft) -> Iterator[wire.MemberLeft]:
+    """Iterate over the members that have left, one by one."""
+    for alike in told.left:
+        for rank in alike.ranks:
+            yield wire.MemberLeft(
+                rank=rank,
+                progress=alike.progress,
+                error=alike.error,
+                epoch=told.epoch,
+                traceback=alike.traceback,
+                aborts=alike.aborts,
+            )
 
 
 def pack_ranks(ranks: Sequence[int]) -> list[int]:

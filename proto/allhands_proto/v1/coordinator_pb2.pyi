@@ -212,6 +212,7 @@ class Resume(_message.Message):
     PROOF_FIELD_NUMBER: _builtins.int
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     TAKES_CONDITIONS_FIELD_NUMBER: _builtins.int
+    TAKES_MEMBERS_LEFT_FIELD_NUMBER: _builtins.int
     MIN_VERSION_FIELD_NUMBER: _builtins.int
     MAX_VERSION_FIELD_NUMBER: _builtins.int
     job: _builtins.str
@@ -223,6 +224,8 @@ class Resume(_message.Message):
     takes_batches: _builtins.bool
     """as in Join"""
     takes_conditions: _builtins.bool
+    """as in Join"""
+    takes_members_left: _builtins.bool
     """as in Join"""
     min_version: _builtins.int
     """versions of the protocol that this side speaks; see allhands_proto.versions"""
@@ -237,12 +240,13 @@ class Resume(_message.Message):
         proof: _builtins.bytes = ...,
         takes_batches: _builtins.bool = ...,
         takes_conditions: _builtins.bool = ...,
+        takes_members_left: _builtins.bool = ...,
         min_version: _builtins.int = ...,
         max_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "max_version", b"max_version", "member_id", b"member_id", "min_version", b"min_version", "proof", b"proof", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "max_version", b"max_version", "member_id", b"member_id", "min_version", b"min_version", "proof", b"proof", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions", "takes_members_left", b"takes_members_left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -264,6 +268,7 @@ class Join(_message.Message):
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     TAKES_CONDITIONS_FIELD_NUMBER: _builtins.int
     TAKES_PACKED_MEMBERS_FIELD_NUMBER: _builtins.int
+    TAKES_MEMBERS_LEFT_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     DATA_PORT_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
@@ -295,6 +300,8 @@ class Join(_message.Message):
     """it reads SessionEvent.conditions"""
     takes_packed_members: _builtins.bool
     """it reads WorldFormed.packed_members"""
+    takes_members_left: _builtins.bool
+    """it reads SessionEvent.members_left"""
     memory: _builtins.str
     """how processes of its host find its shared memory; empty: none"""
     data_port: _builtins.int
@@ -332,6 +339,7 @@ class Join(_message.Message):
         takes_batches: _builtins.bool = ...,
         takes_conditions: _builtins.bool = ...,
         takes_packed_members: _builtins.bool = ...,
+        takes_members_left: _builtins.bool = ...,
         memory: _builtins.str = ...,
         data_port: _builtins.int = ...,
         elastic: _builtins.bool = ...,
@@ -346,7 +354,7 @@ class Join(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "max_version", b"max_version", "memory", b"memory", "min_version", b"min_version", "pid", b"pid", "pid_namespace", b"pid_namespace", "port", b"port", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions", "takes_packed_members", b"takes_packed_members", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "max_version", b"max_version", "memory", b"memory", "min_version", b"min_version", "pid", b"pid", "pid_namespace", b"pid_namespace", "port", b"port", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "takes_batches", b"takes_batches", "takes_conditions", b"takes_conditions", "takes_members_left", b"takes_members_left", "takes_packed_members", b"takes_packed_members", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -722,6 +730,7 @@ class SessionEvent(_message.Message):
     RESUMED_FIELD_NUMBER: _builtins.int
     RECEIVED_FIELD_NUMBER: _builtins.int
     CONDITIONS_FIELD_NUMBER: _builtins.int
+    MEMBERS_LEFT_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -764,6 +773,8 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def conditions(self) -> Global___Conditions: ...
     @_builtins.property
+    def members_left(self) -> Global___MembersLeft: ...
+    @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
         """Several events in order, in place of `event`: when all members leave at once, single events
         would make a number of messages quadratic in the size of the world.
@@ -792,13 +803,14 @@ class SessionEvent(_message.Message):
         resumed: Global___Resumed | None = ...,
         received: Global___Received | None = ...,
         conditions: Global___Conditions | None = ...,
+        members_left: Global___MembersLeft | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "conditions", b"conditions", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "conditions", b"conditions", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "members_left", b"members_left", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "conditions", b"conditions", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "conditions", b"conditions", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "members_left", b"members_left", "newcomers", b"newcomers", "probe", b"probe", "received", b"received", "resumed", b"resumed", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "world_formed", "member_lost", "member_left", "probe", "draining", "leave_accepted", "newcomers", "inspect_peer", "broken_links", "aborted", "call_cancelled", "collect_report", "caller_refused", "silent_links", "indirect_probe", "condition", "resumed", "received", "conditions"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "world_formed", "member_lost", "member_left", "probe", "draining", "leave_accepted", "newcomers", "inspect_peer", "broken_links", "aborted", "call_cancelled", "collect_report", "caller_refused", "silent_links", "indirect_probe", "condition", "resumed", "received", "conditions", "members_left"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -1180,6 +1192,69 @@ class MemberLeft(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MemberLeft: _TypeAlias = MemberLeft  # noqa: Y015
+
+@_typing.final
+class MembersLeft(_message.Message):
+    """Several members of a large world have left."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEFT_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """that begins with the last of them"""
+    @_builtins.property
+    def left(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftRanks]: ...
+    def __init__(
+        self,
+        *,
+        left: _abc.Iterable[Global___LeftRanks] | None = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "left", b"left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MembersLeft: _TypeAlias = MembersLeft  # noqa: Y015
+
+@_typing.final
+class LeftRanks(_message.Message):
+    """Members that have left alike."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANKS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    ABORTS_FIELD_NUMBER: _builtins.int
+    error: _builtins.str
+    traceback: _builtins.str
+    aborts: _builtins.bool
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]:
+        """of each"""
+
+    def __init__(
+        self,
+        *,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        progress: _abc.Iterable[Global___Progress] | None = ...,
+        error: _builtins.str = ...,
+        traceback: _builtins.str = ...,
+        aborts: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "error", b"error", "progress", b"progress", "ranks", b"ranks", "traceback", b"traceback"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeftRanks: _TypeAlias = LeftRanks  # noqa: Y015
 
 @_typing.final
 class Probe(_message.Message):
@@ -4132,6 +4207,9 @@ class BarrierRequest(_message.Message):
     PARTICIPANTS_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     TAKES_CANCELLATION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_PARTICIPANTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     name: _builtins.str
     participant: _builtins.str
@@ -4140,8 +4218,15 @@ class BarrierRequest(_message.Message):
     """not 0: opens with so many participants, and none are listed"""
     takes_cancellation: _builtins.bool
     """a reply may tell of a cancellation; else that is ABORTED"""
+    digest: _builtins.bytes
+    """In place of many participants: their digest, number, and the first few in order, which send the
+    list themselves; see allhands_proto.participants_digest.
+    """
+    count: _builtins.int
     @_builtins.property
     def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def first_participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -4151,10 +4236,13 @@ class BarrierRequest(_message.Message):
         participants: _abc.Iterable[_builtins.str] | None = ...,
         size: _builtins.int = ...,
         takes_cancellation: _builtins.bool = ...,
+        digest: _builtins.bytes = ...,
+        count: _builtins.int = ...,
+        first_participants: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "name", b"name", "participant", b"participant", "participants", b"participants", "size", b"size", "takes_cancellation", b"takes_cancellation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "digest", b"digest", "first_participants", b"first_participants", "job", b"job", "name", b"name", "participant", b"participant", "participants", b"participants", "size", b"size", "takes_cancellation", b"takes_cancellation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4176,7 +4264,7 @@ class BarrierReply(_message.Message):
     """of that"""
     @_builtins.property
     def arrived(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """the participants, sorted"""
+        """the participants, sorted; none for a request with a digest"""
 
     def __init__(
         self,

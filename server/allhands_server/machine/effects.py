@@ -71,6 +71,13 @@ class MemberLeft:
 
 
 @fast_dataclass
+class MembersLeft:
+    """Several members have left, in order."""
+
+    gone: tuple[MemberLeft, ...]
+
+
+@fast_dataclass
 class Probe:
     probe: int
     stack: bool = False
@@ -187,6 +194,7 @@ Notification: TypeAlias = (
     | CallerRefused
     | MemberLost
     | MemberLeft
+    | MembersLeft
     | Probe
     | Draining
     | LeaveAccepted

@@ -36,6 +36,11 @@ class Barrier(Request[int | BarrierResult]):
     size: int = 0
     """Not 0: the number of participants, and none are listed."""
     takes_cancellation: bool = False
+    digest: bytes = b""
+    """Of the participants in order, in place of their list; then `count` is their number."""
+    count: int = 0
+    first_participants: tuple[str, ...] = ()
+    """The first few in order, who send the list themselves."""
 
 
 @fast_dataclass

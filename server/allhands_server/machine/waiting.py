@@ -91,7 +91,7 @@ class WaitingRequests:
 def _measure(request: Request[Any]) -> int:
     """Return about how many bytes a waiting request takes."""
     nbytes = WAITER_NBYTES
-    for field in ("keys", "participants"):
+    for field in ("keys", "participants", "first_participants"):
         names = getattr(request, field, ())
         nbytes += NAME_NBYTES * len(names) + sum(map(len, names))
     return nbytes

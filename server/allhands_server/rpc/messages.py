@@ -1,5 +1,8 @@
 """Conversion between messages and the machine's values; decides nothing."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from allhands_proto.status_codec import encode_failure, encode_group, encode_lateness
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdict_codec import encode_absent_rank, encode_cancellation, encode_verdict
@@ -140,6 +143,8 @@ def encode_notification(notification: effects.Notification) -> wire.SessionEvent
             return wire.SessionEvent(member_lost=_encode_lost(notification))
         case effects.MemberLeft():
             return wire.SessionEvent(member_left=_encode_left(notification))
+        case effects.MembersLeft(gone):
+            return wire.SessionEvent(members_left=_encode_departures(gone))
         case effects.Probe(number, stack):
             return wire.SessionEvent(probe=wire.Probe(probe=number, stack=stack))
         case effects.Draining(reason):
@@ -204,6 +209,30 @@ def _encode_left(left: effects.MemberLeft) -> wire.MemberLeft:
         epoch=left.epoch,
         traceback=left.traceback,
         aborts=left.aborts,
+    )
+
+
+def _encode_departures(gone: Sequence[effects.MemberLeft]) -> wire.MembersLeft:
+    ranks: dict[effects.MemberLeft, list[int]] = {}
+    for left in gone:
+        # How far a call had come matters, not for how long it had lasted.
+        done = tuple(
+            values.Progress(one.group, one.sequence, one.completed) for one in left.progress
+        )
+        alike = replace(left, rank=0, host="", pid=0, epoch=0, progress=done)
+        ranks.setdefault(alike, []).append(left.rank)
+    return wire.MembersLeft(
+        left=[
+            wire.LeftRanks(
+                ranks=those,
+                progress=map(encode_progress, alike.progress),
+                error=alike.error,
+                traceback=alike.traceback,
+                aborts=alike.aborts,
+            )
+            for alike, those in ranks.items()
+        ],
+        epoch=gone[-1].epoch,
     )
 
 

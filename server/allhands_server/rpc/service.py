@@ -136,7 +136,10 @@ class CoordinatorService(CoordinatorServicer):
         """Open a new or a broken session; return also its job, and the form of its events."""
         opening = first.resume if first.HasField("resume") else first.join
         form = EventForm(
-            opening.takes_batches, opening.takes_conditions, first.join.takes_packed_members
+            opening.takes_batches,
+            opening.takes_conditions,
+            first.join.takes_packed_members,
+            opening.takes_members_left,
         )
         if problem := explain_mismatch(opening, *_SIDES):
             raise Refused(Status.FAILED_PRECONDITION, problem)

@@ -12,6 +12,7 @@ from allhands_server.machine.effects import (
     Draining,
     MemberLeft,
     MemberLost,
+    MembersLeft,
     Newcomers,
     Notification,
     SilentLinks,
@@ -26,6 +27,7 @@ _SENT_TO_MANY = (
     Newcomers,
     MemberLost,
     MemberLeft,
+    MembersLeft,
     BrokenLinks,
     SilentLinks,
     Aborted,
@@ -52,6 +54,7 @@ class EventForm:
     takes_batches: bool = False
     takes_conditions: bool = False
     takes_packed_members: bool = False
+    takes_members_left: bool = False
 
 
 class EventEncoder:
@@ -98,6 +101,10 @@ def _encode_shared(notification: Notification, form: EventForm) -> Iterator[byte
     if isinstance(notification, Conditions) and not form.takes_conditions:
         for one in encode_in_full(notification.changes[:_ONE_BY_ONE]):
             yield wire.SessionEvent(condition=one).SerializeToString()
+        return
+    if isinstance(notification, MembersLeft) and not form.takes_members_left:
+        for left in notification.gone:
+            yield messages.encode_notification(left).SerializeToString()
         return
     if (
         isinstance(notification, WorldFormed)

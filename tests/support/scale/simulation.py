@@ -14,8 +14,10 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from allhands.bench.session_clients import make_barriers
 from allhands.coordinator.world_member import pack_ranks
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_server.kv.calls import KV_CALLS
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import Answer, Effect, MemberLost, Push, Received, WorldFormed
 from allhands_server.machine.events import (
@@ -35,7 +37,10 @@ from support.scale.costs import Costs, Traffic, price
 
 JOB = "bench"
 _DEADLINE = 1e6
-_NEWEST = EventForm(takes_batches=True, takes_conditions=True, takes_packed_members=True)
+_NEWEST = EventForm(
+    takes_batches=True, takes_conditions=True, takes_packed_members=True, takes_members_left=True
+)
+_PARSE_BARRIER = KV_CALLS["barrier"].parse
 _HOSTS = 8
 """Ranks of one host."""
 _BEAT_EVERY = 1.5
@@ -133,11 +138,10 @@ class SimulatedWorld:
         return self._run(lambda effect: isinstance(effect, Answer), self._size)
 
     def wait_barrier(self) -> Measured:
-        names = tuple(map(str, range(self._size)))
-        largest = wire.BarrierRequest(job=JOB, name="b", participant="0", participants=names)
-        nbytes = measure(largest)
-        for name in names:
-            self._call(Barrier(JOB, "b", name, names), nbytes + len(name) - 1)
+        for asked in make_barriers([str(rank) for rank in range(self._size)]):
+            request = _PARSE_BARRIER(asked)
+            assert isinstance(request, Barrier)
+            self._call(request, measure(asked))
         return self._run(lambda effect: isinstance(effect, Answer), self._size)
 
     def open_group(self, group: str = "g1") -> Measured:
@@ -178,6 +182,7 @@ class SimulatedWorld:
             takes_batches=True,
             takes_conditions=True,
             takes_packed_members=True,
+            takes_members_left=True,
             heartbeat_window=3600.0,  # heartbeats are counted on their own
         )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from allhands.coordinator.world_member import pack_ranks, read_members
+from allhands.coordinator.world_member import list_departures, pack_ranks, read_members
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdicts import AbsentRank
@@ -15,14 +15,16 @@ from allhands_server.machine.effects import (
     Condition,
     Conditions,
     EndSession,
+    MemberLeft,
     MemberLost,
+    MembersLeft,
     Newcomers,
     Notification,
     Probe,
     WorldFormed,
 )
 from allhands_server.machine.refusals import Refused
-from allhands_server.machine.values import MemberView, Presence
+from allhands_server.machine.values import MemberView, Presence, Progress
 from allhands_server.machine.world.absent_ranks import make_world_verdict
 from allhands_server.machine.world.conditions import LARGEST_BATCH
 from allhands_server.rpc.session_events import EventEncoder, EventForm
@@ -216,3 +218,36 @@ def test_a_groups_ranks_are_the_same_in_spans(ranks: Sequence[int]) -> None:
 def test_spans_that_are_none_or_too_many_ranks_are_refused(spans: list[int]) -> None:
     with pytest.raises(Refused):
         decode_ranks(wire.OpenGroup(spans=spans))
+
+
+def make_left(rank: int, completed: int = 7, error: str = "") -> MemberLeft:
+    progress = (Progress("world", 7, completed, "all_reduce", elapsed=rank / 10),)
+    return MemberLeft(rank, f"host{rank}", 1000 + rank, progress, error, 5 + rank, "", bool(error))
+
+
+def test_members_that_have_left_are_one_event_of_few_bytes() -> None:
+    gone = tuple(make_left(rank) for rank in range(100))
+    [data] = EventEncoder().encode_batch(
+        [MembersLeft((*gone, make_left(100, 6), make_left(101, 7, "ValueError: no")))],
+        replace(NEWEST, takes_members_left=True),
+    )
+    assert len(data) < 250
+    told = wire.SessionEvent.FromString(data).members_left
+    assert told.epoch == 106
+    found = list(list_departures(told))
+    assert [left.rank for left in found] == list(range(102))
+    assert [left.progress[0].completed for left in found[98:]] == [7, 7, 6, 7]
+    assert [(left.error, left.aborts) for left in found[100:]] == [
+        ("", False),
+        ("ValueError: no", True),
+    ]
+
+
+def test_older_members_are_told_of_each_that_has_left() -> None:
+    gone = tuple(make_left(rank) for rank in range(3))
+    [data] = EventEncoder().encode_batch([MembersLeft(gone)], NEWEST)
+    told = wire.SessionEvent.FromString(data).batch
+    assert [(one.member_left.rank, one.member_left.epoch) for one in told] == [
+        *((0, 5), (1, 6), (2, 7))
+    ]
+    assert told[1].member_left.host == "host1"

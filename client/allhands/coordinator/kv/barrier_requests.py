@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from allhands.coordinator.kv.requests import AnyKvRequest, KvRequest
 from allhands.errors import BarrierCancelled
 from allhands.escapes import escape_line
+from allhands_proto.participants_digest import LARGEST_UNDIGESTED, LISTERS, digest_participants
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 
@@ -34,7 +35,7 @@ class BarrierPassage:
     generation: int
     """Number of openings of the name."""
     arrived: tuple[str, ...]
-    """Participants, sorted; empty: an older coordinator."""
+    """Participants, sorted; empty: known to the caller, or an older coordinator."""
 
 
 def make_barrier(
@@ -50,6 +51,34 @@ def make_barrier(
         takes_cancellation=True,
     )
     return KvRequest(message, wire.BarrierReply, lambda reply: _read_passage(job, name, reply))
+
+
+def shorten_barrier(asked: AnyKvRequest[BarrierPassage]) -> AnyKvRequest[BarrierPassage] | None:
+    """Return the request with a digest in place of the names; None: it is to be sent as it is.
+
+    A coordinator that refuses it may be older, or have more to say about the names: ask for the
+    whole then.
+    """
+    whole: wire.BarrierRequest = asked.message
+    ordered = sorted(whole.participants)
+    listers = ordered[:LISTERS]
+    if (
+        len(ordered) <= LARGEST_UNDIGESTED
+        or whole.participant in listers
+        or len(set(ordered)) < len(ordered)
+        or whole.participant not in ordered
+    ):
+        return None
+    message = wire.BarrierRequest(
+        job=whole.job,
+        name=whole.name,
+        participant=whole.participant,
+        takes_cancellation=True,
+        digest=digest_participants(ordered),
+        count=len(ordered),
+        first_participants=listers,
+    )
+    return KvRequest(message, wire.BarrierReply, asked.read)
 
 
 def make_cancel_barrier(job: str, name: str, by: str, reason: str) -> AnyKvRequest[int]:

@@ -1,15 +1,18 @@
 """Named barriers of a job."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from allhands_server.machine.changes import BarrierOpened, Change, ChangeRecorder, Undo
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.formatting import join_names, quote
-from allhands_server.machine.limits import LARGEST_WORLD, check_name
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import Barrier, CancelBarrier
+from allhands_server.machine.store.barrier_participants import (
+    Participants,
+    describe_stranger,
+    read_participants,
+)
 from allhands_server.machine.values import BarrierResult, BarrierView
 
 
@@ -17,37 +20,35 @@ from allhands_server.machine.values import BarrierResult, BarrierView
 class _Arrival:
     ticket: int
     takes_cancellation: bool
+    knows_names: bool
+    """Whether it needs no list of those who came."""
 
 
 @dataclass(slots=True)
 class _WaitingBarrier:
     """A barrier with waiting participants, forgotten when the last participant cancels."""
 
-    participants: frozenset[str]
-    """Empty: their number is known alone."""
-    listed: tuple[str, ...]
-    """The same as the first arrival listed them."""
-    size: int
+    participants: Participants
     arrived: dict[str, _Arrival] = field(default_factory=dict)
     left: dict[str, None] = field(default_factory=dict)
     """Participants that arrived and gave up, while others went on waiting."""
 
-    def describe_participants(self, what: str = "") -> str:
-        """Name the participants, after `what` they are."""
-        named = join_names(sorted(self.participants))
-        return f"with {what}{named}" if self.participants else f"as one of {self.size:,}"
-
     def describe_missing(self, where: str) -> str:
         """Name the absent participants, or those who came, and those who gave up before."""
+        size = self.participants.size
         before = f"{join_names(sorted(self.left))} came and gave up before"
-        if not (missing := self.size - len(self.arrived) - len(self.left)):
+        if not (missing := self.participants.count_missing(self.arrived, self.left)):
             return f"{where} did not open: {before}"
-        text = f"{missing} of {self.size} did not arrive at {where}: "
-        if self.participants:
-            text += join_names(sorted(self.participants - self.arrived.keys() - self.left.keys()))
-        else:
-            text += f"there were only {join_names(sorted(self.arrived))}"
+        named = self.participants.describe_missing(self.arrived, self.left)
+        text = f"{missing} of {size} did not arrive at {where}: {named}"
         return f"{text}; {before}" if self.left else text
+
+    def is_full(self) -> bool:
+        """Whether all participants have come, and not others in their place."""
+        participants = self.participants
+        if len(self.arrived) < participants.size or not participants.can_open:
+            return False
+        return participants.names is None or participants.names <= self.arrived.keys()
 
 
 class Barriers:
@@ -76,21 +77,15 @@ class Barriers:
         """
         name, participant = request.name, request.participant
         waiting = self._waiting.get(name)
-        if waiting is not None and waiting.listed == request.participants and not request.size:
-            participants = waiting.participants  # as checked for an earlier one
-            _check_participant(request, participants)
-        else:
-            participants = _check_participants(request)
-        size = request.size or len(participants)
-        comes = _WaitingBarrier(participants, request.participants, size)
-        barrier = waiting or comes
-        if (barrier.participants, barrier.size) != (participants, size):
+        comes = read_participants(request, waiting.participants if waiting is not None else None)
+        barrier = waiting or _WaitingBarrier(comes)
+        if not barrier.participants.agrees_with(comes):
             other = next(iter(barrier.arrived))
             raise Refused(
                 Status.FAILED_PRECONDITION,
                 f"{quote(participant)} comes to barrier {quote(name)} "
-                f"{comes.describe_participants('participants ')}, but "
-                f"{quote(other)}, who waits there, {barrier.describe_participants()}",
+                f"{comes.describe('participants ')}, but "
+                f"{quote(other)}, who waits there, {barrier.participants.describe()}",
             )
         if participant in barrier.arrived:
             raise Refused(
@@ -98,12 +93,16 @@ class Barriers:
                 f"{quote(participant)} waits at barrier {quote(name)} already",
             )
         self._waiting[name] = barrier
-        barrier.arrived[participant] = _Arrival(ticket, request.takes_cancellation)
+        if barrier.participants.names is None:
+            barrier.participants = comes
+        barrier.arrived[participant] = _Arrival(
+            ticket, request.takes_cancellation, bool(request.digest)
+        )
         barrier.left.pop(participant, None)
-        if len(barrier.arrived) + len(barrier.left) > size:  # others come in their place
-            del barrier.left[next(iter(barrier.left))]
+        if len(barrier.arrived) + len(barrier.left) > comes.size and barrier.left:
+            del barrier.left[next(iter(barrier.left))]  # others come in their place
         self._tickets[ticket] = (name, participant)
-        return self._open(name) if len(barrier.arrived) == size else []
+        return self._open(name) if barrier.is_full() else []
 
     def cancel_barrier(self, request: CancelBarrier) -> list[Effect]:
         """Refuse all who wait at a barrier; return the effects for these.
@@ -133,7 +132,12 @@ class Barriers:
     def describe(self) -> tuple[BarrierView, ...]:
         """Return the barriers at which somebody waits, by name."""
         return tuple(
-            BarrierView(name, one.size, tuple(sorted(one.participants)), tuple(sorted(one.arrived)))
+            BarrierView(
+                name,
+                one.participants.size,
+                tuple(sorted(one.participants.names or ())),
+                tuple(sorted(one.arrived)),
+            )
             for name, one in sorted(self._waiting.items())
         )
 
@@ -187,55 +191,22 @@ class Barriers:
         generation = self._generations.get(name, 0) + 1
         self._recorder.commit(BarrierOpened(self._job, name, generation), self)
         barrier = self._forget(name)
-        result = BarrierResult(generation, tuple(sorted(barrier.arrived)))
-        return [
-            Answer(one.ticket, result if one.takes_cancellation else generation)
-            for one in barrier.arrived.values()
-        ]
+        names = barrier.participants.names
+        passed = barrier.arrived if names is None else names
+        result = BarrierResult(generation, tuple(sorted(passed)))
+        short = BarrierResult(generation, ())
+        effects: list[Effect] = []
+        for participant, one in barrier.arrived.items():
+            if names is not None and participant not in names:  # it came before the list
+                effects.append(Refuse(one.ticket, describe_stranger(name, participant, names)))
+            elif not one.takes_cancellation:
+                effects.append(Answer(one.ticket, generation))
+            else:
+                effects.append(Answer(one.ticket, short if one.knows_names else result))
+        return effects
 
     def _forget(self, name: str) -> _WaitingBarrier:
         barrier = self._waiting.pop(name)
         for arrival in barrier.arrived.values():
             del self._tickets[arrival.ticket]
         return barrier
-
-
-def _check_participants(request: Barrier) -> frozenset[str]:
-    check_name("the name of the barrier", request.name)
-    participants = frozenset(request.participants)
-    if request.size:
-        _check_size(request)
-        return frozenset()
-    for participant in participants:
-        check_name("the name of a participant", participant)
-    if len(participants) < len(request.participants):
-        raise Refused(
-            Status.INVALID_ARGUMENT,
-            f"the participants of barrier {quote(request.name)} are listed twice: "
-            f"{join_names(_list_repeated(request.participants))}",
-        )
-    _check_participant(request, participants)
-    return participants
-
-
-def _check_participant(request: Barrier, participants: frozenset[str]) -> None:
-    if request.participant not in participants:
-        raise Refused(
-            Status.INVALID_ARGUMENT,
-            f"{quote(request.participant)} is not among the participants of barrier "
-            f"{quote(request.name)}: {join_names(sorted(participants))}",
-        )
-
-
-def _check_size(request: Barrier) -> None:
-    check_name("the name of a participant", request.participant)
-    if request.participants:
-        text = f"barrier {quote(request.name)} has a size, or participants by name: not both"
-        raise Refused(Status.INVALID_ARGUMENT, text)
-    if request.size > LARGEST_WORLD:
-        text = f"a barrier of {request.size:,} participants; {LARGEST_WORLD:,} is the most"
-        raise Refused(Status.INVALID_ARGUMENT, text)
-
-
-def _list_repeated(names: tuple[str, ...]) -> list[str]:
-    return sorted(name for name, times in Counter(names).items() if times > 1)

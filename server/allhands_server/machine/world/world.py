@@ -47,6 +47,7 @@ from allhands_server.machine.world.broken_links import (
 from allhands_server.machine.world.call_times import CallTimes
 from allhands_server.machine.world.conditions import ConditionAnnouncer
 from allhands_server.machine.world.failure_detector import FailureDetector
+from allhands_server.machine.world.leavers import LeaverAnnouncer
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.postmortem import limit_report
 from allhands_server.machine.world.prober import Prober
@@ -113,6 +114,7 @@ class World(WorldState):
         self.broken_links.on_announced = self.silent_links.discard
         self.on_links_announced = self.broken_links.note_announced
         self._conditions = ConditionAnnouncer(self, timers)
+        self._leavers = LeaverAnnouncer(self.present, timers)
         self.failure_detector = FailureDetector(
             self, self.prober, self._conditions, timers, is_window_given=heartbeat_window > 0
         )
@@ -299,7 +301,7 @@ class World(WorldState):
         report = OperatorLog(
             f"job {self.job}: {member} left{why}; epoch {self.epoch}", is_failure=bool(why)
         )
-        told = self.push(self.present.values(), self.latest_news)
+        told = self._leavers.announce(*self.latest_departure, now)
         return [*effects, *told, report, *self.on_change(now), *self._end_if_empty(now)]
 
     def on_session_broken(self, member: Member, now: float) -> list[Effect]:
@@ -468,7 +470,11 @@ class World(WorldState):
         return [*ended, JobEnded(self.job)]
 
     def push(self, members: Iterable[Member], what: Notification) -> list[Effect]:
-        return [Push(member.session, what) for member in members if member.is_reachable]
+        before = self._leavers.flush(self._timers.now)
+        return [
+            *before,
+            *(Push(member.session, what) for member in members if member.is_reachable),
+        ]
 
     # ------------------------------------------------------------ silence
 

@@ -180,6 +180,13 @@ class WorldState:
         """Whether the calls were aborted already, by the same and for the same reason."""
         return change in self._facts
 
+    @property
+    def latest_departure(self) -> tuple[int, MemberLeft]:
+        """The last news, with its number: that a member has left."""
+        number, left = self._news[-1]
+        assert isinstance(left, MemberLeft)
+        return number, left
+
     def _add_news(self, one: News) -> None:
         self._news.append((self._news_count, one))
         self._news_count += 1
