@@ -155,11 +155,15 @@ class ShmComm:
         queued: int,
         records: int = 0,
         on_clash: Callable[[str, int, int, str], NoReturn] = ...,
+        verifies: bool = False,
     ) -> None:
         """Remember the last `records` calls, or some more; 0: only what they were.
 
         `on_clash(operation, thread, sequence, other)` must raise: a thread calls `operation` while
         another one is in a call of its own with the same label.
+
+        With `verifies` ranks compare digests of results that are to be the same, before the call
+        ends; `scan` and `exscan` then take no call.
         """
 
     def barrier(self, timeout: float | None, label: str | None, /) -> bool: ...

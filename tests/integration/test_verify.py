@@ -16,7 +16,20 @@ def test_every_collective_passes_on_a_group_that_verifies(job: Job, backend: str
         assert rank.ended() == 0, "".join(rank.errors)
 
 
-@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_memory_that_changes_during_a_call_is_named_on_every_rank(job: Job) -> None:
+    ranks = job(3, verified.change_memory_of_a_call)
+    ranks[1].expect("flipped")
+    for rank in (ranks[0], ranks[2]):
+        rank.say("go on")
+    for rank in ranks:
+        error = rank.expect("error")
+        assert (error["ranks"], error["link"], error["seq"]) == ([1], None, 2)
+        assert "different results: rank 1, unlike the others" in error["text"]
+        assert rank.expect("sum")["sum"] == 3.0
+        assert rank.ended() == 0, "".join(rank.errors)
+
+
+@pytest.mark.parametrize("backend", ["socket", "grpc"])
 def test_a_result_unlike_the_others_is_named_on_every_rank(job: Job, backend: str) -> None:
     ranks = job(3, verified.differ_in_a_result)
     for rank in ranks:

@@ -5,18 +5,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/digest.h"
 #include "kernels/kernels.h"
 
 /* The kernels once more, as they are on processors of which nothing is known. */
 #define ah_copy portable_copy
+#define ah_digest portable_digest
 #define ah_fold portable_fold
+#define ah_has_avx2 portable_has_avx2
 #define ah_instructions portable_instructions
 #define ah_supports portable_supports
 #define ah_type_size portable_type_size
 #undef __x86_64__
 #include "../../client/allhands/native/kernels/kernels.c"
+
+uint64_t portable_digest(uint64_t before, const void *data, size_t nbytes);
+#undef ODD
+#include "../../client/allhands/native/kernels/digest.c"
 #undef ah_copy
+#undef ah_digest
 #undef ah_fold
+#undef ah_has_avx2
 #undef ah_instructions
 #undef ah_supports
 #undef ah_type_size
@@ -130,9 +139,31 @@ static void test_a_copy_is_whole_whichever_way_it_takes(void) {
                 }
 }
 
+/* Any bit, at any length, near the ends of what goes in at once too. */
+static void test_a_digest_tells_of_every_bit_and_of_the_length(void) {
+    static const size_t sizes[] = {1, 4, 7, 8, 127, 128, 131, 136, 255, 1000};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        const size_t nbytes = sizes[s];
+        unsigned char *block = exactly(nbytes, s);
+        fill(block, nbytes);
+        const uint64_t digest = ah_digest(3, block, nbytes);
+        CHECK(digest == portable_digest(3, block, nbytes), "%zu bytes", nbytes);
+        CHECK(digest != ah_digest(4, block, nbytes), "%zu bytes", nbytes);
+        for (size_t bit = 0; bit < 8 * nbytes; bit++) {
+            block[bit / 8] ^= (unsigned char)(1 << bit % 8);
+            CHECK(ah_digest(3, block, nbytes) != digest, "bit %zu of %zu bytes", bit, nbytes);
+            block[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        }
+        block[nbytes - 1] = 0;
+        CHECK(ah_digest(3, block, nbytes) != ah_digest(3, block, nbytes - 1), "%zu bytes", nbytes);
+        free(block - s);
+    }
+}
+
 int main(void) {
     test_all_processors_give_the_same_bits_within_bounds();
     test_a_large_result_is_whole();
     test_a_copy_is_whole_whichever_way_it_takes();
+    test_a_digest_tells_of_every_bit_and_of_the_length();
     return 0;
 }

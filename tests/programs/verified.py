@@ -1,6 +1,8 @@
 """Verifying groups: differing results, and frames changed on the link."""
 
 import struct
+import threading
+import time
 import zlib
 from typing import Any
 
@@ -11,7 +13,7 @@ from allhands.engine import call_runner
 from allhands.testing.faults import flipped
 from allhands.transport import digests
 from allhands.transport.frame import HEADER_BYTES, whole
-from programs.protocol import failure, tell
+from programs.protocol import failure, hear, tell
 from support.arrays.collective_cases import (
     EVERY,
     case,
@@ -35,6 +37,37 @@ def every_collective() -> None:
     ah.barrier(checked)
     tell("done", wrong=wrong, verify=[g.verify for g in (ah.default_group(), plain, checked)])
     ah.destroy_process_group()
+
+
+def change_memory_of_a_call() -> None:
+    """Flip a bit of the root's array when it lies in shared memory, and the others wait for it."""
+    ah.init_process_group(timeout=20, verify=True)
+    ah.barrier()
+    me, x = ah.get_rank(), np.full(5, 1.0)
+    flipping = threading.Thread(target=flip_once_posted, args=(x,))
+    if me == 1:
+        flipping.start()
+    else:
+        hear()
+    try:
+        ah.broadcast(x, 1)
+    except ah.DataCorrupted as error:
+        tell("error", text=str(error), ranks=error.ranks, link=error.link, seq=error.seq)
+    if me == 1:
+        flipping.join()
+    x[...] = 1
+    ah.all_reduce(x)
+    tell("sum", sum=float(x[0]))
+    ah.destroy_process_group()
+
+
+def flip_once_posted(x: Any) -> None:
+    """Change an array once a call of it waits: it has the interpreter lock until then."""
+    engine: Any = ah.default_group().submitter.engine
+    while engine.progress.operation != "broadcast":
+        time.sleep(0)
+    x.view(np.uint8)[3] ^= 4
+    tell("flipped")
 
 
 def differ_in_a_result() -> None:

@@ -117,6 +117,7 @@ class GroupEngine:
             config.areas if config.layout is None else None,
             self.recorder,
             self._on_clash,
+            config.verify,
         )
         context = self._make_context(mesh)
         self._watchdog = Watchdog(context)
@@ -174,7 +175,7 @@ class GroupEngine:
             self.ranks,
             self.rank,
             self.hash,
-            lambda: self._progress.last_ended,
+            self._find_last_ended,
             self._watchdog.interrupt_call,
         )
 
@@ -223,6 +224,16 @@ class GroupEngine:
         # The next one waits for its turn, or was passed over.
         completed = max(shared.last_completed, self._progress.last_completed)
         return replace(self._progress, last_completed=completed)
+
+    def _find_last_ended(self) -> int:
+        """Return the number of the latest call that has ended, with all of its steps."""
+        ended, current = self._progress.last_ended, self._watchdog.current
+        if self.order.comm is None:
+            return ended
+        in_memory = self.order.comm.progress()[1]
+        if current is not None:  # its first step may have ended, of several
+            in_memory = min(in_memory, current.work.sequence - 1)
+        return max(ended, in_memory)
 
     @property
     def is_on_loop(self) -> bool:

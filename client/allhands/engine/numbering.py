@@ -39,9 +39,9 @@ class _ForkedLock:
 
 
 class QueueOnlyNumbering:
-    """Numbering of a group that verifies: every call goes through the queue."""
+    """Numbering that hides the communicator: every call goes through the queue."""
 
-    comm: None = None
+    comm: "ShmComm | None" = None
 
     def __init__(self, order: "Numbering") -> None:
         self._order = order
@@ -78,6 +78,14 @@ class QueueOnlyNumbering:
     @queued_messages.setter
     def queued_messages(self, count: int) -> None:
         self._order.queued_messages = count
+
+
+class SingleCallNumbering(QueueOnlyNumbering):
+    """Numbering of a group that verifies: its communicator takes no call of several steps."""
+
+    @property
+    def comm(self) -> "ShmComm | None":  # type: ignore[override]
+        return self._order.comm
 
 
 class CollectingNumbering(QueueOnlyNumbering):

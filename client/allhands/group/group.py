@@ -27,7 +27,7 @@ from allhands.data.serializer import ObjectSerializer
 from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import to_seconds
 from allhands.engine.group_engine import GroupEngine
-from allhands.engine.numbering import QueueOnlyNumbering, check_timeout
+from allhands.engine.numbering import SingleCallNumbering, check_timeout
 from allhands.engine.routes import Route, choose_persistent
 from allhands.engine.work import explanations
 from allhands.engine.work.persistent import PersistentCall, QueuedPersistentCall
@@ -51,7 +51,7 @@ class Group(Collectives[Work], Composed[Work]):
         timeout: float,
         recovery: Recovery | None = None,
     ) -> None:
-        order = QueueOnlyNumbering(engine.order) if engine.verifies else engine.order
+        order = SingleCallNumbering(engine.order) if engine.verifies else engine.order
         self._set_up(
             QueuedSubmitter(engine, thread, order),
             InlineSubmitter(engine, thread, order),

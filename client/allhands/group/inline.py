@@ -23,7 +23,7 @@ class InlineSubmitter(QueuedSubmitter):
     ) -> Work:
         """Carry a composite call out as one call of the core, where possible and next in turn."""
         core_call, comm = composite.core_call, self.order.comm
-        if core_call is not None and comm is not None:
+        if core_call is not None and comm is not None and not self.engine.verifies:
             seconds = self.order.clip_timeout(timeout)
             if seconds > 0:
                 due = time.monotonic() + seconds

@@ -40,6 +40,16 @@ static inline bool ah_kind_has_splits(ah_kind kind) {{
     return {splits};
 }}
 
+/* Whether the outputs of all ranks are the same. */
+static inline bool ah_kind_has_same_result(ah_kind kind) {{
+    return {same};
+}}
+
+/* Whether a rank's output is a block for each rank. */
+static inline bool ah_kind_has_blocks(ah_kind kind) {{
+    return {blocks};
+}}
+
 #endif
 """
 KIND_CALLS = """\
@@ -107,10 +117,17 @@ def generate_case(forms: Iterable[Primitive]) -> str:
     return f"{labels}        return {calls.pop()};"
 
 
+def test_kind(rows: Iterable[Primitive]) -> str:
+    """Return the C expression that is true for these kinds."""
+    return " ||\n           ".join(f"kind == {name_kind(row)}" for row in rows)
+
+
 def generate() -> dict[Path, str]:
     """Return the text of each generated file."""
     rows = list(CORE_KINDS.values())
-    splits = [f"kind == {name_kind(row)}" for row in rows if row.has_splits]
+    splits = [row for row in rows if row.has_splits]
+    same = [row for row in rows if row.has_same_result]
+    blocks = [row for row in rows if row.outputs is Operand.BLOCKS]
     methods = [f"    EACH({row.name})" for row in rows if row.has_inline_method]
     by_algorithm = groupby(rows, key=lambda row: row.algorithm)
     return {
@@ -118,7 +135,9 @@ def generate() -> dict[Path, str]:
         + KINDS.format(
             enumerators="\n".join(f"    {name_kind(row)}," for row in rows),
             names="\n".join(f'    "{row.name}", \\' for row in rows),
-            splits=" || ".join(splits),
+            splits=test_kind(splits),
+            same=test_kind(same),
+            blocks=test_kind(blocks),
         ),
         NATIVE / "python" / "kind_calls.h": HEAD
         + KIND_CALLS.format(

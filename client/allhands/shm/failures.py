@@ -12,7 +12,7 @@ from typing import Literal
 class CallFailure:
     """A collective that has failed; sets of ranks are bits, by ranks of the group."""
 
-    status: Literal["timeout", "interrupted", "mismatch", "abandoned"]
+    status: Literal["timeout", "interrupted", "mismatch", "abandoned", "different"]
     sequence: int
     operation: str
     dtype: object
@@ -30,7 +30,7 @@ class CallFailure:
     waiting: int
     """Ranks that had not come to the call."""
     offenders: int
-    """Ranks that made another call, or abandoned this one."""
+    """Ranks that made another call, abandoned this one, or have another result than most."""
     timeout: float
     """Seconds that the call could take."""
     label: str | None

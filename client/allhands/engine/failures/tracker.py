@@ -117,6 +117,11 @@ class FailureTracker:
         """Return why a call cannot end well, if that is known; see `losses`."""
         return self._failure_log.find_failure(sequence)
 
+    def make_results_differ(self, sequence: int, places: Sequence[int]) -> ErrorFactory:
+        """Return the failure of a call whose results differ, `places` being group ranks."""
+        ranks = tuple(self._ranks[place] for place in places)
+        return call_errors.make_results_differ_factory(ranks, sequence)
+
     def has_left(self, rank: int) -> bool:
         """Say whether a rank of the world has left."""
         return self._failure_log.has_left(rank)

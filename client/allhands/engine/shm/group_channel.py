@@ -55,8 +55,9 @@ class GroupChannel:
         areas: GroupAreas | None,
         recorder: GroupRecorder,
         on_clash: Callable[[str, int, int, str], NoReturn],
+        verifies: bool,
     ) -> None:
-        """`on_clash` is that of `ShmComm`."""
+        """`on_clash` and `verifies` are those of `ShmComm`."""
         self._name = name
         self._rank = rank
         self._order = order
@@ -65,6 +66,7 @@ class GroupChannel:
         self._areas = areas
         self.recorder = recorder
         self._on_clash = on_clash
+        self._verifies = verifies
         self._loop = asyncio.get_running_loop()
         self._negotiation_lock = asyncio.Lock()
         self._has_failed = False
@@ -110,6 +112,7 @@ class GroupChannel:
                 on_slow=self._on_slow,
                 records=self.recorder.size,
                 on_clash=self._on_clash,
+                verifies=self._verifies,
                 last_number=taken,
                 queued=queued,
             )
@@ -284,6 +287,8 @@ class GroupChannel:
         self._unwatch(sequence, has_succeeded=False)
         asking = self._verdict_tasks.pop(sequence, None)
         try:
+            if failure.status == "different":
+                raise endings.make_results_differ(sequence, _decode_ranks(failure.offenders))(what)
             if failure.status == "abandoned":
                 await endings.await_failure_reason()
             reason = endings.find_failure(sequence) or self._interrupt_failures.pop(sequence, None)

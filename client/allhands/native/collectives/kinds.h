@@ -47,7 +47,25 @@ typedef enum {
 
 /* Whether every rank says how long each block is that it sends or receives. */
 static inline bool ah_kind_has_splits(ah_kind kind) {
-    return kind == AH_KIND_ALL_TO_ALL || kind == AH_KIND_ALL_TO_ALL_SINGLE;
+    return kind == AH_KIND_ALL_TO_ALL ||
+           kind == AH_KIND_ALL_TO_ALL_SINGLE;
+}
+
+/* Whether the outputs of all ranks are the same. */
+static inline bool ah_kind_has_same_result(ah_kind kind) {
+    return kind == AH_KIND_ALL_REDUCE ||
+           kind == AH_KIND_BROADCAST ||
+           kind == AH_KIND_ALL_GATHER ||
+           kind == AH_KIND_ALL_GATHER_INTO_TENSOR;
+}
+
+/* Whether a rank's output is a block for each rank. */
+static inline bool ah_kind_has_blocks(ah_kind kind) {
+    return kind == AH_KIND_GATHER ||
+           kind == AH_KIND_ALL_GATHER ||
+           kind == AH_KIND_ALL_GATHER_INTO_TENSOR ||
+           kind == AH_KIND_ALL_TO_ALL ||
+           kind == AH_KIND_ALL_TO_ALL_SINGLE;
 }
 
 #endif

@@ -20,7 +20,8 @@ typedef enum {
     AH_TIMEOUT,     /* the deadline passed before `waiting` posted */
     AH_INTERRUPTED, /* ah_comm_interrupt was called, or the tick hook said so */
     AH_MISMATCH,    /* `offenders` made another call under this number; no output was touched */
-    AH_ABANDONED    /* `offenders` abandoned this very call (timeout, interrupt) */
+    AH_ABANDONED,   /* `offenders` abandoned this very call (timeout, interrupt) */
+    AH_DIFFERENT    /* the results of `offenders` are unlike the others'; of all: no majority */
 } ah_status;
 
 /* How a call was carried out; Work.explain() names it. */
@@ -58,11 +59,14 @@ typedef struct {
     /* Called about every `tick_ns` while blocked, after `pause`; true interrupts. */
     bool (*tick)(void *owner, uint64_t waiting);
     int64_t tick_ns;
+    /* Digest of this rank's result, where ranks are to compare theirs before the call ends; NULL:
+     * they are not. All ranks must say the same. */
+    uint64_t (*digest)(void *owner);
     void *owner;
 
     /* Out. */
     uint64_t waiting;   /* ranks that had not posted */
-    uint64_t offenders; /* of a mismatch or an abandoned call */
+    uint64_t offenders; /* of a mismatch, an abandoned call or different results */
     bool all_arrived;   /* all ranks are in this very call: outputs may be touched from here on */
     ah_variant variant;
     void *unshared; /* a stopped peer could write to these pages: see ah_comm_unshare */

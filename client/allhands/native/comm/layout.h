@@ -39,6 +39,9 @@ typedef struct {
     _Alignas(AH_CACHE_LINE) _Atomic uint64_t sequence;
     uint64_t signature;
     unsigned char small[AH_CACHE_LINE - 16]; /* up to so many bytes of data: one line says all */
+    /* Of calls whose results are compared: the number, last (release), and the result's digest. */
+    _Alignas(AH_CACHE_LINE) _Atomic uint64_t digested;
+    uint64_t digest;
     /* then the tables of ragged calls, then data: see ah_slot_table, ah_slot_data */
 } ah_slot;
 

@@ -148,9 +148,9 @@ __attribute__((constructor)) static void find_loops(void) {
 #endif
 }
 
-const char *ah_instructions(void) {
-    return loops_of_this_processor == &loops_baseline ? "baseline" : "avx2";
-}
+bool ah_has_avx2(void) { return loops_of_this_processor != &loops_baseline; }
+
+const char *ah_instructions(void) { return ah_has_avx2() ? "avx2" : "baseline"; }
 
 /* ---- past the caches ---- */
 

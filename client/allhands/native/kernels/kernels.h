@@ -52,6 +52,7 @@ bool ah_supports(ah_op op, ah_type type);
 
 /* The instructions that folds are made of on this processor: "avx2" or "baseline". */
 const char *ah_instructions(void);
+bool ah_has_avx2(void);
 
 /* out[i] = in[0][i] op in[1][i] op ... op in[n-1][i], folded from the left; n >= 1.
  *

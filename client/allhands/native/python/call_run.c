@@ -2,6 +2,7 @@
 #include "python/call_run.h"
 
 #include "comm/host.h"
+#include "kernels/digest.h"
 #include "python/async_queue.h"
 #include "python/call_records.h"
 #include "python/call_site.h"
@@ -53,6 +54,16 @@ static uint64_t signature(const Plan *plan) {
     uint64_t names =
         (uint64_t)plan->kind | (uint64_t)(plan->op + 1) << 8 | (uint64_t)(plan->root + 1) << 16;
     return mix(mix(names ^ plan->typesig << 24) + plan->count + plan->shapesig + plan->labelsig);
+}
+
+/* The digest of what the call that runs has given this rank. */
+static uint64_t digest_result(void *owner) {
+    const Plan *plan = &((RunningCall *)owner)->self->plan;
+    int arrays = ah_kind_has_blocks(plan->kind) ? ((RunningCall *)owner)->self->size : 1;
+    uint64_t digest = 0;
+    for (int at = 0; at < arrays; at++)
+        digest = ah_digest(digest, plan->out[at], plan->count * plan->itemsize);
+    return digest;
 }
 
 /* What this rank sends to others in an exchange. */
@@ -165,6 +176,7 @@ static inline void record_end(CommObject *self, uint64_t sequence, ah_status sta
         [AH_INTERRUPTED] = OUTCOME_CANCELLED,
         [AH_MISMATCH] = OUTCOME_MISMATCH,
         [AH_ABANDONED] = OUTCOME_TIMEOUT,
+        [AH_DIFFERENT] = OUTCOME_FAILED,
     };
     Record *record = record_of(self, sequence);
     record->outcome_bits |= (uint8_t)(self->variant << 4);
@@ -187,6 +199,7 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
         .resume = resume_python,
         .tick = tick_python,
         .tick_ns = timeout / 4 < TICK_NS ? timeout / 4 : TICK_NS,
+        .digest = self->verifies && ah_kind_has_same_result(plan->kind) ? digest_result : NULL,
         .owner = running,
     };
     self->begun = sequence;
@@ -209,7 +222,8 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
 
 void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label) {
     /* The description is taken before others may have the turn, and with it the plan. */
-    static const char *const names[] = {"ok", "timeout", "interrupted", "mismatch", "abandoned"};
+    static const char *const names[] = {"ok",       "timeout",   "interrupted",
+                                        "mismatch", "abandoned", "different"};
     const Plan *plan = &self->plan;
     const ah_call *call = &running->call;
     PyObject *splits = call_splits(self, plan->kind);

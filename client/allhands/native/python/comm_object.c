@@ -115,10 +115,10 @@ static PyObject *comm_skip(CommObject *self, PyObject *given) {
 }
 
 static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"rank",        "segments",   "offsets",  "pids",
-                            "heap_offset", "heap_bytes", "limits",   "timeout",
-                            "ops",         "on_failure", "on_slow",  "last_number",
-                            "queued",      "records",    "on_clash", NULL};
+    static char *names[] = {"rank",       "segments",    "offsets", "pids",    "heap_offset",
+                            "heap_bytes", "limits",      "timeout", "ops",     "on_failure",
+                            "on_slow",    "last_number", "queued",  "records", "on_clash",
+                            "verifies",   NULL};
     unsigned long long last_number;
     Py_ssize_t queued;
     int rank;
@@ -127,11 +127,12 @@ static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     Py_ssize_t records = 0;
     PyObject *on_clash = NULL;
     double timeout;
+    int verifies = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iO!O!O!nn(nnn)dO!OOKn|nO", names, &rank, &PyTuple_Type, &segments,
+            args, kwargs, "iO!O!O!nn(nnn)dO!OOKn|nOp", names, &rank, &PyTuple_Type, &segments,
             &PyTuple_Type, &offsets, &PyTuple_Type, &pids, &heap_offset, &heap_bytes, &slot_max,
             &chunk, &attach_min, &timeout, &PyTuple_Type, &ops, &on_failure, &on_slow, &last_number,
-            &queued, &records, &on_clash))
+            &queued, &records, &on_clash, &verifies))
         return NULL;
     Py_ssize_t size = PyTuple_GET_SIZE(segments);
     ah_limits limits = {(size_t)slot_max, (size_t)chunk,
@@ -162,6 +163,7 @@ static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self->attach_min = limits.attach_min;
     self->attach_tries = limits.attach_min == SIZE_MAX ? 0 : ATTACH_TRIES;
     self->limit = UINT64_MAX;
+    self->verifies = verifies;
     self->last_number = last_number;
     self->queued = queued;
     self->current = "";

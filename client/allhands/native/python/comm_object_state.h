@@ -118,6 +118,7 @@ typedef struct CommObject {
     int attach_tries;  /* that are left of asking for cross-memory attach */
     size_t attach_min;
     bool closed;
+    bool verifies; /* ranks compare the results of their calls, where those are to be the same */
     PyObject *pending; /* a persistent call that was started and not finished yet; NULL: none */
     /* Finishes it before another call, as on all ranks. Its failure is for the thread that waits
      * for it; but Ctrl-C is for this caller: -1. */

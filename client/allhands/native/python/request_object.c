@@ -36,6 +36,8 @@ static int finish_all_reduce(RequestObject *self) {
     comm->plan.kind = self->plan.kind; /* for the hooks; the rest stays where it is */
     comm->plan.dtype = self->plan.dtype;
     comm->plan.count = self->plan.count;
+    comm->plan.itemsize = self->plan.itemsize;
+    comm->plan.out[0] = self->plan.out[0];
     comm->plan.op = self->plan.op;
     comm->plan.root = self->plan.root;
     ah_status status = ah_all_reduce_finish(comm->comm, self->plan.op, self->plan.type,
