@@ -23,6 +23,11 @@ def show_interpreter(*arguments: str) -> None:
     print(os.environ["RANK"], sys.executable, *arguments)
 
 
+def show_modules(names: str) -> None:
+    """Print which modules, named in a list with commas, have been imported."""
+    print(*(name in sys.modules for name in names.split(",")))
+
+
 def show_a_word() -> None:
     print("ran")
 

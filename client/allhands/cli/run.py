@@ -21,6 +21,7 @@ from allhands.launcher.supervision import GRACE_SECONDS
 if TYPE_CHECKING:
     from allhands.coordinator.endpoint import Endpoint
     from allhands.launcher.environment import Placement
+    from allhands.launcher.plan import StartWay
 
 _PYTHON = sys.executable, "-u"
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?t?)?")
@@ -130,6 +131,15 @@ _GraceOption: TypeAlias = Annotated[
     ),
 ]
 
+_StartOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|fork|exec",
+        help="Fork the ranks from one Python that has imported NumPy and allhands, or start one "
+        "for each; else ALLHANDS_RUN_START, else auto: fork two ranks and more, where possible.",
+    ),
+]
+
 
 def run_command(
     program: _ProgramArgument = None,
@@ -147,6 +157,7 @@ def run_command(
     insecure: InsecureOption = False,
     data_dir: _DataDirOption = None,
     grace: _GraceOption = GRACE_SECONDS,
+    start: _StartOption = None,
 ) -> None:
     """Launch the ranks of a job on this host.
 
@@ -168,6 +179,7 @@ def run_command(
     }
     _check_network(environment, network_options, placement)
     endpoint = _find_endpoint(coordinator, insecure)
+    way = _choose_start_way(start, environment)
     job = _resolve_job_name(job, endpoint)
     _check_world(placement, min_size, has_common_job=endpoint is not None and job is not None)
     if endpoint is not None:
@@ -184,7 +196,7 @@ def run_command(
     with _open_tees(tee, placement) as tees:
         job = job or make_job_name(stem)
         status = _run(
-            arguments, placement, endpoint, job, tees, min_size, environment, grace, data_dir
+            arguments, placement, endpoint, job, tees, min_size, environment, grace, data_dir, way
         )
     raise typer.Exit(status)
 
@@ -294,6 +306,19 @@ def _check_network(
         raise typer.BadParameter(str(error), param_hint=names[checking]) from error
 
 
+def _choose_start_way(option: str | None, environment: Mapping[str, str]) -> "StartWay":
+    from allhands.launcher.plan import START_WAYS
+
+    said = option or environment.get("ALLHANDS_RUN_START") or "auto"
+    for way in START_WAYS:
+        if way == said:
+            return way
+    raise typer.BadParameter(
+        f"{said!r} is none of {', '.join(START_WAYS)}",
+        param_hint="--start" if option else "ALLHANDS_RUN_START",
+    )
+
+
 def _find_endpoint(coordinator: str | None, insecure: bool) -> "Endpoint | None":
     """Return the endpoint of the chosen coordinator; None: embed a coordinator."""
     from allhands.coordinator.endpoint import check_privacy, find_coordinator
@@ -352,6 +377,7 @@ def _run(
     environment: Mapping[str, str],
     grace: float,
     data_dir: str | None,
+    start: "StartWay",
 ) -> int:
     import uvloop
 
@@ -369,7 +395,15 @@ def _run(
             master = choose_master(placement, rendezvous)
             return await launch(
                 LaunchPlan(
-                    program, placement, rendezvous, environment, tees, master, min_size, grace
+                    program,
+                    placement,
+                    rendezvous,
+                    environment,
+                    tees,
+                    master,
+                    min_size,
+                    grace,
+                    start=start,
                 )
             )
 

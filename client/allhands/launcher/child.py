@@ -5,7 +5,8 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 
 class Child:
@@ -16,35 +17,50 @@ class Child:
     signal to its group might hit another process that has got the number since.
     """
 
-    def __init__(
-        self,
+    def __init__(self, pid: int, wait: Callable[[], int]) -> None:
+        """Watch a child of this process; `wait` reaps it, and returns its status."""
+        self.pid = pid
+        self._wait = wait
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        threading.Thread(target=self._watch, name=f"allhands-{self.pid}", daemon=True).start()
+
+    @classmethod
+    def start(
+        cls,
         arguments: Sequence[str],
         environment: Mapping[str, str],
         *,
         stdin: int,
         stdout: int,
         stderr: int | None = None,
-    ) -> None:
-        """Start the process; descriptors are as `subprocess` takes them.
+        descriptors: Sequence[int] = (),
+    ) -> "Child":
+        """Start a process; descriptors are as `subprocess` takes them.
 
         Raises:
             OSError: the system refused to start the process.
         """
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             arguments,
             env=environment,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
+            pass_fds=descriptors,
         )
-        self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
-        threading.Thread(target=self._watch, name=f"allhands-{self.pid}", daemon=True).start()
+        return cls(process.pid, process.wait)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    @classmethod
+    def adopt(cls, pid: int) -> "Child":
+        """Take over a process that has become a child of this one.
+
+        Raises:
+            ChildProcessError: it is none.
+        """
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        return cls(pid, partial(_reap, pid))
 
     def _watch(self) -> None:
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -64,9 +80,14 @@ class Child:
 
         The status is the exit status, or -n for a process killed by signal n.
         """
-        return self._process.wait()
+        return self._wait()
 
     def send_signal(self, signum: int) -> None:
         """Send a signal to all processes of the group; not to be called once it is reaped."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signum)
+
+
+def _reap(pid: int) -> int:
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)

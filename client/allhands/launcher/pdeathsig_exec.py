@@ -13,12 +13,21 @@ import sys
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def main() -> None:
-    launcher, *program = sys.argv[1:]
+def die_with_parent(launcher: int) -> None:
+    """Let the kernel kill this process when its parent ends, which has to be the launcher.
+
+    Raises:
+        SystemExit: the launcher has ended already.
+    """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != int(launcher):
+    if os.getppid() != launcher:
         sys.exit("allhands: the launcher is gone")  # it died before the leash was on
+
+
+def main() -> None:
+    launcher, *program = sys.argv[1:]
+    die_with_parent(int(launcher))
     # A shell lets background commands ignore SIGINT; to a rank the launcher may want to send one.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execv(program[0], program)

@@ -3,11 +3,16 @@
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, get_args
 
 from allhands.config import derive_port
 from allhands.launcher.environment import JobEndpoint, Placement, make_rank_environment
 from allhands.launcher.supervision import GRACE_SECONDS
 from allhands.runtime.exit_notice import choose_directory
+
+StartWay: TypeAlias = Literal["auto", "fork", "exec"]
+"""Whether ranks are forked from one interpreter, or each starts its own; auto: what is possible."""
+START_WAYS: Final[tuple[StartWay, ...]] = get_args(StartWay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,7 @@ class LaunchPlan:
     """Ranks may fail while so many run or have ended well; 0: none may."""
     grace: float = GRACE_SECONDS
     """How long ranks may take to end after SIGTERM, in seconds."""
+    start: StartWay = "auto"
     directory: str = field(default_factory=choose_directory)
     """Of this launch and no other: what its processes say to the launcher goes through it."""
 

@@ -4,7 +4,8 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,55 @@ class RankProcess:
     stderr: int
 
 
+@dataclass(slots=True)
+class OutputPipes:
+    """Two pipes from a rank that is about to start; the reading ends are non-blocking."""
+
+    stdout_source: int
+    stderr_source: int
+    stdout_target: int
+    stderr_target: int
+    _open: set[int]
+
+    @classmethod
+    @contextmanager
+    def open(cls) -> "Iterator[OutputPipes]":
+        """Open the pipes; what is not kept is closed at the end.
+
+        Raises:
+            OSError: the system has no more descriptors.
+        """
+        opened: set[int] = set()
+        try:
+            ends = []
+            for _ in range(2):
+                source, target = os.pipe()
+                opened |= {source, target}
+                os.set_blocking(source, False)
+                ends.append((source, target))
+            (stdout, stdout_target), (stderr, stderr_target) = ends
+            yield cls(stdout, stderr, stdout_target, stderr_target, opened)
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+
+    def close_targets(self) -> None:
+        """Close the writing ends, which the rank has by now."""
+        for descriptor in (self.stdout_target, self.stderr_target):
+            self._open.discard(descriptor)
+            os.close(descriptor)
+
+    def keep_sources(self) -> tuple[int, int]:
+        """Return the reading ends of stdout and stderr; the caller is to close them."""
+        self._open -= {self.stdout_source, self.stderr_source}
+        return self.stdout_source, self.stderr_source
+
+
+def make_rank_command(program: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of a process that runs a rank's program, and dies with this process."""
+    return (*_BARE_PYTHON, _PDEATHSIG_EXEC, str(os.getpid()), *program)
+
+
 def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]) -> RankProcess:
     """Start a rank's program: the path of an interpreter, and its arguments.
 
@@ -42,26 +92,15 @@ def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]
     Raises:
         OSError: the system refused to start the process.
     """
-    stdout, stdout_of_rank = os.pipe()
-    stderr, stderr_of_rank = os.pipe()
-    try:
-        for descriptor in (stdout, stderr):
-            os.set_blocking(descriptor, False)
-        child = Child(
-            (*_BARE_PYTHON, _PDEATHSIG_EXEC, str(os.getpid()), *program),
+    with OutputPipes.open() as pipes:
+        child = Child.start(
+            make_rank_command(program),
             environment,
             stdin=subprocess.DEVNULL,
-            stdout=stdout_of_rank,
-            stderr=stderr_of_rank,
+            stdout=pipes.stdout_target,
+            stderr=pipes.stderr_target,
         )
-    except BaseException:
-        os.close(stdout)
-        os.close(stderr)
-        raise
-    finally:
-        os.close(stdout_of_rank)
-        os.close(stderr_of_rank)
-    return RankProcess(rank, child, stdout, stderr)
+        return RankProcess(rank, child, *pipes.keep_sources())
 
 
 class ReaperProcess:
@@ -80,7 +119,7 @@ class ReaperProcess:
         environment = {name: value for name, value in os.environ.items() if name != LAUNCH_VARIABLE}
         heard, self._pipe = os.pipe()
         try:
-            self._child = Child(
+            self._child = Child.start(
                 (*_BARE_PYTHON, _REAPER, self._mark),
                 environment,
                 stdin=heard,

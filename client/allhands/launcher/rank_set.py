@@ -1,14 +1,16 @@
 """The ranks of one host: the asynchronous shell around `supervision`."""
 
 import asyncio
+import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 
 from allhands.launcher.child import Child
 from allhands.launcher.exit_reports import ExitReporter
+from allhands.launcher.forking import ForkRefused, find_obstacle, fork_ranks
 from allhands.launcher.output import OutputPriority, Pump, Writer
 from allhands.launcher.plan import LaunchPlan
 from allhands.launcher.processes import RankProcess, ReaperProcess, start_rank
@@ -39,6 +41,8 @@ from allhands.runtime.exit_notice import (
     LeavingNotice,
 )
 
+logger = logging.getLogger(__name__)
+
 _STDOUT, _STDERR = 1, 2
 _PRIORITY_SECONDS = 0.5
 
@@ -53,6 +57,7 @@ class RankSet:
         self._unflushed: set[int] = set()
         """Ranks whose output is not out yet."""
         self._pids: dict[int, int] = {}
+        self._last_signal: int | None = None
         self._exit_reporter = ExitReporter(plan.endpoint)
         self._writer = Writer()
         self._output_priority = OutputPriority()
@@ -81,10 +86,8 @@ class RankSet:
 
     async def _run_all(self, reaper: ReaperProcess, notices: ExitNoticeListener) -> None:
         async with asyncio.TaskGroup() as attendants:
-            for rank in self._plan.placement.ranks:
-                if (process := self._start(rank)) is None:
-                    break
-                reaper.add_group(process.child.pid)
+            async for process in self._start_ranks():
+                self._register(process, reaper)
                 listen = partial(self._read_notices, notices)
                 attendants.create_task(self._attend(process, reaper, listen))
         if text := self._summarize():
@@ -94,17 +97,44 @@ class RankSet:
         with suppress(OSError):  # nobody is left to be told
             await self._writer.write([(_STDERR, f"allhands: {text}\n".encode())])
 
-    def _start(self, rank: int) -> RankProcess | None:
-        try:
-            process = start_rank(rank, self._plan.program, self._plan.make_environment(rank))
-        except OSError as error:
-            self.handle(LaunchBroken(f"rank {rank} could not be started: {error}"))
-            return None
-        self._pids[rank] = process.child.pid
-        self._exit_reporter.add_process(process.child.pid)
-        self._children[rank] = process.child
+    async def _start_ranks(self) -> AsyncIterator[RankProcess]:
+        """Start all ranks, or those before the first that cannot be started."""
+        plan = self._plan
+        environments = {rank: plan.make_environment(rank) for rank in plan.placement.ranks}
+        if plan.start != "exec":
+            try:
+                for process in await self._fork(environments):
+                    yield process
+                return
+            except (ForkRefused, OSError, TimeoutError) as error:
+                if plan.start == "fork":
+                    self.handle(LaunchBroken(f"the ranks could not be forked: {error}"))
+                    return
+                logger.info("ranks are started one by one: %s", error)
+        for rank, environment in environments.items():
+            try:
+                yield start_rank(rank, plan.program, environment)
+            except OSError as error:
+                self.handle(LaunchBroken(f"rank {rank} could not be started: {error}"))
+                return
+
+    async def _fork(self, environments: Mapping[int, Mapping[str, str]]) -> list[RankProcess]:
+        program = self._plan.program
+        if obstacle := find_obstacle(program, next(iter(environments.values()))):
+            raise ForkRefused(obstacle)
+        if len(environments) == 1 and self._plan.start != "fork":
+            raise ForkRefused("there is one of them")
+        return await fork_ranks(program, environments)
+
+    def _register(self, process: RankProcess, reaper: ReaperProcess) -> None:
+        rank, child = process.rank, process.child
+        reaper.add_group(child.pid)
+        self._pids[rank] = child.pid
+        self._exit_reporter.add_process(child.pid)
+        self._children[rank] = child
         self._unflushed.add(rank)
-        return process
+        if self._last_signal is not None:  # sent while this one was being started
+            child.send_signal(self._last_signal)
 
     async def _attend(
         self, process: RankProcess, reaper: ReaperProcess, read_notices: Callable[[], None]
@@ -201,6 +231,7 @@ class RankSet:
     def _execute(self, action: Action) -> None:
         match action:
             case SendSignal(signum, spare):
+                self._last_signal = signum
                 for rank, child in self._children.items():
                     if rank not in spare:
                         child.send_signal(signum)
