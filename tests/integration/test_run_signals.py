@@ -98,3 +98,16 @@ def test_a_launcher_that_nobody_reads_from_still_obeys_a_signal(tmp_path: Path) 
         process.stdout.read(1)  # it is up; from now on the pipe fills
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 143
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_statuses_are_known_where_the_launcher_was_told_to_ignore_children(
+    run: Start, start: str
+) -> None:
+    ignored = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # which programs inherit
+    try:
+        running = run("-n", "2", "--start", start, *as_script(launched.end_with, 0, 3))
+    finally:
+        signal.signal(signal.SIGCHLD, ignored)
+    assert running.status() == 3
+    assert "rank 1 failed first: exit status 3" in running.errors[-1]

@@ -32,6 +32,11 @@ def show_a_word() -> None:
     print("ran")
 
 
+def end_with(*statuses: str) -> NoReturn:
+    """End each rank with its status of the list."""
+    sys.exit(int(statuses[int(os.environ["RANK"])]))
+
+
 def keep_a_key(value: str) -> None:
     """Set a key of the world's job, and print the variable of the folder."""
     import allhands as ah

@@ -23,7 +23,11 @@ class Child:
         self._wait = wait
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        threading.Thread(target=self._watch, name=f"allhands-{self.pid}", daemon=True).start()
+        self._is_lost = False
+        self._watcher = threading.Thread(
+            target=self._watch, name=f"allhands-{self.pid}", daemon=True
+        )
+        self._watcher.start()
 
     @classmethod
     def start(
@@ -63,7 +67,10 @@ class Child:
         return cls(pid, partial(_reap, pid))
 
     def _watch(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # `reap` waits for this thread, so it was not that
+            self._is_lost = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._ended.set)
 
@@ -76,10 +83,17 @@ class Child:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def reap(self) -> int:
-        """Reap the ended process, which frees its pid; return its status.
+        """Wait for the process to end, and reap it, which frees its pid; return its status.
 
         The status is the exit status, or -n for a process killed by signal n.
+
+        Raises:
+            ChildProcessError: other code of this process has reaped it, and has the status.
         """
+        # It looks at the process until this has ended: whoever reaps first has it see nothing.
+        self._watcher.join()
+        if self._is_lost:
+            raise ChildProcessError(f"process {self.pid} was reaped by other code")
         return self._wait()
 
     def send_signal(self, signum: int) -> None:

@@ -16,13 +16,13 @@ async def launch(plan: LaunchPlan) -> int:
     """Run all ranks of this host to their end; return the launcher's exit status.
 
     No process of the launch outlives the call, or this process, whatever ends it. While it runs,
-    it owns this process's handlers of SIGINT, SIGTERM and SIGHUP and its standard output.
+    it owns this process's handlers of SIGINT, SIGTERM, SIGHUP and SIGCHLD and its standard output.
 
     Raises:
         OSError: the launch could not begin.
     """
     rank_set = RankSet(plan)
-    with _handle_signals(lambda signum: rank_set.handle(SignalReceived(signum))):
+    with _keep_statuses(), _handle_signals(lambda one: rank_set.handle(SignalReceived(one))):
         return await rank_set.run()
 
 
@@ -39,3 +39,19 @@ def _handle_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     finally:
         for signum in wanted:
             loop.remove_signal_handler(signum)
+
+
+@contextlib.contextmanager
+def _keep_statuses() -> Iterator[None]:
+    """Have the kernel keep the status of each child until it is asked for.
+
+    Where this process was started with SIGCHLD ignored, it keeps none.
+    """
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
