@@ -17,6 +17,8 @@ import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 _PR_GET_PDEATHSIG = 2  # linux/prctl.h
+# Not SigQ, which counts what is queued for all processes of the user.
+_SIGNAL_SETS = "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"
 
 _death_signal = ctypes.c_int()
 ctypes.CDLL(None).prctl(_PR_GET_PDEATHSIG, ctypes.byref(_death_signal))
@@ -42,7 +44,7 @@ json.dump(
         "leads its session": os.getpid() == os.getpgrp() == os.getsid(0),
         "parent": os.getppid(),
         "death signal": _death_signal.value,
-        "signals": {name: text for name, text in _status.items() if name[:3] in ("Sig", "Shd")},
+        "signals": {name: _status[name] for name in _SIGNAL_SETS},
         "handlers": {str(one): str(signal.getsignal(one)) for one in signal.valid_signals()},
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in _limits},
         "cores, priority, mask": [[*os.sched_getaffinity(0)], os.nice(0), _status["Umask"]],
