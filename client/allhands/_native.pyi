@@ -78,6 +78,26 @@ def fold(
     """Write ins[0] op ins[1] op ... to `out`, which may be one of them; all contiguous."""
 
 def copy(to: NDArray[Any], source: NDArray[Any], once: bool, /) -> None: ...
+def view_dlpack(exchange: object, tensor: object, /) -> NDArray[Any] | None:
+    """Return a writable, C-contiguous array over a tensor of DLPack in host memory.
+
+    None: not contiguous, empty, complex, of a dtype without kernels or of too many dimensions; or
+    not exported. The array keeps the tensor alive.
+
+    Args:
+        exchange: `__dlpack_c_exchange_api__` of the tensor's type.
+    """
+
+def view_memory(
+    owner: object, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], /
+) -> NDArray[Any]:
+    """Return a writable, C-contiguous array over memory that `owner` keeps alive.
+
+    Raises:
+        TypeError: of elements that are Python objects.
+        ValueError: there are elements, and no memory.
+    """
+
 def default_limits(size: int, /) -> Limits:
     """Return what was measured to be best for a group of `size` ranks."""
 

@@ -4,28 +4,16 @@ Not by `Tensor.numpy`: PyTorch then takes the memory to be NumPy's, and refuses 
 it, as FSDP and PowerSGD do between their calls.
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.exceptions import TooHardError
 
 from allhands.collectives.arguments import AnyArray
+from allhands.runtime import native_core
 
-_TYPESTRS: Final[Mapping[Any, str]] = MappingProxyType(
-    {
-        getattr(torch, name): np.dtype(known).str
-        for name, known in (
-            ("bool", np.bool_),
-            *((name, name) for name in ("uint8", "uint16", "uint32", "uint64")),
-            *((name, name) for name in ("int8", "int16", "int32", "int64")),
-            *((name, name) for name in ("float16", "float32", "float64")),
-            *((name, name) for name in ("complex64", "complex128")),
-        )
-    }
-)
+_core, _ = native_core.find()
 
 _MAX_WORK: Final[Any] = 10_000  # NumPy's own types allow 0 and -1 alone
 """Of NumPy, to find out whether two tensors have an element in common: rows, columns and what else
@@ -48,16 +36,20 @@ class _ArrayInterface:
         }
 
 
-def view_as_array(tensor: Any) -> AnyArray:
+def view_as_array(tensor: Any, dtype: "np.dtype[Any]") -> AnyArray:
     """Return an array over a contiguous host tensor, which keeps the tensor alive.
 
+    Args:
+        dtype: of the tensor's elements, or another one of their size.
+
     Raises:
-        TypeError: NumPy has no such elements.
+        ValueError: the tensor has elements, and no memory.
     """
-    if (kind := _TYPESTRS.get(tensor.dtype)) is None:
-        raise TypeError(f"no array has elements of {tensor.dtype}")
-    found: AnyArray = np.asarray(_ArrayInterface(tensor, kind))
-    return found
+    if _core is not None:
+        found: AnyArray = _core.view_memory(tensor, tensor.data_ptr(), tensor.shape, dtype)
+        return found
+    bare: AnyArray = np.asarray(_ArrayInterface(tensor, f"|V{dtype.itemsize}"))
+    return bare.view(dtype)
 
 
 def have_overlap(tensors: Sequence[Any]) -> bool:

@@ -24,7 +24,7 @@ from allhands.c10d.options import (
 )
 from allhands.collectives.reduction import ReduceOp
 
-_OPS: Final[Mapping[int, ReduceOp]] = MappingProxyType(
+REDUCE_OPS: Final[Mapping[int, ReduceOp]] = MappingProxyType(
     {
         dist.ReduceOp.SUM.value: ReduceOp.SUM,
         dist.ReduceOp.AVG.value: ReduceOp.AVG,
@@ -36,6 +36,7 @@ _OPS: Final[Mapping[int, ReduceOp]] = MappingProxyType(
         dist.ReduceOp.BXOR.value: ReduceOp.BXOR,
     }
 )
+"""Operations by the number of PyTorch's."""
 _ZERO: Final = timedelta(0)
 
 _TRANSLATED: Final[Mapping[type[Options], tuple[str, ...]]] = MappingProxyType(
@@ -75,7 +76,9 @@ def refuse_options(pg_options: object) -> None:
 def to_reduce_op(op: Any) -> ReduceOp:
     """Translate a `ReduceOp` of PyTorch."""
     kind = getattr(op, "op", op)  # without it, it is a kind itself
-    if (found := _OPS.get(getattr(kind, "value", kind))) is not None:  # a graph has the number
+    if (
+        found := REDUCE_OPS.get(getattr(kind, "value", kind))
+    ) is not None:  # a graph has the number
         return found
     _, factor = op.__getstate__()  # the way that PyTorch pickles it; there is no other to ask
     return ReduceOp.premul_sum(factor)

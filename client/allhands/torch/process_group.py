@@ -23,6 +23,7 @@ from allhands.torch.buffer_adapter import TensorAdapter
 from allhands.torch.coalescing import CoalescingBlock, TorchCoalescedWork
 from allhands.torch.compile.dispatch import add_dispatch
 from allhands.torch.error_text import append_gloo_text
+from allhands.torch.inline_calls import add_inline_calls
 from allhands.torch.no_compile import exclude_from_compile
 from allhands.torch.profiler_events import record_events
 from allhands.torch.rendezvous.store import unwrap_prefix
@@ -30,6 +31,7 @@ from allhands.torch.work import Work
 
 
 @exclude_from_compile
+@add_inline_calls
 @add_dispatch
 @record_events
 class ProcessGroup(

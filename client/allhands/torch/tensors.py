@@ -1,37 +1,15 @@
 """Tensors as arrays: shared memory where possible, else a copy written back."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.data.sparse_array import SparseArray
 from allhands.errors import InvalidArgument, InvalidType
+from allhands.torch.dtypes import find_dtype, to_tensor
 from allhands.torch.memory import have_overlap, view_as_array
-
-_REINTERPRETED: Final[Mapping[Any, tuple[Any, Any]]] = MappingProxyType(
-    {
-        torch.bfloat16: (torch.int16, "bfloat16"),
-        torch.complex32: (torch.int32, [("real", np.float16), ("imag", np.float16)]),
-    }
-    | {
-        getattr(torch, name): (torch.uint8, name)
-        for name in (
-            *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-            "float8_e8m0fnu",
-        )
-    }
-    | {torch.float4_e2m1fn_x2: (torch.uint8, [("float4_e2m1fn_x2", np.uint8)])}
-)
-"""Types that `Tensor.numpy` does not know: as what it is taken through, and what they are.
-
-That is the name of a dtype of ml_dtypes or, of what NumPy has no numbers for, the fields of a
-record, which travels and is not combined.
-"""
 
 _DEVICES: Final = ("cpu", "cuda")
 _LAYOUTS: Final = (torch.strided, torch.sparse_coo)
@@ -152,7 +130,8 @@ class TensorViews:
     def _view_sparse(self, tensor: Any) -> SparseArray:
         own = tensor.detach()
         values = self._view_dense(own._values().cpu().contiguous())
-        array = SparseArray(view_as_array(own._indices().cpu().contiguous()), values, tensor.shape)
+        indices = self._view_dense(own._indices().cpu().contiguous())
+        array = SparseArray(indices, values, tensor.shape)
         self._sparse.append((tensor, array))
         return array
 
@@ -185,18 +164,12 @@ class TensorViews:
 
     def _view_dense(self, tensor: Any) -> AnyArray:
         """Return the memory of a plain tensor without history."""
-        if (viewed := _REINTERPRETED.get(tensor.dtype)) is not None:
-            through, kind = viewed
-            same: AnyArray = view_as_array(tensor.view(through)).view(_load_dtype(kind))
-            return same
-        try:
-            found: AnyArray = view_as_array(tensor)
-        except TypeError as error:
+        if (dtype := find_dtype(tensor.dtype)) is None:
             raise InvalidType(
                 f"{self._operation}: no array has elements of {tensor.dtype}: "
                 "view(torch.uint8) moves them as bytes"
-            ) from error
-        return found
+            )
+        return view_as_array(tensor, dtype)
 
 
 def _is_list(tensors: Any) -> bool:
@@ -231,29 +204,11 @@ def _overwrite(tensor: Any, result: Any) -> None:
         tensor.copy_(result)
 
 
-def _to_tensor(array: AnyArray) -> Any:
-    if array.dtype.isbuiltin != 1:
-        for dtype, (_, kind) in _REINTERPRETED.items():
-            if array.dtype == _load_dtype(kind):
-                return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
-    return torch.from_numpy(array)
-
-
-def _load_dtype(kind: Any) -> "np.dtype[Any]":
-    """Return the dtype of an entry of `_REINTERPRETED`."""
-    if isinstance(kind, str):
-        import ml_dtypes  # a megabyte, for those that have such tensors
-
-        kind = getattr(ml_dtypes, kind)
-    found: np.dtype[Any] = np.dtype(kind)
-    return found
-
-
 def _to_sparse_tensor(like: Any, array: SparseArray) -> Any:
     """Return a sparse tensor of an array's elements, each once, in the order of indices."""
     return torch.sparse_coo_tensor(
         torch.from_numpy(array.indices),
-        _to_tensor(array.values),
+        to_tensor(array.values),
         like.shape,
         device=like.device,
         check_invariants=False,

@@ -9,6 +9,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
+from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout, PeerFailed
 from allhands.group.coalescing import CallNotSubmitted, CoalescedWork
@@ -28,20 +29,22 @@ class Work(dist.Work):  # type: ignore[misc]
     as it has, and before anybody is told so.
     """
 
+    # Of the class, as most works have no others.
+    after: Sequence["Work"] = ()
+    """Works that end before it; what they copied goes back with its own copies."""
+    before_return: Callable[[], None] | None = None
+    """What `wait` awaits besides the end of the call."""
+    _future: Any = None
+
     def __init__(self, work: NativeWork, views: TensorViews, result: Any) -> None:
-        super().__init__()
+        dist.Work.__init__(self)
         self.native = work
-        self.after: Sequence[Work] = ()
-        """Works that end before it; what they copied goes back with its own copies."""
         self._views = views
         self._result = result
         self._lock = threading.Lock()
-        self._copy_lock = threading.Lock()
-        """Another one: making the future of a call that has ended settles it."""
-        self._future: Any = None
-        self.before_return: Callable[[], None] | None = None
-        """What `wait` awaits besides the end of the call."""
         if views.needs_copy_back:
+            self._copy_lock = threading.Lock()
+            """Another one: making the future of a call that has ended settles it."""
             # Also if nobody ever waits. It is not for the thread that ends calls to do.
             work.get_future().add_done_callback(lambda _: self._copy_back())
             if isinstance(work, CoalescedWork):
@@ -145,6 +148,41 @@ class Work(dist.Work):  # type: ignore[misc]
         return future
 
 
+class EndedWork(Work):
+    """The work of a call that had succeeded before its work was made: most of it is made on demand.
+
+    Made without arguments and then given its call: initialisers in Python are slow on top of C++.
+    """
+
+    __init__ = dist.Work.__init__
+    call: tuple[tuple[int, str, int, str], Any, Any]
+    """What `ShmComm.last_call` gave, the process group and the tensors."""
+
+    @property
+    def native(self) -> CompletedWork:  # type: ignore[override]
+        summary, group, result = self.call
+        return CompletedWork(summary, None, group.group.name, result)
+
+    @property
+    def _result(self) -> Any:
+        return self.call[2]
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        if self._future is None:
+            made = self._make_future()
+            return self.__dict__.setdefault("_future", made)  # that of the first of two threads
+        return self._future
+
+    def _copy_back(self) -> None:
+        """Nothing: there were no copies."""
+
+
 class StagedWorks:
     """Works with copied tensors, as long as referenced; safe from any thread."""
 
@@ -155,6 +193,9 @@ class StagedWorks:
     def add(self, work: Work) -> None:
         with self._lock:
             self._works.add(work)
+
+    def __len__(self) -> int:
+        return len(self._works)
 
     def list_works(self) -> list[Work]:
         with self._lock:

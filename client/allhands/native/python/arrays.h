@@ -25,4 +25,15 @@ ah_type type_of_number(int type_number);
  * which the checked path is for. */
 PyArrayObject *plain_array(PyObject *given, bool written);
 
+/* NumPy's number of one of the kernels' types that are not complex; -1: none that is known yet. */
+int number_of_type(ah_type type);
+
+/* A writable array over contiguous memory, which the owner keeps alive; takes the dtype over. */
+PyObject *array_over(PyObject *owner, void *address, int ndim, const npy_intp *dims,
+                     PyArray_Descr *dtype);
+
+/* view_memory(owner, address, shape, dtype): a writable array over contiguous memory of another
+ * library, which its owner keeps alive. */
+PyObject *view_memory(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
 #endif

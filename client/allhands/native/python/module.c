@@ -7,9 +7,11 @@
 #include <numpy/arrayobject.h>
 
 #include "kernels/kernels.h"
+#include "python/arrays.h"
 #include "python/call_site.h"
 #include "python/comm_object.h"
 #include "python/deadline.h"
+#include "python/dlpack.h"
 #include "python/p2p_object.h"
 #include "python/segment_object.h"
 
@@ -74,6 +76,8 @@ static PyMethodDef functions[] = {
     {"supports", supports, METH_VARARGS, NULL},
     {"fold", fold, METH_VARARGS, NULL},
     {"copy", copy, METH_VARARGS, NULL},
+    {"view_dlpack", (PyCFunction)(void (*)(void))view_dlpack, METH_FASTCALL, NULL},
+    {"view_memory", (PyCFunction)(void (*)(void))view_memory, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

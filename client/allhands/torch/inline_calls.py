@@ -1,0 +1,200 @@
+"""Inline calls: those of one plain tensor a side go straight to the communicator.
+
+The core looks at what it is given, and declines what it does not know. That goes through the
+methods of `c10d.collectives`, which say what is wrong with it, and so does each call that is to be
+seen on its way: by a mode, a profiler, a hook or a block.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    _allow_inflight_collective_as_graph_input,
+)
+
+from allhands.collectives.arguments import AnyArray
+from allhands.runtime import native_core
+from allhands.torch import hook_streams
+from allhands.torch.error_text import append_gloo_text
+from allhands.torch.options import REDUCE_OPS
+from allhands.torch.tensors import TensorViews
+from allhands.torch.work import EndedWork, Work
+
+if TYPE_CHECKING:
+    from allhands._native import ShmComm
+
+_find_op: Final = {
+    hash(dist.ReduceOp(kind)): REDUCE_OPS[kind.value]
+    for kind in dist.ReduceOp.RedOpType.__members__.values()
+    if kind.value in REDUCE_OPS
+}.get
+"""Return an operation by the hash of PyTorch's, its number: quicker than to ask for the kind."""
+
+_PLAIN_TYPES: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+_EXCHANGE: Final = torch.Tensor.__dlpack_c_exchange_api__
+_ZERO: Final = timedelta(0)
+_core, _ = native_core.find()
+_count_modes: Final = torch._C._len_torch_dispatch_stack
+_is_profiled: Final = torch.autograd._profiler_enabled
+
+Group = TypeVar("Group")
+Attempt = Callable[..., Work | None]
+
+
+def add_inline_calls(cls: type[Group]) -> type[Group]:
+    """Decorate a class of process groups so that plain calls go to the communicator at once."""
+    for name, attempt in _ATTEMPTS.items():
+        setattr(cls, name, _wrap_method(getattr(cls, name), attempt))
+    return cls
+
+
+def _wrap_method(checked: Callable[..., Any], attempt: Attempt) -> Callable[..., Any]:
+    get_slot = hook_streams.get_current_slot
+    count = attempt.__code__.co_argcount - 2  # arguments, the options last
+
+    @functools.wraps(checked)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        given = arguments
+        if named and len(named) == 1 and "opts" in named:
+            given = (*arguments, named["opts"])
+        comm = (group := self.group).order.comm
+        if (
+            comm is not None
+            and len(given) == count
+            # The call is to be seen on its way by nobody.
+            and group.coalescer is None
+            and get_slot() is None
+            and not _count_modes()
+            and not _is_profiled()
+            and not _allow_inflight_collective_as_graph_input()
+        ):
+            try:
+                if (work := attempt(self, comm, *given)) is not None:
+                    return work
+            except BaseException as error:
+                append_gloo_text(error)  # where nobody waits for it later
+                raise
+        return checked(self, *arguments, **named)
+
+    return call
+
+
+def _view(given: Any) -> AnyArray | None:
+    """Return an array over a tensor, or the only one of a list; None: it wants a second look."""
+    tensor = given[0] if type(given) is list and len(given) == 1 else given
+    if type(tensor) not in _PLAIN_TYPES or tensor.is_neg():
+        return None
+    assert _core is not None, "there is a communicator"
+    found: AnyArray | None = _core.view_dlpack(_EXCHANGE, tensor)
+    return found
+
+
+def _read_timeout(opts: Any) -> float | None:
+    """Return the seconds that a call may take; None: what the group says."""
+    timeout = opts.timeout
+    return timeout.total_seconds() if timeout > _ZERO else None
+
+
+def _end(group: Any, comm: "ShmComm", result: Any) -> EndedWork:
+    work: EndedWork = EndedWork()
+    last = comm.last_call()
+    assert last is not None, "it has just ended"
+    work.call = last, group, result
+    return work
+
+
+def _all_reduce(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None:
+    if type(opts) is not AllreduceOptions or (x := _view(tensors)) is None:
+        return None
+    if (op := _find_op(hash(opts.reduceOp))) is None:
+        return None
+    if not opts.asyncOp:
+        done = comm.all_reduce(x, op, _read_timeout(opts), None)
+        return _end(group, comm, tensors) if done else None
+    if tensors[0].requires_grad:  # its memory may become another while the call goes on
+        return None
+    begun = comm.start_all_reduce(x, op, _read_timeout(opts), None, tensors)
+    return None if begun is None else Work(begun, TensorViews(), tensors)
+
+
+def _broadcast(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None:
+    if type(opts) is not BroadcastOptions or opts.asyncOp or opts.rootTensor != 0:
+        return None
+    if (x := _view(tensors)) is None:
+        return None
+    done = comm.broadcast(x, opts.rootRank, _read_timeout(opts), None)
+    return _end(group, comm, tensors) if done else None
+
+
+def _reduce(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None:
+    if type(opts) is not ReduceOptions or opts.asyncOp or opts.rootTensor != 0:
+        return None
+    if (x := _view(tensors)) is None or (op := _find_op(hash(opts.reduceOp))) is None:
+        return None
+    done = comm.reduce(x, opts.rootRank, op, _read_timeout(opts), None)
+    return _end(group, comm, tensors) if done else None
+
+
+def _all_gather_single(group: Any, comm: "ShmComm", output: Any, x: Any, opts: Any) -> Work | None:
+    if type(opts) is not AllgatherOptions or opts.asyncOp:
+        return None
+    if (filled := _view(output)) is None or (read := _view(x)) is None:
+        return None
+    done = comm.all_gather_into_tensor(filled, read, _read_timeout(opts), None)
+    return _end(group, comm, [output]) if done else None
+
+
+def _reduce_scatter_single(
+    group: Any, comm: "ShmComm", output: Any, x: Any, opts: Any
+) -> Work | None:
+    if type(opts) is not ReduceScatterOptions or opts.asyncOp:
+        return None
+    if (filled := _view(output)) is None or (read := _view(x)) is None:
+        return None
+    if (op := _find_op(hash(opts.reduceOp))) is None:
+        return None
+    done = comm.reduce_scatter_tensor(filled, read, op, _read_timeout(opts), None)
+    return _end(group, comm, [output]) if done else None
+
+
+def _all_to_all_single(
+    group: Any, comm: "ShmComm", output: Any, x: Any, recv: Any, send: Any, opts: Any
+) -> Work | None:
+    if type(opts) is not AllToAllOptions or opts.asyncOp or recv != [] or send != []:
+        return None
+    if (filled := _view(output)) is None or (read := _view(x)) is None:
+        return None
+    done = comm.all_to_all_single(filled, read, _read_timeout(opts), None)
+    return _end(group, comm, [output]) if done else None
+
+
+def _barrier(group: Any, comm: "ShmComm", opts: Any) -> Work | None:
+    if type(opts) is not BarrierOptions or opts.asyncOp or len(group.adapter.staged_works):
+        return None
+    return _end(group, comm, None) if comm.barrier(_read_timeout(opts), None) else None
+
+
+_ATTEMPTS: Final[Mapping[str, Attempt]] = MappingProxyType(
+    {
+        "allreduce": _all_reduce,
+        "broadcast": _broadcast,
+        "reduce": _reduce,
+        "barrier": _barrier,
+        "all_to_all_single": _all_to_all_single,
+        "all_gather_single": _all_gather_single,
+        "reduce_scatter_single": _reduce_scatter_single,
+    }
+)
+"""Inline calls by the methods of process groups: the call, or None where the core declines it."""
