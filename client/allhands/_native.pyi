@@ -113,6 +113,140 @@ def find_caller() -> tuple[CodeType | None, int]:
 def area_bytes(size: int, limits: Limits, /) -> int:
     """Return how much of each rank's segment a group of `size` ranks takes."""
 
+class LinkState:
+    """Links to and from one peer, as a call on its caller's thread needs them.
+
+    Owned by the holder of the event loop.
+    """
+
+    inbound: int
+    """Descriptor to read from; -1: there is none."""
+    outbound: int
+    credit: int
+    """Bytes of unasked messages that may be sent."""
+    consumed: int
+    """Bytes of unasked messages that calls took in, for which no credit was given back."""
+    has_rest: bool
+    """Whether a frame of a call has left in part."""
+    is_lent: bool
+    """Whether both directions are between two frames, as was known when the loop last ran."""
+    is_noted: bool
+    """Whether the loop knows that something was read ahead."""
+    @property
+    def pending(self) -> int:
+        """Bytes that were read ahead."""
+
+    def __new__(cls, credit: int, /) -> Self: ...
+    def feed(self, data: bytes, /) -> None:
+        """Put bytes behind those that were read ahead."""
+
+    def unread(self, data: bytes, /) -> None:
+        """Put bytes before those that were read ahead."""
+
+    def take(self) -> bytes:
+        """Take all that was read ahead."""
+
+Span = tuple[int, int, int]
+"""Area (0: input, 1: output, 2: scratch), first byte, bytes."""
+LinkRound = tuple[
+    tuple[tuple[Span, Span], ...],  # copies: source, target
+    tuple[tuple[tuple[Span, ...], Span], ...],  # folds: sources, target
+    tuple[tuple[int, int, Span], ...],  # sends: link, step, span
+    # receives: link, step, span, reduces, comes from a lower rank, may be written as it comes
+    tuple[tuple[int, int, Span, bool, bool, bool], ...],
+]
+
+class LinkCall:
+    """The schedule of calls over links, compiled; each is carried out on the thread that runs it.
+
+    The links are lent to a call from `begin` until `run` returns 0, or `withdraw`.
+    """
+
+    has_landed: bool
+    """Whether the call has written to its outputs."""
+
+    def __new__(
+        cls,
+        *,
+        links: tuple[LinkState, ...],
+        group: int,
+        signature: int,
+        part: int,
+        op: int,
+        dtype: int,
+        divisor: int,
+        rounds: tuple[LinkRound, ...],
+    ) -> Self:
+        """`op` -1: nothing is reduced."""
+
+    def begin(
+        self,
+        sequence: int,
+        inputs: tuple[NDArray[Any], ...],
+        outputs: tuple[NDArray[Any], ...],
+        scratch: tuple[NDArray[Any], ...],
+        /,
+    ) -> None:
+        """Begin the call of that number.
+
+        Raises:
+            ValueError: the arrays are not those of the schedule, or a span lies in several.
+        """
+
+    def run(self, until: int, spin: int, /) -> int:
+        """Go on until `until`, in ns of the monotonic clock, spinning up to `spin` at a time.
+
+        Return what stopped it.
+
+        0: the call has ended. 1: the time is over. 2: a frame is in the way, to be taken. 3: it
+        cannot go on here.
+        """
+
+    def take_foreign(self) -> tuple[int, bytes]:
+        """Take the frame that is in the way: its link and its bytes."""
+
+    def withdraw(self) -> tuple[int, bool, list[tuple[int, bytes]]]:
+        """End the call here; return its round, whether that has begun, and what is left to send.
+
+        What has come of the round is read ahead again.
+        """
+
+class LinkMessages:
+    """Short messages of one group over links, on their callers' threads.
+
+    `thread` is a LoopThread, `owner` a `DirectMessages`; `sent` and `received` count messages by
+    keys.
+    """
+
+    may_receive: bool
+    """Whether no receive is posted, and no message waits for one."""
+
+    def __new__(
+        cls,
+        *,
+        thread: object,
+        owner: object,
+        order: object,
+        sent: dict[tuple[int, int], int],
+        received: dict[tuple[int, int], int],
+        group: int,
+        records: int,
+    ) -> Self: ...
+    def add_peer(self, rank: int, place: int, link: LinkState, key: tuple[int, int], /) -> None:
+        """Add a rank, as callers have it, with its place in the group."""
+
+    def send(
+        self, x: object, dst: int | None, tag: int, timeout: float | None, label: str | None, /
+    ) -> int:
+        """Send; 1: sent, 0: declined, 2: the loop is not free."""
+
+    def recv(
+        self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /
+    ) -> int:
+        """Receive; return the sender. -1: declined, -2: the loop is not free."""
+
+    def records(self, last: int, /) -> list[MessageRow]: ...
+
 class Segment:
     """Shared memory of one process, with a directory of the areas of its groups."""
 

@@ -73,7 +73,7 @@ def send(
         CollectiveMismatch: both ends differ in size or dtype.
         CollectiveTimeout, PeerFailed, GroupAborted: the message failed.
     """
-    p2p = (group or default.group).order.p2p
+    p2p = (group or default.group).order.direct_p2p
     if p2p is not None and group_dst is None and p2p.send(x, dst, tag, timeout, label):
         return
     if (found := resolve_group(group, True, "send")) is not None:
@@ -104,7 +104,7 @@ def recv(
         CollectiveMismatch: both ends differ in size or dtype.
         CollectiveTimeout, PeerFailed, GroupAborted: the message failed.
     """
-    p2p = (group or default.group).order.p2p
+    p2p = (group or default.group).order.direct_p2p
     if (
         p2p is not None
         and group_src is None

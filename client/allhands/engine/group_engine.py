@@ -21,8 +21,10 @@ from allhands.engine.group_events import GroupEvents
 from allhands.engine.group_recorder import DEFAULT_SIZE, GroupRecorder
 from allhands.engine.hosts.hierarchical import HierarchicalRunner
 from allhands.engine.link_calls import LinkCalls
+from allhands.engine.links.output_guard import STAGED_BYTES, count_bytes
 from allhands.engine.numbering import CallNumbering, Clash
 from allhands.engine.operation import GroupProgress, Operation
+from allhands.engine.p2p.direct_messages import DirectMessages
 from allhands.engine.p2p.interface import P2PRouter
 from allhands.engine.p2p.over_links import P2POverLinks
 from allhands.engine.p2p.router import ShmOrLinksRouter
@@ -37,6 +39,7 @@ from allhands.recorder.source import find_caller, locate
 from allhands.runtime import native_core
 from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.job_thread import JobThread
+from allhands.runtime.loop_thread import LoopThread
 from allhands.shm.areas import GroupAreas
 from allhands.transport.mesh import Mesh
 
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
     from allhands._native import ShmComm
 
 _INLINE_BYTES = 64 << 10
+"""Of all arrays of a call, up to which it is worth its caller's thread over any links."""
+_NATIVE_BYTES = STAGED_BYTES
+"""Of the array, or of all ranks' blocks, likewise where the native core takes the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class GroupEngine:
         self.order = CallNumbering(config.timeout)
         self.recorder = GroupRecorder(name, ranks, self.order, config.recorder_size)
         self._directory = directory
+        self._mesh = mesh
         self._loop = asyncio.get_running_loop()
         self._progress = GroupProgress()
         losses = FailureLog()
@@ -271,11 +278,36 @@ class GroupEngine:
         nbytes = sum(array.nbytes for array in (*request.sources, *request.targets))
         return (
             not self.verifies
-            and nbytes <= _INLINE_BYTES
+            and (nbytes <= _INLINE_BYTES or self._is_for_core(request))
             and (
                 self._hierarchical_runner is None
                 or not self._hierarchical_runner.plan_phases(request)
             )
+        )
+
+    def _is_for_core(self, request: CollectiveRequest) -> bool:
+        return (
+            self._link_calls.has_lent
+            and not request.primitive.has_splits
+            and count_bytes(request, len(self.ranks)) <= _NATIVE_BYTES
+        )
+
+    def make_direct_messages(self, thread: LoopThread) -> DirectMessages | None:
+        """Return the way of blocking messages over links; None: there is none."""
+        if self._mesh.lent_links is None or not self.p2p_router.is_plain_links:
+            return None
+        return DirectMessages(
+            thread,
+            self.order,
+            self._mesh,
+            self._mesh.lent_links,
+            self.hash,
+            self.ranks,
+            self.rank,
+            self.caller_ranks,
+            lambda: self.p2p_router.is_plain_links,
+            self._failures.has_left,
+            self.recorder.size,
         )
 
     async def wait_idle(self) -> None:

@@ -105,14 +105,15 @@ class GroupRecorder:
     def list_records(self, last: int | None = None) -> list[OperationRecord]:
         """Return the latest operations, `last` at most, in the order of their being asked for."""
         most = self.size if last is None else min(last, self.size)
-        comm, p2p = self._order.comm, self._order.p2p
+        comm, p2p = self._order.comm, self._order.direct_p2p
+        way = "links" if self._order.p2p is None else "shared memory"
         core = [] if comm is None else [self._of_inline_call(row) for row in comm.records(most)]
         waits_for = self._list_awaited()
         queue = [
             one.to_record(self._name, waits_for if one.peer is None else (one.peer,))
             for one in self._ring.list_entries()
         ]
-        messages = [] if p2p is None else [self._of_message(row) for row in p2p.records(most)]
+        messages = [] if p2p is None else [self._of_message(row, way) for row in p2p.records(most)]
         found = sort_by_time([*merge(core, queue), *messages])
         return found[-most:] if most else []
 
@@ -147,7 +148,7 @@ class GroupRecorder:
             waits_for=tuple(waits_for),
         )
 
-    def _of_message(self, row: "MessageRow") -> OperationRecord:
+    def _of_message(self, row: "MessageRow", medium: str) -> OperationRecord:
         receives, dtype, count, nbytes, peer, tag, started, finished, outcome, way = row[:10]
         source, label = row[10:]
         file, line, function = source or ("", 0, "")
@@ -169,7 +170,7 @@ class GroupRecorder:
             file=file,
             line=line,
             function=function,
-            how=f"shared memory, {way}" if finished else "shared memory",
+            how=f"{medium}, {way}" if finished else medium,
             waits_for=waits_for,
         )
 

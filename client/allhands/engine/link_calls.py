@@ -1,13 +1,20 @@
 """Calls over links: the execution of one operation's schedules, and its end."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.context import EngineContext
-from allhands.engine.links.executor import Execution
-from allhands.engine.links.output_guard import ArrivalCondition, StagingBuffer, guard_outputs
+from allhands.engine.links.executor import Execution, SideCondition
+from allhands.engine.links.native_calls import NativeCalls, Remainder, make_native_calls
+from allhands.engine.links.output_guard import (
+    ArrivalCondition,
+    GuardedParts,
+    StagingBuffer,
+    guard_outputs,
+)
 from allhands.engine.operation import Operation
 from allhands.engine.watchdog import Watchdog
 from allhands.transport.frame import MessageKey
@@ -48,40 +55,99 @@ class LinkCalls:
         self.agreed_signatures: dict[int, None] = {}
         """Signatures of rooted calls that all ranks are known to have made, oldest first."""
         self._staging = StagingBuffer()
+        self._native_calls: NativeCalls | None = None
+        self.has_lent = False
+        """Whether the links are such as the native core takes, by the latest call."""
 
     def start(self, operation: Operation) -> Execution:
         """Start a call's execution over links, and record its explanation."""
-        work, native, signature = operation.work, operation.request, operation.signature
+        return self._begin(operation, self._guard(operation))
+
+    def run_here(
+        self, operation: Operation, is_interrupted: Callable[[], bool], seconds: float
+    ) -> Execution | None:
+        """Carry out a call on this thread, which holds the loop, as far as it goes.
+
+        None: it has ended, and has been finished. Else the execution goes on with what is left.
+        """
+        guard = self._guard(operation)
+        if (
+            guard.arrival_check is not None
+            or len(guard.parts) != 1
+            or self._needs_arrivals(operation)
+            or (native := self._get_native_calls()) is None
+        ):
+            return self._begin(operation, guard)
+        part, signature = guard.parts[0], operation.signature
+        left = native.run(
+            part, operation.request.op, operation.work.sequence, signature, is_interrupted, seconds
+        )
+        self.has_lent = left is not False
+        if left is True:
+            if guard.commit is not None:
+                guard.commit()
+            self.finish(operation)
+            return None
+        if left is False:
+            return self._begin(operation, guard)
+        execution = self._begin(operation, guard, left)
+        native.withdraw(part, signature)
+        return execution
+
+    def _get_native_calls(self) -> NativeCalls | None:
+        if self._native_calls is None:
+            self._native_calls = make_native_calls(
+                self._mesh.lent_links, self._ranks, self._rank, self._hash
+            )
+        return self._native_calls
+
+    def _guard(self, operation: Operation) -> GuardedParts:
+        """Build the parts of a call, and record its explanation."""
+        parts = operation.build(self._rank, len(self._ranks))
+        operation.work.explained(explain_links(parts[0].name, self.link_cost))
+        return guard_outputs(operation.request, self._rank, len(self._ranks), parts, self._staging)
+
+    def _needs_arrivals(self, operation: Operation) -> bool:
+        """Say whether a small call has to hear from all ranks beside its messages."""
+        return (
+            operation.request.primitive.is_rooted
+            and operation.signature not in self.agreed_signatures
+        )
+
+    def _begin(
+        self, operation: Operation, guard: GuardedParts, left: Remainder | None = None
+    ) -> Execution:
+        """Begin the execution of a call, or of what is left of it."""
+        sequence, signature = operation.work.sequence, operation.signature
         execution = Execution(
             self._mesh,
             peers=self._ranks,
             rank=self._rank,
             group=self._hash,
-            sequence=work.sequence,
+            sequence=sequence,
             signature=signature,
             op=operation.request.op or ReduceOp.SUM,
         )
-        parts = operation.build(self._rank, len(self._ranks))
-        work.explained(explain_links(parts[0].name, self.link_cost))
-        guard = guard_outputs(native, self._rank, len(self._ranks), parts, self._staging)
-        beside = []
-        if (
-            native.primitive.is_rooted
-            and guard.arrival_check is None
-            and signature not in self.agreed_signatures
-        ):
-            key = MessageKey(self._hash, work.sequence)
+        beside: list[SideCondition] = []
+        if guard.arrival_check is None and self._needs_arrivals(operation):
+            key = MessageKey(self._hash, sequence)
             there = [rank for rank in self._ranks if not self._failures.has_left(rank)]
             beside.append(
                 ArrivalCondition(self._mesh, self._ranks, self._rank, there, key, signature)
             )
         execution.begin(
-            guard.parts, arrival_check=guard.arrival_check, commit=guard.commit, conditions=beside
+            guard.parts,
+            arrival_check=guard.arrival_check,
+            commit=guard.commit,
+            conditions=beside,
+            remainder=left,
         )
         return execution
 
     def finish(self, operation: Operation) -> None:
         """Finish a call after all its data has arrived."""
+        if not self.has_lent and (native := self._get_native_calls()) is not None:
+            self.has_lent = native.could_lend()
         if operation.request.primitive.is_rooted:
             self.agreed_signatures[operation.signature] = None
             if len(self.agreed_signatures) > _MAX_AGREED:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import get_ident
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
 
 from allhands.deadlines import clip_timeout
 from allhands.engine.work.work import Work
@@ -15,7 +15,7 @@ from allhands.errors import ForkedProcess
 from allhands.options import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
-    from allhands._native import CallCollector, ShmComm, ShmP2P
+    from allhands._native import CallCollector, MessageRow, ShmComm, ShmP2P
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,23 @@ class _ForkedLock:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+class DirectP2P(Protocol):
+    """Plain messages on their callers' threads; what is not plain or not possible is declined."""
+
+    def send(
+        self, x: object, dst: int | None, tag: int, timeout: float | None, label: str | None, /
+    ) -> bool:
+        """Send, or decline by False."""
+
+    def recv(
+        self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /
+    ) -> int:
+        """Receive, and return the sender's rank in the world; or decline by a negative number."""
+
+    def records(self, last: int, /) -> "list[MessageRow]":
+        """Return the latest messages."""
 
 
 class QueueOnlyNumbering:
@@ -70,6 +87,14 @@ class QueueOnlyNumbering:
     @property
     def p2p(self) -> "ShmP2P | None":
         return self._order.p2p
+
+    @property
+    def direct_p2p(self) -> "DirectP2P | None":
+        return self._order.direct_p2p
+
+    @direct_p2p.setter
+    def direct_p2p(self, direct: "DirectP2P | None") -> None:
+        self._order.direct_p2p = direct
 
     @property
     def queued_messages(self) -> int:
@@ -111,14 +136,24 @@ class CallNumbering:
         """Held while a call takes its number and its place in the queue, in one step."""
         self._timeout = timeout
         self.comm: ShmComm | None = None
-        self.p2p: ShmP2P | None = None
-        """The way of messages from point to point that have no others before them to wait for."""
+        self._p2p: ShmP2P | None = None
+        self.direct_p2p: DirectP2P | None = None
+        """What plain messages try before all else: `p2p`, or the links."""
         self.queued_messages = 0
         """Messages on their way to the loop, or held there: who comes later must not pass them."""
         self._latest_sequence = 0
         self._queued_count = 0
         self._get_latest: Callable[[], Work | None] = lambda: None
         """The call with the latest number, as long as somebody has it."""
+
+    @property
+    def p2p(self) -> "ShmP2P | None":
+        """The way of messages over shared memory that have no others before them to wait for."""
+        return self._p2p
+
+    @p2p.setter
+    def p2p(self, p2p: "ShmP2P | None") -> None:
+        self._p2p = self.direct_p2p = p2p
 
     def forked(self) -> None:
         """Refuse all calls in a forked child, which has no membership of its own."""

@@ -80,9 +80,15 @@ class CallQueue:
         begun = StartedCall(self._watchdog.begin_matching(operation))
         try:
             if begun.agrees and self._runner.find_failure(operation.work.sequence) is None:
-                execution = begun.execution = self._link_calls.start(operation)
-                ended, interrupt = execution.completion, self._watchdog.interruption
+                interrupt = self._watchdog.interruption
                 assert interrupt is not None
+                execution = begun.execution = self._link_calls.run_here(
+                    operation, interrupt.done, _INLINE_SECONDS
+                )
+                if execution is None:
+                    self._leave(operation, None)
+                    return False
+                ended = execution.completion
                 self._mesh.pump(lambda: ended.done() or interrupt.done(), _INLINE_SECONDS)
                 if ended.done() and not interrupt.done() and ended.exception() is None:
                     self._link_calls.finish(operation)

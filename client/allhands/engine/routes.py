@@ -25,8 +25,9 @@ class Route(Enum):
     INLINE = "inline"
     """Waited for, over shared memory, next in turn: the C core, on the caller's thread."""
     LENT_LOOP = "lent loop"
-    """Waited for, over links, at most 64 KiB, next in turn: the caller's thread, which holds the
-    event loop; a call that does not end within moments goes on there, as LINKS."""
+    """Waited for, over links, at most 64 KiB, or 512 where the native core takes it, next in
+    turn: the caller's thread, which holds the event loop; a call that does not end within moments
+    goes on there, as LINKS."""
     COMM_QUEUE = "communicator's queue"
     """Over shared memory, only calls of this route ahead: the thread that waits, or one of those
     for callbacks. A small all_reduce that is next in turn is published at once."""

@@ -16,6 +16,7 @@ from allhands.engine.p2p.message import P2PRequest, name_message
 from allhands.engine.work.completed import CompletedSend
 from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
+from allhands.runtime.loop_thread import LoopThread
 
 _Begin: TypeAlias = Callable[[P2PRequest], bool]
 """Begins a message by one route; False: not possible now."""
@@ -103,6 +104,9 @@ class MessageSubmitter:
             if (path := router.shm_path) is None:
                 self._post_to_loop(request.work, router.start, router.cancel, request)
                 self.order.queued_messages += 1
+                if self.order.direct_p2p is None and isinstance(self.executor, LoopThread):
+                    # For the next ones, once they go over links.
+                    self.order.direct_p2p = self.engine.make_direct_messages(self.executor)
                 return True
         path.begin(request)
         return True

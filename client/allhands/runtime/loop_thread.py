@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from asyncio import events
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import uvloop
@@ -58,8 +58,8 @@ class LoopThread:
         self.loop.set_exception_handler(_log_exception)
         self.callbacks = Callbacks(name)
         """Threads beside this one, for functions that may wait for what it does."""
-        self._loop_lock = threading.Lock()
-        self._borrow_lock = threading.Lock()
+        self.loop_lock = threading.Lock()
+        self.borrow_lock = threading.Lock()
         """Held by the borrower, so that one thread at a time asks for the loop."""
         self._is_loop_wanted = False
         """Whether a borrower waits for the thread to hand the loop over, through `_handoff`."""
@@ -67,12 +67,16 @@ class LoopThread:
         self._handoff.acquire()
         self._doorbell = threading.Lock()
         self._doorbell.acquire()
-        self._is_thread_due = True
+        self.is_thread_due = True
         """Whether the thread waits for the loop or has just taken it: it is not lent then."""
         self._is_running = False
         """Whether what is called comes to its turn by itself."""
-        self._is_stopping = False
-        self._borrowed_at = 0.0
+        self.is_stopping = False
+        self.borrowed_at = 0.0
+        self.turns = 0
+        """How often the thread took the loop, or a caller's function was run on it. The native core
+        borrows the loop as `run_on_caller_thread` does, by the locks and flags here, and takes it
+        that nothing has changed on the loop as long as this is the same."""
         self._generation = forks.generation
         forks.hold(self)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -104,14 +108,14 @@ class LoopThread:
             work.close()
             raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        self._wake()
+        self.wake()
         try:
             return future.result()
         except concurrent.futures.CancelledError:
             raise
         except BaseException:
             future.cancel()
-            self._wake()
+            self.wake()
             raise
 
     def call(self, act: Callable[..., object], *arguments: object) -> None:
@@ -123,7 +127,7 @@ class LoopThread:
         """
         self._check_alive()
         self.loop.call_soon_threadsafe(act, *arguments)
-        self._wake()
+        self.wake()
 
     def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
         """Run `act` on the calling thread while holding the loop; return whether that was possible.
@@ -132,16 +136,27 @@ class LoopThread:
         caller borrow the loop without waiting for the thread. When this returns False, `act` was
         not called.
         """
-        if self._is_thread_due or self.is_inherited or threading.current_thread() is self._thread:
+        if self.is_thread_due or self.is_inherited or threading.current_thread() is self._thread:
             return False
-        if not self._borrow_lock.acquire(blocking=False):
+        if not self.borrow_lock.acquire(blocking=False):
             return False
         try:
             # Nothing of a handler that raises may break into what lives on the loop.
             with DelayedSignals():
                 return self._run_with_loop(act)
         finally:
-            self._borrow_lock.release()
+            self.borrow_lock.release()
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """Let a block run as if on the loop, which the native core has borrowed on this thread."""
+        around = events._get_running_loop()
+        events._set_running_loop(self.loop)
+        try:
+            with DelayedSignals():
+                yield
+        finally:
+            events._set_running_loop(around)
 
     def stop(self) -> None:
         """End the loop and the thread, once the functions beside it have returned. Idempotent.
@@ -153,14 +168,14 @@ class LoopThread:
         if not self.callbacks.close(_CALLBACK_SECONDS):
             logger.warning("went on without functions given to then() that do not return")
         if self._thread.is_alive():
-            self._is_stopping = True
+            self.is_stopping = True
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._wake()
+            self.wake()
             self._thread.join()
             self.loop.close()
 
     def _run_with_loop(self, act: Callable[[], bool]) -> bool:
-        if not self._loop_lock.acquire(blocking=False):
+        if not self.loop_lock.acquire(blocking=False):
             if not self._thread.is_alive():
                 return False
             self._is_running = False  # first: what was called before this comes before the stop
@@ -169,23 +184,24 @@ class LoopThread:
             while not self._handoff.acquire(timeout=_ALIVE_SECONDS):
                 if not self._thread.is_alive():
                     return False
-        if self._is_stopping or not self._thread.is_alive():
-            self._loop_lock.release()
+        if self.is_stopping or not self._thread.is_alive():
+            self.loop_lock.release()
             return False
         around = events._get_running_loop()
         events._set_running_loop(self.loop)
         goes_on = True
+        self.turns += 1
         try:
             goes_on = act()
         finally:
             events._set_running_loop(around)
-            self._borrowed_at = time.monotonic()
-            self._loop_lock.release()
+            self.borrowed_at = time.monotonic()
+            self.loop_lock.release()
             if goes_on:
-                self._wake()
+                self.wake()
         return True
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Ring the doorbell, so that an idle thread takes the loop as soon as the loop is free."""
         if self._is_running:
             return
@@ -200,8 +216,9 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        while not self._is_stopping:
-            self._loop_lock.acquire()
+        while not self.is_stopping:
+            self.loop_lock.acquire()
+            self.turns += 1
             self.loop.call_soon(self._on_loop_taken)
             self.loop.run_forever()
             # Not given back where somebody waits for it: this thread could take it again first.
@@ -209,18 +226,18 @@ class LoopThread:
                 self._is_loop_wanted = False
                 self._handoff.release()
             else:
-                self._loop_lock.release()
+                self.loop_lock.release()
             self._park(time.monotonic())
 
     def _on_loop_taken(self) -> None:
         self._is_running = True
         self._doorbell.acquire(blocking=False)  # whoever rang it until now meant this
-        self._is_thread_due = False
+        self.is_thread_due = False
 
     def _park(self, since: float) -> None:
         """Wait until the loop is wanted here: it was rung for, or has not been lent for a while."""
-        while not self._is_stopping and not self._doorbell.acquire(timeout=PARK_SECONDS):
+        while not self.is_stopping and not self._doorbell.acquire(timeout=PARK_SECONDS):
             now = time.monotonic()
-            if now - self._borrowed_at > PARK_SECONDS or now - since > MAX_PARK_SECONDS:
+            if now - self.borrowed_at > PARK_SECONDS or now - since > MAX_PARK_SECONDS:
                 break
-        self._is_thread_due = True
+        self.is_thread_due = True

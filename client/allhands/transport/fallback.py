@@ -3,8 +3,19 @@
 import logging
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from allhands.transport.link import ActivityReporter, Fabric, Link, LinkBroken, Unreachable
+from allhands.transport.link import (
+    ActivityReporter,
+    Fabric,
+    Lender,
+    Link,
+    LinkBroken,
+    Unreachable,
+)
+
+if TYPE_CHECKING:
+    from allhands._native import LinkState
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +28,7 @@ class FallbackFabric:
 
     def __init__(self, first: Fabric, second: Fabric, name: Callable[[int], str]) -> None:
         self._first = first
+        self._lender = first if isinstance(first, Lender) else None
         self._second = second
         self._name = name
 
@@ -33,6 +45,22 @@ class FallbackFabric:
 
     def pump(self, seconds: float) -> bool:
         return self._first.pump(seconds)
+
+    def lend(self, peer: int, state: "LinkState") -> bool:
+        return self._lender is not None and self._lender.lend(peer, state)
+
+    def deliver(self, peer: int, frame: bytes) -> None:
+        self._get_lender().deliver(peer, frame)
+
+    def read_ahead(self, peer: int) -> None:
+        self._get_lender().read_ahead(peer)
+
+    def send_rest(self, peer: int, rest: bytes) -> None:
+        self._get_lender().send_rest(peer, rest)
+
+    def _get_lender(self) -> Lender:
+        assert self._lender is not None, "only what was lent is given back"
+        return self._lender
 
     def get_last_activity(self, peer: int) -> float:
         both = (self._first, self._second)

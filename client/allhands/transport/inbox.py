@@ -14,6 +14,8 @@ from allhands.transport.frame import FrameError, FrameKind, Header, MessageKey
 from allhands.transport.outbox import EAGER_BUDGET, get_eager_limit
 
 _CREDIT_STEP = EAGER_BUDGET // 4
+_MAX_TAKEN = 4
+"""Messages without a receive that are taken for calls which read links themselves."""
 
 T = TypeVar("T")
 
@@ -106,7 +108,7 @@ class Inbox:
         self._posts = 0
         self._held_bytes: dict[int, int] = {}
         self._uncredited: dict[int, int] = {}
-        self._p2p_counts: dict[tuple[int, int], int] = {}
+        self.p2p_counts: dict[tuple[int, int], int] = {}
         """Point to point: messages seen first, by (peer, group)."""
 
     def post(self, peer: int, key: MessageKey, incoming: PostedReceive) -> None:
@@ -147,6 +149,66 @@ class Inbox:
         for place in stale:
             arrived = self._early.pop(place)
             self._release_held(arrived.peer, len(arrived.payload or b""))
+
+    def take_early(self, group: int, sequence: int) -> dict[int, bytes] | None:
+        """Take the frames of a call that came before it began, by peer, as they came.
+
+        None: of some message only the announcement has come; nothing was taken then.
+        """
+        if not self._early:
+            return {}
+        found = [
+            (place, arrived)
+            for place, arrived in self._early.items()
+            if place[1].group == group and place[1].sequence == sequence
+        ]
+        if any(arrived.payload is None for _, arrived in found):
+            return None
+        frames: dict[int, bytes] = {}
+        for place, arrived in found:
+            assert arrived.payload is not None
+            del self._early[place]
+            self._held_bytes[arrived.peer] -= len(arrived.payload)
+            frame = arrived.header.pack() + arrived.payload
+            frames[arrived.peer] = frames.get(arrived.peer, b"") + frame
+        return frames
+
+    def take_early_messages(self, group: int) -> dict[int, bytes] | None:
+        """Take the messages of a group that wait for a receive, by peer, as if they had not come.
+
+        None: receives are posted, or it is not so few messages, all of them whole, that came last;
+        nothing was taken then.
+        """
+        if any(tagged[0] == group for tagged in self._p2p_posted):
+            return None
+        early = [
+            arrived
+            for tagged, waiting in self._p2p_early.items()
+            if tagged[0] == group
+            for arrived in waiting
+        ]
+        if not early:
+            return {}
+        if len(early) > _MAX_TAKEN:
+            return None
+        early.sort(key=lambda arrived: arrived.header.key.sequence)
+        frames: dict[int, bytes] = {}
+        for arrived in early:
+            here = [one.header.key.sequence for one in early if one.peer == arrived.peer]
+            last = self.p2p_counts[arrived.peer, group]
+            if arrived.payload is None or here != list(range(last - len(here) + 1, last + 1)):
+                return None
+            frame = arrived.header.pack() + arrived.payload
+            frames[arrived.peer] = frames.get(arrived.peer, b"") + frame
+        for arrived in early:
+            _remove(self._p2p_early, (group, arrived.header.key.part), arrived)
+            self.p2p_counts[arrived.peer, group] -= 1
+            self._held_bytes[arrived.peer] -= len(arrived.payload or b"")
+        return frames
+
+    def return_credit(self, peer: int, nbytes: int) -> None:
+        """Give room back to a peer whose messages were taken in elsewhere."""
+        self._return_credit(peer, nbytes)
 
     def drop_unchecked(self, group: int) -> set[int]:
         """Drop early frames of a group without digests; return their senders."""
@@ -237,10 +299,10 @@ class Inbox:
 
     def _check_order(self, peer: int, key: MessageKey) -> None:
         """Check against loss, duplication and reordering of messages."""
-        last = self._p2p_counts.get((peer, key.group), 0)
+        last = self.p2p_counts.get((peer, key.group), 0)
         if key.sequence != last + 1:
             raise FrameError(f"message {key.sequence} to a point came after message {last}")
-        self._p2p_counts[peer, key.group] = key.sequence
+        self.p2p_counts[peer, key.group] = key.sequence
 
     def _keep_early(self, peer: int, header: Header, payload: bytes | None) -> None:
         """Queue an early message."""

@@ -6,9 +6,12 @@ all pass the conformance suite in `allhands.testing.link_suite`.
 """
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from allhands.transport.frame import Frame
+
+if TYPE_CHECKING:
+    from allhands._native import LinkState
 
 
 class LinkBroken(Exception):
@@ -130,6 +133,29 @@ class ActivityReporter(Protocol):
 
         -inf: that is not known of this peer.
         """
+
+
+@runtime_checkable
+class Lender(Protocol):
+    """A fabric with connections that a call may read and write itself while the loop does not run.
+
+    Optional: without it, every frame goes through links and receivers.
+    """
+
+    def lend(self, peer: int, state: "LinkState") -> bool:
+        """Put the descriptors of a peer's connections into `state`, the same one for every call.
+
+        False: one of them is not there, is encrypted, or is within a frame.
+        """
+
+    def deliver(self, peer: int, frame: bytes) -> None:
+        """Pass on a frame that a call has read and is not for it, as if it had just come."""
+
+    def read_ahead(self, peer: int) -> None:
+        """Process the bytes in the peer's `state`, as if they had just come."""
+
+    def send_rest(self, peer: int, rest: bytes) -> None:
+        """Send the rest of a frame that a call has begun, before any other."""
 
 
 class Gathering:

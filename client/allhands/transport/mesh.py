@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
+from allhands.runtime import native_core
 from allhands.transport.digests import DigestListener, FrameSigner, FrameVerifier, LinkKey
 from allhands.transport.frame import (
     HEADER_BYTES,
@@ -20,11 +21,13 @@ from allhands.transport.frame import (
     unpack_header,
 )
 from allhands.transport.inbox import Inbox, PostedReceive
+from allhands.transport.lent_links import LentLinks
 from allhands.transport.link import (
     ActivityReporter,
     Fabric,
     Gathering,
     HandshakeStalled,
+    Lender,
     Link,
     LinkBroken,
     Sink,
@@ -80,10 +83,13 @@ class Mesh:
     def __init__(self, listener: MeshListener, secret: bytes = b"", rank: int = 0) -> None:
         self._listener = listener
         self._fabric: Fabric | None = None
+        self.lent_links: LentLinks | None = None
+        """Links that the native core may read and write; None: the fabric has none, or no core."""
         self._senders: dict[int, PeerSender] = {}
         self._broken_links: dict[int, str] = {}
         self._closing_links: dict[int, asyncio.Task[None]] = {}
-        self._p2p_counts: dict[tuple[int, int], int] = {}
+        self.p2p_counts: dict[tuple[int, int], int] = {}
+        """Point to point: messages sent, by (peer, group)."""
         self._inbox = Inbox(self._push_control)
         self._peer_calls = PeerCallTracker()
         self._arrival_waits: dict[tuple[int, int], ArrivalWait] = {}
@@ -103,6 +109,8 @@ class Mesh:
     def attach(self, fabric: Fabric) -> None:
         """Set the fabric; required before any send."""
         self._fabric = fabric
+        if isinstance(fabric, Lender) and native_core.find()[0] is not None:
+            self.lent_links = LentLinks(fabric, self._senders, self._inbox, self._on_heard)
 
     def send(self, peer: int, message: PendingSend) -> None:
         """Start sending a message; `done` is called when the memory may be reused."""
@@ -123,8 +131,8 @@ class Mesh:
 
     def next_count(self, peer: int, group: int) -> int:
         """Number the point-to-point messages to a peer."""
-        count = self._p2p_counts.get((peer, group), 0) + 1
-        self._p2p_counts[peer, group] = count
+        count = self.p2p_counts.get((peer, group), 0) + 1
+        self.p2p_counts[peer, group] = count
         return count
 
     def post(self, peer: int, key: MessageKey, incoming: PostedReceive) -> None:
@@ -266,6 +274,8 @@ class Mesh:
         What cannot go out at once waits for the loop.
         """
         assert self._fabric is not None
+        if self.lent_links is not None:
+            self.lent_links.read_all_ahead()
         until = time.monotonic() + seconds
         while not is_over() and self._fabric.pump(until - time.monotonic()):
             pass
@@ -364,6 +374,13 @@ class Mesh:
         self._senders.clear()
         if self._fabric is not None:
             await self._fabric.aclose()
+
+    def has_digests(self, group: int) -> bool:
+        """Say whether the frames of a group have digests."""
+        return group in self._digest_listeners
+
+    def _on_heard(self, peer: int) -> None:
+        self._pending_pings.pop(peer, None)
 
     def _get_last_activity(self, peer: int) -> float:
         """Return the time of the last progress of the link to a peer, as far as known."""

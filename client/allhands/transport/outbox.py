@@ -19,6 +19,7 @@ from allhands.transport.frame import (
     MessageKey,
     whole,
 )
+from allhands.transport.link_state import make_link_state
 
 COPIED_EAGER_BYTES = 256 << 10
 """Messages up to this many bytes go unasked, copied if they have to wait; both ends rely on it."""
@@ -98,6 +99,8 @@ class Outbox:
 
     def __init__(self, offer: Callable[[Frame], bool] = lambda _: False) -> None:
         self._offer = offer
+        self.state = make_link_state(EAGER_BUDGET)
+        """Has the credit for unasked messages."""
         self._urgent: deque[Frame] = deque()
         self._announced: dict[MessageKey, PendingSend] = {}
         self._early_cts: dict[MessageKey, Header] = {}
@@ -105,19 +108,18 @@ class Outbox:
         self._in_flight: PendingSend | None = None
         """The message of the frame given out last, if that has not been taken yet."""
         self._has_in_flight = False
-        self._eager_credit = EAGER_BUDGET
 
     def push(self, message: PendingSend) -> None:
         """Queue a message."""
         key = message.key
-        if message.total <= COPIED_EAGER_BYTES and message.total <= self._eager_credit:
-            self._eager_credit -= message.total
+        if message.total <= COPIED_EAGER_BYTES and message.total <= self.state.credit:
+            self.state.credit -= message.total
             frame = message.next_frame()
             if self._urgent or not self._offer(frame):
                 self._urgent.append([whole(frame)])
             message.done(True)
-        elif message.total <= get_eager_limit(key) and message.total <= self._eager_credit:
-            self._eager_credit -= message.total
+        elif message.total <= get_eager_limit(key) and message.total <= self.state.credit:
+            self.state.credit -= message.total
             self._enqueue(message)
         elif (clear := self._early_cts.pop(key, None)) is not None:
             self._start(message, clear)
@@ -139,9 +141,9 @@ class Outbox:
             self._early_cts[header.key] = header  # it got there before us
 
     def add_credit(self, nbytes: int) -> None:
-        if self._eager_credit + nbytes > EAGER_BUDGET:
+        if self.state.credit + nbytes > EAGER_BUDGET:
             raise FrameError(f"credit of {nbytes} bytes for more than was sent")
-        self._eager_credit += nbytes
+        self.state.credit += nbytes
 
     def cancel(self, message: PendingSend) -> None:
         """Cancel a message whose call ended early."""
@@ -150,7 +152,7 @@ class Outbox:
         elif message in self._bulk.get(_get_flow(message.key), ()):
             self._dequeue(message)
             if not message.is_cleared:
-                self._eager_credit += message.total
+                self.state.credit += message.total
         else:
             return  # it is out, or never came in
         if message.key.is_p2p:  # the receive is free for another message
@@ -198,6 +200,11 @@ class Outbox:
     def has_next(self) -> bool:
         """Say whether a frame may go now."""
         return bool(self._urgent or self._bulk)
+
+    @property
+    def is_clear(self) -> bool:
+        """Say whether nothing that may go now is queued or on its way."""
+        return not (self._urgent or self._bulk or self._has_in_flight)
 
     @property
     def is_idle(self) -> bool:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from allhands.transport.frame import (
     HEADER_BYTES,
@@ -18,6 +19,9 @@ from allhands.transport.link import Receiver, Sink
 from allhands.transport.tcp_info import read_last_receive_time
 from allhands.transport.tls_socket import Connection, TlsSocket, get_raw_socket
 
+if TYPE_CHECKING:
+    from allhands._native import LinkState
+
 logger = logging.getLogger(__name__)
 
 READ_BUFFER_BYTES = 256 << 10
@@ -26,6 +30,8 @@ MAX_TEXT_BYTES = 4096
 """Payload bytes of a frame that is no data: the words of a refusal."""
 WENT_AWAY = "its process or connection went away"
 
+_KIND_AT = 3
+"""Place of a frame's kind."""
 _MAX_READ_BYTES = 1 << 20
 """Bytes read from one peer before others have their turn."""
 
@@ -62,6 +68,7 @@ class InboundLink:
         self._is_large = False
         """Whether the last frame went straight to its place, so that the next will as well."""
         self._is_over = False
+        self._state: LinkState | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._raw, self.read_available)
 
@@ -69,25 +76,43 @@ class InboundLink:
         """Return when data last came, on the monotonic clock, taken in or not."""
         return -math.inf if self._is_over else read_last_receive_time(self._raw)
 
+    def lend(self, state: "LinkState") -> bool:
+        """Let a call read from the connection itself, if that is between two frames."""
+        if self._sink is not None or self._unparsed or self._is_over or self._tls is not None:
+            return False
+        if self._state is None:
+            self._state = state
+            state.inbound = self.descriptor
+        return True
+
+    def read_ahead(self) -> None:
+        """Process what a call has read and not used."""
+        if self._state is not None and self._state.pending and not self._is_over:
+            self._process(self._consume_ahead)
+
+    def deliver(self, frame: bytes) -> None:
+        """Process a frame that a call has read."""
+        if not self._is_over:
+            self._process(lambda: self._deliver(frame[_KIND_AT], memoryview(frame)))
+
     def end(self, reason: str | None) -> None:
         if not self._is_over:
             self._is_over = True
+            if self._state is not None:
+                self._state.inbound = -1
             self._loop.remove_reader(self._raw)
             self._socket.close()
             self._on_end(self._peer, reason)
 
     def read_available(self) -> None:
         """Read the available bytes."""
-        total = 0
+        self.read_ahead()
+        self._process(self._read_all)
+
+    def _process(self, act: Callable[[], None]) -> None:
+        """Do something with what came; break the link if that is no frame of a peer's."""
         try:
-            while self._may_read(total) and not self._is_over:
-                came, asked = self._read()
-                if came == 0:
-                    self.end(WENT_AWAY)
-                    return
-                total += came
-                if came < asked:
-                    return  # the system had no more
+            act()
         except (BlockingIOError, InterruptedError):
             return
         except FrameError as error:
@@ -100,6 +125,23 @@ class InboundLink:
         except BaseException:
             self.end("what it sent could not be taken in")  # and a part of it is lost
             raise
+
+    def _consume_ahead(self) -> None:
+        assert self._state is not None
+        data = self._state.take()
+        used = self._consume(memoryview(data))
+        self._unparsed = data[used:]
+
+    def _read_all(self) -> None:
+        total = 0
+        while self._may_read(total) and not self._is_over:
+            came, asked = self._read()
+            if came == 0:
+                self.end(WENT_AWAY)
+                return
+            total += came
+            if came < asked:
+                return  # the system had no more
 
     def _may_read(self, total: int) -> bool:
         # No event tells of what TLS has read from the socket already.

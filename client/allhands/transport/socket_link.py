@@ -4,6 +4,7 @@ import asyncio
 import math
 import socket
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from allhands.escapes import escape_line
 from allhands.transport.frame import HEADER_BYTES, Frame, FrameError, FrameKind, read_extent, unpack
@@ -11,6 +12,9 @@ from allhands.transport.link import LinkBroken
 from allhands.transport.socket_inbound import MAX_TEXT_BYTES, WENT_AWAY, make_bye
 from allhands.transport.tcp_info import read_last_ack_time, read_round_trip
 from allhands.transport.tls_socket import Connection, TlsSocket, get_raw_socket
+
+if TYPE_CHECKING:
+    from allhands._native import LinkState
 
 _NEAR_MICROSECONDS = 500
 """Round trips shorter than this are of one host or one switch: 1 MiB keeps 16 Gbit/s busy."""
@@ -37,10 +41,28 @@ class SocketLink:
         self._end_future: asyncio.Future[None] = self._loop.create_future()
         self._reason: str | None = None
         self._is_closed = False
+        self._state: LinkState | None = None
         self._loop.add_reader(self._raw, self._on_readable)
+
+    def lend(self, state: "LinkState") -> bool:
+        """Let a call write to the connection itself, if that is between two frames."""
+        if self._unwritten or self._is_closed or self._reason is not None or self._tls is not None:
+            return False
+        if self._state is None:
+            self._state = state
+            state.outbound = self._raw.fileno()
+        return True
+
+    def send_rest(self, rest: bytes) -> None:
+        """Send the rest of a frame that a call has begun."""
+        if self._reason is None:
+            self._unwritten.append(memoryview(rest))
+            self._loop.add_writer(self._raw, self._on_writable)
 
     def offer(self, frame: Frame) -> bool:
         if self._unwritten or self._is_closed or self._reason is not None:
+            return False
+        if self._state is not None and self._state.has_rest:
             return False
         if self._write(frame):
             self.let_go()
@@ -176,6 +198,8 @@ class SocketLink:
         if self._reason is not None:
             return
         self._reason = reason
+        if self._state is not None:
+            self._state.outbound = -1
         self._loop.remove_reader(self._raw)
         self._loop.remove_writer(self._raw)
         self._socket.close()

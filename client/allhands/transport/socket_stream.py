@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from allhands.transport import handshake
 from allhands.transport.handshake import HandshakeError, Identity
@@ -28,6 +29,9 @@ from allhands.transport.tls_socket import PAGE_BYTES, Connection, TlsSocket
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
 from allhands_proto.v1 import peer_pb2
+
+if TYPE_CHECKING:
+    from allhands._native import LinkState
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +139,10 @@ class SocketListener:
         for descriptor, _ in came:
             self._by_descriptor[descriptor].read_available()
         return bool(came)
+
+    def get_inbound(self, peer: int) -> InboundLink | None:
+        """Return the link from a peer, if there is one."""
+        return self._inbound.get(peer)
 
     def get_last_receive_time(self, peer: int) -> float:
         """Return when data last came from a peer, on the monotonic clock; -inf: it has no link."""
@@ -337,6 +345,21 @@ class SocketFabric:
 
     def pump(self, seconds: float) -> bool:
         return self._listener.pump(seconds)
+
+    def lend(self, peer: int, state: "LinkState") -> bool:
+        link, inbound = self._links.get(peer), self._listener.get_inbound(peer)
+        return link is not None and inbound is not None and link.lend(state) and inbound.lend(state)
+
+    def deliver(self, peer: int, frame: bytes) -> None:
+        if (inbound := self._listener.get_inbound(peer)) is not None:
+            inbound.deliver(frame)
+
+    def read_ahead(self, peer: int) -> None:
+        if (inbound := self._listener.get_inbound(peer)) is not None:
+            inbound.read_ahead()
+
+    def send_rest(self, peer: int, rest: bytes) -> None:
+        self._links[peer].send_rest(rest)
 
     def get_last_activity(self, peer: int) -> float:
         link = self._links.get(peer)

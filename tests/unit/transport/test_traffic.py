@@ -98,7 +98,7 @@ class Network:
             held = inbox._held_bytes.get(sender, 0)
             assert 0 <= held <= BUDGET
             assert (
-                outbox._eager_credit
+                outbox.state.credit
                 + sum(one.total for one in queued)
                 + sum(header.length for header in unasked)
                 + held

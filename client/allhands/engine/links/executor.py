@@ -8,6 +8,7 @@ from typing import Protocol
 
 from allhands.collectives.part import Assembly, Part
 from allhands.collectives.reduction import ReduceOp
+from allhands.engine.links.native_calls import Remainder
 from allhands.engine.links.part_runner import ARRIVAL_PART, PartRunner
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
@@ -102,18 +103,22 @@ class Execution:
         arrival_check: Assembly | None = None,
         commit: Callable[[], None] | None = None,
         conditions: Sequence[SideCondition] = (),
+        remainder: Remainder | None = None,
     ) -> "asyncio.Future[None]":
         """Start to carry out all parts; the future ends as `run` does, and `stop` must follow.
 
         Outputs are not touched before the `arrival_check` has ended. With `commit` the parts write
         to a staging buffer: `commit` copies the results to the outputs after all parts and
-        `conditions` have ended.
+        `conditions` have ended. With `remainder` the only part goes on from there.
         """
         # Started in order on every rank, so the first unfinished part is under way everywhere.
         self._queued.extend(
             PartRunner(self, number, part) for number, part in enumerate(parts, self._first_part)
         )
         self._commit = commit
+        if remainder is not None:
+            self.has_touched = remainder.has_touched and commit is None
+            self._queued[0].resume(remainder)
         self._conditions.update(dict.fromkeys(conditions))
         self._is_starting = True
         if arrival_check is not None:

@@ -74,7 +74,7 @@ def guard_outputs(
         return GuardedParts(parts)
     if primitive.has_splits:
         return _guard_exchange(request, rank, size, parts[0], staging)
-    if _count_bytes(request, size) > STAGED_BYTES:
+    if count_bytes(request, size) > STAGED_BYTES:
         return GuardedParts(parts, make_arrival_check(rank, size))
     if not request.targets or (primitive.is_in_place and rank == request.root):
         return GuardedParts(parts)
@@ -290,7 +290,7 @@ def _build_exchange_schedule(
     return pairwise.all_to_all(rank, size, send, recv, in_one_round=True)
 
 
-def _count_bytes(request: CollectiveRequest, size: int) -> int:
+def count_bytes(request: CollectiveRequest, size: int) -> int:
     """Return the bytes of the array, or of all ranks' blocks: the same on every rank."""
     nbytes = 0 if request.dtype is None else request.count * request.dtype.itemsize
     return nbytes * size if request.primitive.scales_with_size else nbytes

@@ -10,6 +10,7 @@ from allhands.collectives.buffer import Array, Buffer, view_as_bytes
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import ReduceOp, combine, fold
 from allhands.collectives.schedule import Area, Recv, Round, Send, Span
+from allhands.engine.links.native_calls import Remainder
 from allhands.transport.frame import MessageKey
 from allhands.transport.inbox import MessageMismatch, PostedReceive
 from allhands.transport.mesh import Mesh
@@ -56,6 +57,8 @@ class PartRunner:
         self._index = 0
         self._is_beginning = False
         self._is_over = False
+        self._is_begun = False
+        """Whether the round at hand was begun elsewhere: it only receives."""
         self._is_held = False
         """Whether the round at hand would touch outputs as it begins, and may not yet."""
         self._is_ending = False
@@ -69,6 +72,14 @@ class PartRunner:
 
         Messages know only their number: one that is settled leaves no cycle with its memory.
         """
+
+    def resume(self, remainder: Remainder) -> None:
+        """Go on from a round of the schedule, instead of the first."""
+        self._index, self._is_begun = remainder.index, remainder.is_begun
+        self._areas = {
+            **self._open_buffers(),
+            Area.SCRATCH: Buffer((remainder.scratch,), self._part.output.dtype),
+        }
 
     def advance(self) -> None:
         """Run rounds until a round has to wait."""
@@ -144,6 +155,8 @@ class PartRunner:
 
     def _begin(self, index: int, step: Round) -> None:
         execution, areas = self._execution, self._open_buffers()
+        if self._is_begun:
+            step, self._is_begun = Round(recvs=step.recvs), False
         for copy in step.copies:
             self._touch(copy.target)
             _copy(areas, copy.source, copy.target)

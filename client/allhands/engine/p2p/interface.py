@@ -15,6 +15,10 @@ class P2PRouter(Protocol):
     shm_path: P2POverShm | None
     """Where callers' threads begin messages over shared memory; None: not yet, or not at all."""
 
+    @property
+    def is_plain_links(self) -> bool:
+        """Whether messages go over links, none is held, and the group has not failed."""
+
     def start(self, request: P2PRequest) -> None:
         """Start a message that was counted as queued."""
 

@@ -55,6 +55,16 @@ class ShmOrLinksRouter(P2PRouter):
         self._failure_log = failure_log
         self._is_closed = False
 
+    @property
+    def is_plain_links(self) -> bool:
+        return not (
+            self._held
+            or self._is_closed
+            or self._p2p_over_shm is not None
+            or self._channel.is_undecided
+            or self._failure_log.has_failed
+        )
+
     def start(self, request: P2PRequest) -> None:
         is_undecided = bool(self._held) or self._channel.is_undecided
         if self._choose_route(is_undecided=is_undecided) is MessageRoute.HELD:

@@ -100,6 +100,10 @@ class _FakeP2PRouter(P2PRouter):
         self.shm_path = None
         self._run_message = run_message
 
+    @property
+    def is_plain_links(self) -> bool:
+        return False
+
     def start(self, request: P2PRequest) -> None:
         self._run_message(request)
 

@@ -1,0 +1,240 @@
+"""Calls over links in the native core: schedules compiled once, run without the interpreter.
+
+A call goes there if the links to all its peers are idle raw sockets without encryption, and its
+messages are short enough to go unasked. What cannot end there goes on as an `Execution`, from the
+round that it is in.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allhands.collectives.buffer import Buffer
+from allhands.collectives.part import Part
+from allhands.collectives.reduction import OPS, TYPES, ReduceOp, get_dtype_name
+from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
+from allhands.runtime import native_core
+from allhands.transport.lent_links import LentLinks
+from allhands.transport.outbox import EAGER_BYTES
+
+if TYPE_CHECKING:
+    from allhands._native import LinkCall, LinkRound
+
+_AREAS = {Area.INPUT: 0, Area.OUTPUT: 1, Area.SCRATCH: 2}
+_DONE, _LATE, _FOREIGN = 0, 1, 2
+_MAX_COMPILED = 64
+_MAX_PEERS = 64
+"""That a call waits for at once."""
+_SPIN_NS = 100_000
+"""How long a call looks again and again before it sleeps: about what waking up takes."""
+
+
+@dataclass(slots=True)
+class Remainder:
+    """What is left of a call that the native core has begun."""
+
+    index: int
+    """Round of its schedule."""
+    is_begun: bool
+    """Whether the copies of that round are made, and its messages sent."""
+    scratch: NDArray[np.generic]
+    has_touched: bool
+    """Whether outputs of the part were written."""
+
+
+@dataclass(slots=True)
+class _Compiled:
+    """A schedule in the form of the native core."""
+
+    schedule: Schedule
+    call: "LinkCall"
+    peers: tuple[int, ...]
+    """Ranks of the world, by their place among the links."""
+    scratch: NDArray[np.generic]
+
+
+class NativeCalls:
+    """Compiled calls of one group. Owned by the holder of the loop."""
+
+    def __init__(self, lent_links: LentLinks, ranks: Sequence[int], rank: int, group: int) -> None:
+        self._links = lent_links
+        self._ranks = ranks
+        self._rank = rank
+        self._group = group
+        self._compiled: dict[tuple[int, int], _Compiled | None] = {}
+        """By signature and bytes of the output, oldest first; None: not possible."""
+
+    def could_lend(self) -> bool:
+        """Say whether the link to the first peer that has one can be lent now."""
+        for peer in self._ranks:
+            if self._links.get_state(peer) is not None:
+                return self._links.is_lendable(peer)
+        return False
+
+    def run(
+        self,
+        part: Part,
+        op: ReduceOp | None,
+        sequence: int,
+        signature: int,
+        is_interrupted: Callable[[], bool],
+        seconds: float,
+    ) -> Remainder | bool:
+        """Carry out the only part of a call; True: it has ended, False: it has not begun."""
+        compiled = self._find(part, op, signature)
+        if compiled is None or not self._links.lend(compiled.peers, self._group, sequence):
+            return False
+        call, peers, links = compiled.call, compiled.peers, self._links
+        scratch = (compiled.scratch,)
+        try:
+            call.begin(sequence, tuple(part.input.arrays), tuple(part.output.arrays), scratch)
+        except ValueError:  # arrays as they are here cannot be addressed
+            links.withdraw(peers)
+            return False
+        until = time.monotonic_ns() + int(seconds * 1e9)
+        while (stopped := call.run(until, _SPIN_NS)) == _FOREIGN:
+            place, frame = call.take_foreign()
+            links.deliver(peers[place], frame)
+            if is_interrupted():
+                break
+        if stopped == _DONE:
+            links.take_back(peers)
+            return True
+        index, is_begun, rests = call.withdraw()
+        for place, rest in rests:
+            links.send_rest(peers[place], rest)
+        return Remainder(index, is_begun, compiled.scratch, call.has_landed)
+
+    def withdraw(self, part: Part, signature: int) -> None:
+        """Let the loop process what has come of a call, once it is an `Execution`."""
+        compiled = self._compiled[signature, _count_bytes(part)]
+        assert compiled is not None
+        self._links.withdraw(compiled.peers)
+        compiled.scratch = _make_scratch(part)  # the other is the execution's
+
+    def _find(self, part: Part, op: ReduceOp | None, signature: int) -> _Compiled | None:
+        key = signature, _count_bytes(part)
+        compiled = self._compiled.get(key)
+        if compiled is not None and compiled.schedule is part.schedule:
+            return compiled
+        if compiled is None and key in self._compiled:
+            return None
+        states = [self._links.get_state(self._ranks[peer]) for peer in _list_peers(part.schedule)]
+        if None in states:
+            return None  # there will be a link
+        made = self._compile(part, op, signature)
+        self._compiled.pop(key, None)
+        self._compiled[key] = made
+        if len(self._compiled) > _MAX_COMPILED:
+            del self._compiled[next(iter(self._compiled))]
+        return made
+
+    def _compile(self, part: Part, op: ReduceOp | None, signature: int) -> _Compiled | None:
+        numbers = _number(op, part.output)
+        peers = _list_peers(part.schedule)
+        itemsize = part.output.dtype.itemsize
+        if (
+            numbers is None
+            or len(peers) > _MAX_PEERS
+            or _find_longest(part.schedule) * itemsize > EAGER_BYTES
+        ):
+            return None
+        places = {peer: place for place, peer in enumerate(peers)}
+        links = [self._links.get_state(self._ranks[peer]) for peer in peers]
+        core, _ = native_core.find()
+        assert core is not None, "there are no native calls without"
+        call: LinkCall = core.LinkCall(
+            links=tuple(link for link in links if link is not None),
+            group=self._group,
+            signature=signature,
+            part=0,
+            op=numbers[0],
+            dtype=numbers[1],
+            divisor=len(self._ranks),
+            rounds=tuple(
+                _compile_round(index, step, places, itemsize, self._rank)
+                for index, step in enumerate(part.schedule.rounds)
+            ),
+        )
+        world = tuple(self._ranks[peer] for peer in peers)
+        return _Compiled(part.schedule, call, world, _make_scratch(part))
+
+
+def make_native_calls(
+    lent_links: LentLinks | None, ranks: Sequence[int], rank: int, group: int
+) -> NativeCalls | None:
+    """Return the native calls of a group; None: there are no links to lend."""
+    return None if lent_links is None else NativeCalls(lent_links, ranks, rank, group)
+
+
+def _number(op: ReduceOp | None, output: Buffer) -> tuple[int, int] | None:
+    """Return the core's numbers of an operation and a dtype; None: unknown to the core."""
+    if op is None:
+        return -1, 0
+    name = get_dtype_name(output.dtype)
+    return None if op not in OPS or name is None else (OPS.index(op), TYPES.index(name))
+
+
+def _list_peers(schedule: Schedule) -> list[int]:
+    """Return the ranks of the group that a schedule has messages with."""
+    return sorted({one.peer for step in schedule.rounds for one in _list_messages(step)})
+
+
+def _find_longest(schedule: Schedule) -> int:
+    """Return the elements of the longest message."""
+    spans = [one.span for step in schedule.rounds for one in _list_messages(step)]
+    return max(map(len, spans), default=0)
+
+
+def _list_messages(step: Round) -> list[Send | Recv]:
+    return [*step.sends, *step.recvs]
+
+
+def _compile_round(
+    index: int, step: Round, places: dict[int, int], itemsize: int, rank: int
+) -> "LinkRound":
+    counts: dict[tuple[bool, int], int] = {}
+
+    def number(peer: int, receives: bool) -> int:
+        count = counts.get((receives, peer), 0)
+        counts[receives, peer] = count + 1
+        return index << 12 | count
+
+    def locate(span: Span) -> tuple[int, int, int]:
+        return _AREAS[span.area], span.start * itemsize, len(span) * itemsize
+
+    return (
+        tuple((locate(one.source), locate(one.target)) for one in step.copies),
+        tuple((tuple(map(locate, one.sources)), locate(one.target)) for one in step.folds),
+        tuple((places[one.peer], number(one.peer, False), locate(one.span)) for one in step.sends),
+        tuple(
+            (
+                places[one.peer],
+                number(one.peer, True),
+                locate(one.span),
+                one.reduces,
+                one.peer < rank,
+                _may_overwrite(one, step),
+            )
+            for one in step.recvs
+        ),
+    )
+
+
+def _may_overwrite(recv: Recv, step: Round) -> bool:
+    """Return whether a message may be written as it comes, by the law of rounds."""
+    return not recv.reduces and not any(
+        recv.span.overlaps(one.span) for one in _list_messages(step) if one is not recv
+    )
+
+
+def _make_scratch(part: Part) -> NDArray[np.generic]:
+    return np.empty(part.schedule.scratch, part.output.dtype)
+
+
+def _count_bytes(part: Part) -> int:
+    return sum(array.nbytes for array in part.output.arrays)

@@ -1,0 +1,438 @@
+#define _GNU_SOURCE
+#include "links/call.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+
+enum {
+    AWAITED = 64, /* links that are waited for at once; with more the call is not made here */
+    WHOLE_BYTES = 8 << 10, /* payloads from here on do not pass through the link's memory */
+};
+
+typedef enum { PARSED_ALL, PARSED_FOREIGN, PARSED_STUCK } parsed;
+
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static uint8_t *find(const ah_memory *memory, size_t start, size_t nbytes) {
+    for (int i = 0; i < memory->count; i++) {
+        const ah_piece *piece = &memory->pieces[i];
+        if (start < piece->nbytes)
+            return start + nbytes <= piece->nbytes ? piece->at + start : NULL;
+        start -= piece->nbytes;
+    }
+    return NULL;
+}
+
+static uint8_t *locate(const ah_call *call, const ah_span *span) {
+    return span->nbytes ? find(&call->memory[span->area], span->start, span->nbytes) : NULL;
+}
+
+bool ah_call_fits(const ah_memory memory[AH_AREAS], const ah_span *span) {
+    return span->nbytes == 0 || find(&memory[span->area], span->start, span->nbytes) != NULL;
+}
+
+static void touch(ah_call *call, const ah_span *span) {
+    call->has_landed |= span->area == AH_AREA_OUTPUT;
+}
+
+static void copy(const ah_call *call, const ah_span *source, const ah_span *target) {
+    if (source->nbytes) memmove(locate(call, target), locate(call, source), source->nbytes);
+}
+
+static void combine(const ah_call *call, const ah_combine *one) {
+    const void *operands[AH_CALL_OPERANDS];
+    if (one->target.nbytes == 0) return;
+    for (int i = 0; i < one->count; i++) operands[i] = locate(call, &one->sources[i]);
+    ah_fold(call->op, call->type, locate(call, &one->target), operands, one->count,
+            one->target.nbytes / ah_type_size(call->type), call->divisor);
+}
+
+/* ---------------------------------------------------------------- rounds */
+
+static ah_round *current(const ah_call *call) { return &call->rounds[call->at]; }
+
+static bool is_sent(const ah_send *send) {
+    return send->sent == AH_FRAME_HEADER + send->span.nbytes;
+}
+
+static bool is_here(const ah_recv *recv) {
+    return recv->is_begun && recv->came == recv->span.nbytes;
+}
+
+/* Whether the peers have room for what the round sends, and its messages need no asking. */
+static bool has_credit(const ah_call *call, const ah_round *round) {
+    for (int i = 0; i < round->send_count; i++) {
+        const ah_send *send = &round->sends[i];
+        int64_t needed = 0;
+        for (int k = 0; k <= i; k++)
+            if (round->sends[k].link == send->link) needed += (int64_t)round->sends[k].span.nbytes;
+        if (send->span.nbytes > AH_CALL_EAGER || needed > call->links[send->link]->credit)
+            return false;
+    }
+    for (int i = 0; i < round->recv_count; i++)
+        if (round->recvs[i].span.nbytes > AH_CALL_EAGER) return false;
+    return true;
+}
+
+static bool begin_round(ah_call *call) {
+    ah_round *round = current(call);
+    if (!has_credit(call, round)) return false;
+    for (int i = 0; i < round->move_count; i++) {
+        touch(call, &round->moves[i].target);
+        copy(call, &round->moves[i].source, &round->moves[i].target);
+    }
+    for (int i = 0; i < round->combine_count; i++) {
+        touch(call, &round->combines[i].target);
+        combine(call, &round->combines[i]);
+    }
+    for (int i = 0; i < round->send_count; i++) {
+        ah_send *send = &round->sends[i];
+        ah_frame_pack(send->header, &(ah_frame){.kind = AH_FRAME_DATA,
+                                                .group = call->group,
+                                                .sequence = call->sequence,
+                                                .step = send->step,
+                                                .part = call->part,
+                                                .signature = call->signature,
+                                                .total = send->span.nbytes,
+                                                .length = (uint32_t)send->span.nbytes});
+        send->payload = locate(call, &send->span);
+        send->sent = 0;
+        call->links[send->link]->credit -= (int64_t)send->span.nbytes;
+    }
+    for (int i = 0; i < round->recv_count; i++) {
+        ah_recv *recv = &round->recvs[i];
+        recv->target = recv->is_direct ? locate(call, &recv->span) : call->staging + recv->place;
+        recv->came = 0;
+        recv->is_begun = false;
+    }
+    call->is_begun = true;
+    return true;
+}
+
+static bool is_over(const ah_round *round) {
+    for (int i = 0; i < round->send_count; i++)
+        if (!is_sent(&round->sends[i])) return false;
+    for (int i = 0; i < round->recv_count; i++)
+        if (!is_here(&round->recvs[i])) return false;
+    return true;
+}
+
+static void land(const ah_call *call, const ah_recv *recv) {
+    if (recv->is_direct || recv->span.nbytes == 0) return;
+    uint8_t *target = locate(call, &recv->span);
+    if (!recv->reduces) {
+        memcpy(target, recv->target, recv->span.nbytes);
+        return;
+    }
+    const void *operands[2] = {recv->is_left ? recv->target : target,
+                               recv->is_left ? target : recv->target};
+    /* What an average adds up is divided at its end. */
+    ah_fold(call->op == AH_AVG ? AH_SUM : call->op, call->type, target, operands, 2,
+            recv->span.nbytes / ah_type_size(call->type), 1);
+}
+
+static void end_round(ah_call *call) {
+    ah_round *round = current(call);
+    for (int i = 0; i < round->recv_count; i++) {
+        touch(call, &round->recvs[i].span);
+        land(call, &round->recvs[i]);
+    }
+    call->at++;
+    call->is_begun = false;
+}
+
+/* ---------------------------------------------------------------- sending */
+
+/* Send what goes at once; false: a link has failed. `*moved`: something went. */
+static bool send_more(ah_call *call, bool *moved) {
+    ah_round *round = current(call);
+    for (int i = 0; i < round->send_count; i++) {
+        ah_send *send = &round->sends[i];
+        bool is_blocked = is_sent(send);
+        for (int k = 0; k < i && !is_blocked; k++) /* in their order */
+            is_blocked = round->sends[k].link == send->link && !is_sent(&round->sends[k]);
+        if (is_blocked) continue;
+        const ah_link *link = call->links[send->link];
+        if (link->out < 0) return false;
+        struct iovec pieces[2];
+        int count = 0;
+        size_t past = 0;
+        if (send->sent < AH_FRAME_HEADER)
+            pieces[count++] =
+                (struct iovec){send->header + send->sent, AH_FRAME_HEADER - send->sent};
+        else
+            past = send->sent - AH_FRAME_HEADER;
+        if (send->span.nbytes > past)
+            pieces[count++] =
+                (struct iovec){(void *)(send->payload + past), send->span.nbytes - past};
+        struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
+        ssize_t sent = sendmsg(link->out, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent > 0) {
+            send->sent += (size_t)sent;
+            *moved = true;
+        } else if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------- receiving */
+
+/* The first message of the round from a link that has not come whole. */
+static ah_recv *find_due(const ah_call *call, int link) {
+    ah_round *round = current(call);
+    for (int i = 0; i < round->recv_count; i++)
+        if (round->recvs[i].link == link && !is_here(&round->recvs[i])) return &round->recvs[i];
+    return NULL;
+}
+
+static bool is_of_call(const ah_call *call, const ah_frame *frame) {
+    return frame->group == call->group && !(frame->flags & AH_FRAME_P2P);
+}
+
+/* Whether a frame is the whole message that is due. */
+static bool is_due(const ah_call *call, const ah_frame *frame, const ah_recv *due) {
+    return due != NULL && frame->kind == AH_FRAME_DATA && frame->flags == 0 &&
+           frame->sequence == call->sequence && frame->part == call->part &&
+           frame->step == due->step && frame->signature == call->signature &&
+           frame->total == due->span.nbytes && frame->offset == 0 &&
+           frame->length == due->span.nbytes;
+}
+
+/* Whether a frame belongs to a later round or call, whose turn comes. */
+static bool is_early(const ah_call *call, const ah_frame *frame) {
+    switch (frame->kind) {
+    case AH_FRAME_DATA:
+    case AH_FRAME_CTS:
+    case AH_FRAME_RTS:
+    case AH_FRAME_CALL: break;
+    default: return false;
+    }
+    if (frame->sequence != call->sequence) return frame->sequence > call->sequence;
+    return frame->kind == AH_FRAME_DATA && frame->flags == 0 && frame->part == call->part &&
+           frame->signature == call->signature && frame->step >> 12 > (uint32_t)call->at;
+}
+
+static void take_in(ah_link *link, ah_recv *recv, size_t nbytes) {
+    recv->came += nbytes;
+    if (is_here(recv)) link->consumed += (int64_t)recv->span.nbytes;
+}
+
+/* Use what a link has read ahead, as far as it is of this round. */
+static parsed parse(ah_call *call, int at, bool *moved) {
+    ah_link *link = call->links[at];
+    while (ah_link_pending(link) > 0) {
+        ah_recv *due = find_due(call, at);
+        if (due != NULL && due->is_begun) { /* the payload goes on */
+            size_t room = due->span.nbytes - due->came, have = ah_link_pending(link);
+            size_t nbytes = room < have ? room : have;
+            memcpy(due->target + due->came, link->data + link->start, nbytes);
+            link->start += nbytes;
+            take_in(link, due, nbytes);
+            *moved = true;
+            continue;
+        }
+        if (ah_link_pending(link) < AH_FRAME_HEADER) return PARSED_ALL;
+        ah_frame frame;
+        if (!ah_frame_unpack(link->data + link->start, &frame)) return PARSED_STUCK;
+        if (is_of_call(call, &frame)) {
+            if (is_due(call, &frame, due)) {
+                link->start += AH_FRAME_HEADER;
+                due->is_begun = true;
+                if (due->is_direct) touch(call, &due->span);
+                take_in(link, due, 0);
+                *moved = true;
+                continue;
+            }
+            /* Nothing of this round follows it. */
+            if (is_early(call, &frame)) return due == NULL ? PARSED_ALL : PARSED_STUCK;
+            if (frame.kind == AH_FRAME_DATA || frame.kind == AH_FRAME_CTS ||
+                frame.kind == AH_FRAME_RTS)
+                return PARSED_STUCK;
+        }
+        size_t nbytes = AH_FRAME_HEADER + frame.length;
+        if (ah_link_pending(link) < nbytes)
+            return nbytes > AH_LINK_ROOM ? PARSED_STUCK : PARSED_ALL;
+        call->foreign = at;
+        call->foreign_bytes = nbytes;
+        return PARSED_FOREIGN;
+    }
+    return PARSED_ALL;
+}
+
+/* Read once from a link; false: it has ended, or failed. */
+static bool read_link(ah_call *call, int at, bool *moved) {
+    ah_link *link = call->links[at];
+    ah_recv *due = find_due(call, at);
+    struct iovec pieces[2];
+    int count = 1;
+    size_t ahead = 0; /* bytes for the link's own memory */
+    if (link->in < 0) return false;
+    if (due != NULL && due->is_begun) {
+        pieces[0] = (struct iovec){due->target + due->came, due->span.nbytes - due->came};
+    } else {
+        size_t held = ah_link_pending(link);
+        if (held == 0) link->start = link->end = 0;
+        if (!ah_link_reserve(link, AH_FRAME_HEADER)) return false;
+        ahead = link->room - link->end;
+        if (due != NULL && due->span.nbytes >= WHOLE_BYTES && held < AH_FRAME_HEADER) {
+            ahead = AH_FRAME_HEADER - held;
+            /* Memory of its own may be written before it is known what comes. */
+            if (!due->is_direct) pieces[count++] = (struct iovec){due->target, due->span.nbytes};
+        }
+        pieces[0] = (struct iovec){link->data + link->end, ahead};
+    }
+    ssize_t came = readv(link->in, pieces, count);
+    if (came == 0) return false;
+    if (came < 0) return errno == EAGAIN || errno == EINTR;
+    *moved = true;
+    if (ahead == 0) {
+        take_in(link, due, (size_t)came);
+        return true;
+    }
+    size_t own = (size_t)came < ahead ? (size_t)came : ahead, rest = (size_t)came - own;
+    link->end += own;
+    if (rest == 0) return true;
+    ah_frame frame;
+    if (ah_frame_unpack(link->data + link->start, &frame) && is_of_call(call, &frame) &&
+        is_due(call, &frame, due)) {
+        link->start += AH_FRAME_HEADER;
+        due->is_begun = true;
+        take_in(link, due, rest);
+        return true;
+    }
+    return ah_link_feed(link, due->target, rest);
+}
+
+/* ---------------------------------------------------------------- waiting */
+
+static void wait_for_links(const ah_call *call, int64_t nanoseconds) {
+    struct pollfd wanted[2 * AWAITED];
+    nfds_t count = 0;
+    const ah_round *round = current(call);
+    for (int i = 0; i < round->recv_count && count < AWAITED; i++)
+        if (!is_here(&round->recvs[i]))
+            wanted[count++] = (struct pollfd){call->links[round->recvs[i].link]->in, POLLIN, 0};
+    for (int i = 0; i < round->send_count && count < 2 * AWAITED; i++)
+        if (!is_sent(&round->sends[i]))
+            wanted[count++] = (struct pollfd){call->links[round->sends[i].link]->out, POLLOUT, 0};
+    struct timespec timeout = {nanoseconds / 1000000000, nanoseconds % 1000000000};
+    ppoll(wanted, count, &timeout, NULL);
+}
+
+/* Parse and read once from every link that the round waits for. */
+static ah_call_status receive(ah_call *call, bool *moved) {
+    const ah_round *round = current(call);
+    for (int i = 0; i < round->recv_count; i++) {
+        int at = round->recvs[i].link;
+        if (is_here(&round->recvs[i])) continue;
+        parsed outcome = parse(call, at, moved);
+        if (outcome == PARSED_ALL && find_due(call, at) != NULL) {
+            bool came = false;
+            if (!read_link(call, at, &came)) return AH_CALL_STUCK;
+            *moved |= came;
+            if (came) outcome = parse(call, at, moved);
+        }
+        if (outcome == PARSED_FOREIGN) return AH_CALL_FOREIGN;
+        if (outcome == PARSED_STUCK) return AH_CALL_STUCK;
+    }
+    return AH_CALL_DONE;
+}
+
+void ah_call_begin(ah_call *call, uint64_t sequence, const ah_memory memory[AH_AREAS]) {
+    call->sequence = sequence;
+    memcpy(call->memory, memory, sizeof call->memory);
+    call->at = 0;
+    call->is_begun = call->has_landed = false;
+    call->foreign = -1;
+}
+
+static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
+    int64_t idle_since = 0;
+    while (call->at < call->round_count) {
+        if (!call->is_begun && !begin_round(call)) return AH_CALL_STUCK;
+        bool moved = false;
+        if (!send_more(call, &moved)) return AH_CALL_STUCK;
+        ah_call_status status = receive(call, &moved);
+        if (status != AH_CALL_DONE) return status;
+        if (is_over(current(call))) {
+            end_round(call);
+            idle_since = 0;
+            continue;
+        }
+        if (moved) {
+            idle_since = 0;
+            continue;
+        }
+        int64_t at = now();
+        if (at >= until) return AH_CALL_LATE;
+        if (idle_since == 0) idle_since = at;
+        if (at - idle_since < spin)
+            sched_yield();
+        else
+            wait_for_links(call, until - at);
+    }
+    return AH_CALL_DONE;
+}
+
+ah_call_status ah_call_run(ah_call *call, int64_t until, int64_t spin) {
+    ah_call_status status = run(call, until, spin);
+    for (int i = 0; i < call->link_count; i++) call->links[i]->has_rest = false;
+    if (call->is_begun)
+        for (int i = 0; i < current(call)->send_count; i++) {
+            const ah_send *send = &current(call)->sends[i];
+            call->links[send->link]->has_rest |= send->sent > 0 && !is_sent(send);
+        }
+    return status;
+}
+
+const uint8_t *ah_call_take_foreign(ah_call *call, int *link, size_t *nbytes) {
+    *link = call->foreign;
+    *nbytes = call->foreign_bytes;
+    ah_link *from = call->links[call->foreign];
+    const uint8_t *frame = from->data + from->start;
+    from->start += call->foreign_bytes;
+    call->foreign = -1;
+    return frame;
+}
+
+/* Put a message back as the bytes that came of it. */
+static bool give_back(const ah_call *call, const ah_recv *recv) {
+    ah_link *link = call->links[recv->link];
+    uint8_t header[AH_FRAME_HEADER];
+    ah_frame_pack(header, &(ah_frame){.kind = AH_FRAME_DATA,
+                                      .group = call->group,
+                                      .sequence = call->sequence,
+                                      .step = recv->step,
+                                      .part = call->part,
+                                      .signature = call->signature,
+                                      .total = recv->span.nbytes,
+                                      .length = (uint32_t)recv->span.nbytes});
+    if (is_here(recv)) link->consumed -= (int64_t)recv->span.nbytes;
+    return ah_link_unread(link, recv->target, recv->came) &&
+           ah_link_unread(link, header, sizeof header);
+}
+
+bool ah_call_withdraw(ah_call *call) {
+    if (!call->is_begun) return true;
+    ah_round *round = current(call);
+    for (int i = round->recv_count; i-- > 0;) /* the last first: each goes before those there */
+        if (round->recvs[i].is_begun) {
+            if (!give_back(call, &round->recvs[i])) return false;
+            round->recvs[i].is_begun = false;
+            round->recvs[i].came = 0;
+        }
+    return true;
+}

@@ -1,0 +1,131 @@
+/* A collective over links, carried out by the thread that makes it: the rounds of a schedule, as in
+ * collectives/schedule.py, by whose law they go.
+ *
+ * Every header is checked against the call before anything of its message is used. Whatever is not
+ * for the call at hand stays in order: frames of the group's later calls are left where they are,
+ * any other frame is handed out whole, and what this code cannot judge, or has no time for, is
+ * given back as the bytes that came (ah_call_withdraw), so that the call can go on elsewhere from
+ * the round that it is in.
+ */
+#ifndef ALLHANDS_LINKS_CALL_H
+#define ALLHANDS_LINKS_CALL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+#include "links/frame.h"
+#include "links/link.h"
+
+enum {
+    AH_CALL_EAGER = 512 << 10, /* longest message that goes unasked; transport/outbox.py */
+    AH_CALL_OPERANDS = 64,     /* of one fold */
+};
+
+typedef enum { AH_AREA_INPUT, AH_AREA_OUTPUT, AH_AREA_SCRATCH, AH_AREAS } ah_area;
+
+typedef struct {
+    uint8_t *at;
+    size_t nbytes;
+} ah_piece;
+
+typedef struct { /* memory end to end */
+    const ah_piece *pieces;
+    int count;
+} ah_memory;
+
+typedef struct {
+    ah_area area;
+    size_t start, nbytes;
+} ah_span;
+
+typedef struct {
+    ah_span source, target;
+} ah_move;
+
+typedef struct {
+    ah_span sources[AH_CALL_OPERANDS];
+    int count;
+    ah_span target;
+} ah_combine;
+
+typedef struct {
+    int link;
+    uint32_t step;
+    ah_span span;
+    /* while the round is under way */
+    uint8_t header[AH_FRAME_HEADER];
+    const uint8_t *payload;
+    size_t sent;
+} ah_send;
+
+typedef struct {
+    int link;
+    uint32_t step;
+    ah_span span;
+    bool reduces;
+    bool is_left;   /* what comes is the left operand */
+    bool is_direct; /* may be written as it comes: nothing that is still needed lies there */
+    size_t place;   /* in the staging memory, unless it is direct */
+    /* while the round is under way */
+    uint8_t *target;
+    size_t came;
+    bool is_begun; /* its header has come */
+} ah_recv;
+
+typedef struct {
+    ah_move *moves;
+    ah_combine *combines;
+    ah_send *sends;
+    ah_recv *recvs;
+    int move_count, combine_count, send_count, recv_count;
+} ah_round;
+
+typedef struct {
+    ah_link **links;
+    int link_count;
+    ah_round *rounds;
+    int round_count;
+    uint64_t group, signature;
+    uint32_t part;
+    ah_op op;
+    ah_type type;
+    size_t divisor;
+    uint8_t *staging;
+    size_t staging_bytes;
+    /* the call under way */
+    uint64_t sequence;
+    ah_memory memory[AH_AREAS];
+    int at;          /* the round */
+    bool is_begun;   /* the round's copies are made, and its messages are under way */
+    bool has_landed; /* something was written to an output */
+    int foreign;     /* link whose next frame is not of the call; -1: none */
+    size_t foreign_bytes;
+} ah_call;
+
+typedef enum {
+    AH_CALL_DONE,
+    AH_CALL_LATE,    /* not within the time; may go on here */
+    AH_CALL_FOREIGN, /* a frame is to be taken (ah_call_take_foreign) */
+    AH_CALL_STUCK,   /* cannot go on here; withdraw */
+} ah_call_status;
+
+/* Begin the call of that number; `memory` must stay. */
+void ah_call_begin(ah_call *call, uint64_t sequence, const ah_memory memory[AH_AREAS]);
+
+/* Go on until `until`, in nanoseconds of the monotonic clock; spin up to `spin` of them at a time
+ * before sleeping. */
+ah_call_status ah_call_run(ah_call *call, int64_t until, int64_t spin);
+
+/* The frame that is in the way; it is valid until the call runs again. */
+const uint8_t *ah_call_take_foreign(ah_call *call, int *link, size_t *nbytes);
+
+/* Give back to the links what came of the round under way: false: no memory. What its sends have
+ * not sent is for the caller to send. */
+bool ah_call_withdraw(ah_call *call);
+
+/* Whether the span lies in one piece of its area. */
+bool ah_call_fits(const ah_memory memory[AH_AREAS], const ah_span *span);
+
+#endif

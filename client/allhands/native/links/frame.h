@@ -1,0 +1,37 @@
+/* The header of a frame of a link: as in transport/frame.py, where the fields are explained. */
+#ifndef ALLHANDS_LINKS_FRAME_H
+#define ALLHANDS_LINKS_FRAME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    AH_FRAME_HEADER = 64,
+    AH_FRAME_PAYLOAD = 1 << 20, /* the longest */
+};
+
+enum { /* kinds */
+       AH_FRAME_DATA = 1,
+       AH_FRAME_CTS = 2,
+       AH_FRAME_RTS = 3,
+       AH_FRAME_CALL = 8,
+};
+
+enum { /* flags */
+       AH_FRAME_P2P = 1,
+};
+
+typedef struct {
+    uint8_t kind;
+    uint64_t group, sequence;
+    uint32_t step, part;
+    uint64_t signature, total, offset;
+    uint32_t length, flags;
+} ah_frame;
+
+void ah_frame_pack(uint8_t *out, const ah_frame *frame);
+
+/* False: no header, or one of a frame that is too long. Nothing else is checked. */
+bool ah_frame_unpack(const uint8_t *in, ah_frame *frame);
+
+#endif

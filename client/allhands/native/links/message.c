@@ -1,0 +1,116 @@
+#define _GNU_SOURCE
+#include "links/message.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int64_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes) {
+    struct iovec pieces[2] = {{(void *)header, AH_FRAME_HEADER}, {(void *)payload, nbytes}};
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = nbytes ? 2 : 1};
+    ssize_t sent = sendmsg(link->out, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) return sent;
+    return errno == EAGAIN || errno == EINTR ? 0 : -1;
+}
+
+static bool is_same(const ah_frame *one, const ah_frame *other) {
+    return one->kind == other->kind && one->group == other->group &&
+           one->sequence == other->sequence && one->step == other->step &&
+           one->part == other->part && one->signature == other->signature &&
+           one->total == other->total && one->offset == other->offset &&
+           one->length == other->length && one->flags == other->flags;
+}
+
+/* Read once to `to`, at most `nbytes`: the bytes that came, 0: none yet, -1: the link has ended. */
+static int64_t read_some(const ah_link *link, uint8_t *to, size_t nbytes) {
+    ssize_t came = read(link->in, to, nbytes);
+    if (came > 0) return came;
+    return came < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
+}
+
+/* Wait until something is there; false: not in time. */
+static bool wait_for(const ah_link *link, int64_t until, int64_t spin, int64_t *idle_since) {
+    int64_t at = now();
+    if (at >= until) return false;
+    if (*idle_since == 0) *idle_since = at;
+    if (at - *idle_since < spin) {
+        sched_yield();
+        return true;
+    }
+    struct pollfd wanted = {link->in, POLLIN, 0};
+    struct timespec timeout = {(until - at) / 1000000000, (until - at) % 1000000000};
+    ppoll(&wanted, 1, &timeout, NULL);
+    return true;
+}
+
+/* The payload of the message that has begun; what came of it is read ahead again if it stays
+ * incomplete. */
+static ah_message_status receive_payload(ah_link *link, const ah_frame *expected, uint8_t *target,
+                                         int64_t until, int64_t spin) {
+    size_t came =
+        ah_link_pending(link) < expected->length ? ah_link_pending(link) : expected->length;
+    int64_t idle_since = 0;
+    if (came) memcpy(target, link->data + link->start, came);
+    link->start += came;
+    ah_message_status status = AH_MESSAGE_DONE;
+    while (came < expected->length) {
+        int64_t more = read_some(link, target + came, expected->length - came);
+        if (more > 0) {
+            came += (size_t)more;
+            idle_since = 0;
+            continue;
+        }
+        if (more < 0)
+            status = AH_MESSAGE_STUCK;
+        else if (!wait_for(link, until, spin, &idle_since))
+            status = AH_MESSAGE_LATE;
+        if (status != AH_MESSAGE_DONE) break;
+    }
+    if (status == AH_MESSAGE_DONE) {
+        link->consumed += expected->length;
+        return status;
+    }
+    uint8_t header[AH_FRAME_HEADER];
+    ah_frame_pack(header, expected);
+    if (!ah_link_unread(link, target, came) || !ah_link_unread(link, header, sizeof header))
+        link->in = -1; /* without memory the link is of no use any more */
+    return status;
+}
+
+ah_message_status ah_link_receive(ah_link *link, const ah_frame *expected, uint8_t *target,
+                                  int64_t until, int64_t spin, size_t *foreign) {
+    int64_t idle_since = 0;
+    for (;;) {
+        size_t held = ah_link_pending(link);
+        if (held >= AH_FRAME_HEADER) {
+            ah_frame frame;
+            if (!ah_frame_unpack(link->data + link->start, &frame)) return AH_MESSAGE_STUCK;
+            if (is_same(&frame, expected)) {
+                link->start += AH_FRAME_HEADER;
+                return receive_payload(link, expected, target, until, spin);
+            }
+            *foreign = AH_FRAME_HEADER + frame.length;
+            if (held >= *foreign) return AH_MESSAGE_FOREIGN;
+            if (*foreign > AH_LINK_ROOM) return AH_MESSAGE_STUCK;
+        }
+        if (held == 0) link->start = link->end = 0;
+        if (link->in < 0 || !ah_link_reserve(link, AH_FRAME_HEADER)) return AH_MESSAGE_STUCK;
+        int64_t came = read_some(link, link->data + link->end, link->room - link->end);
+        if (came < 0) return AH_MESSAGE_STUCK;
+        link->end += (size_t)came;
+        if (came == 0 && !wait_for(link, until, spin, &idle_since)) return AH_MESSAGE_LATE;
+        if (came > 0) idle_since = 0;
+    }
+}

@@ -1,0 +1,115 @@
+#define _GNU_SOURCE
+#include "python/link_gate.h"
+
+#include <time.h>
+
+#include "python/p2p_object_state.h"
+
+static PyObject *get(PyObject *object, const char *lock, const char *method) {
+    PyObject *found = PyObject_GetAttrString(object, lock);
+    PyObject *bound = found == NULL ? NULL : PyObject_GetAttrString(found, method);
+    Py_XDECREF(found);
+    return bound;
+}
+
+int gate_init(LinkGate *gate, PyObject *thread, PyObject *owner) {
+    gate->thread = Py_NewRef(thread);
+    gate->owner = Py_NewRef(owner);
+    gate->turns = -1;
+    gate->generation = p2p_generation;
+    gate->borrow = get(thread, "borrow_lock", "acquire");
+    gate->unborrow = get(thread, "borrow_lock", "release");
+    gate->hold = get(thread, "loop_lock", "acquire");
+    gate->unhold = get(thread, "loop_lock", "release");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+void gate_clear(LinkGate *gate) {
+    Py_CLEAR(gate->thread);
+    Py_CLEAR(gate->owner);
+    Py_CLEAR(gate->borrow);
+    Py_CLEAR(gate->unborrow);
+    Py_CLEAR(gate->hold);
+    Py_CLEAR(gate->unhold);
+}
+
+int gate_visit(LinkGate *gate, visitproc visit, void *arg) {
+    Py_VISIT(gate->thread);
+    Py_VISIT(gate->owner);
+    return 0;
+}
+
+/* 1: acquired; 0: not; -1 with an exception. */
+static int try_acquire(PyObject *acquire) {
+    PyObject *given = PyObject_CallOneArg(acquire, Py_False);
+    int acquired = given == NULL ? -1 : given == Py_True;
+    Py_XDECREF(given);
+    return acquired;
+}
+
+static void release(PyObject *method) {
+    PyObject *given = PyObject_CallNoArgs(method);
+    if (given == NULL) PyErr_WriteUnraisable(method);
+    Py_XDECREF(given);
+}
+
+/* Whether a flag of the thread is set; -1 with an exception. */
+static int is_set(LinkGate *gate, const char *name) {
+    PyObject *flag = PyObject_GetAttrString(gate->thread, name);
+    int set = flag == NULL ? -1 : flag == Py_True;
+    Py_XDECREF(flag);
+    return set;
+}
+
+/* Whether calls may go this way, with the loop borrowed; -1 with an exception. */
+static int is_open(LinkGate *gate) {
+    int stopping = is_set(gate, "is_stopping");
+    if (stopping != 0) return stopping < 0 ? -1 : 0;
+    PyObject *count = PyObject_GetAttrString(gate->thread, "turns");
+    if (count == NULL) return -1;
+    long turns = PyLong_AsLong(count);
+    Py_DECREF(count);
+    if (turns == gate->turns) return 1;
+    gate->turns = -1;
+    PyObject *given = PyObject_CallMethod(gate->owner, "prepare", NULL);
+    int open = given == NULL ? -1 : PyObject_IsTrue(given);
+    Py_XDECREF(given);
+    if (open > 0) gate->turns = turns;
+    return open;
+}
+
+int gate_enter(LinkGate *gate) {
+    if (gate->generation != p2p_generation) return 0;
+    int due = is_set(gate, "is_thread_due");
+    if (due != 0) return due < 0 ? -1 : GATE_BUSY;
+    int borrowed = try_acquire(gate->borrow);
+    if (borrowed <= 0) return borrowed < 0 ? -1 : GATE_BUSY;
+    int held = try_acquire(gate->hold);
+    int open = held > 0 ? is_open(gate) : held < 0 ? -1 : GATE_BUSY;
+    if (open == 1) return 1;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (held > 0) release(gate->unhold);
+    release(gate->unborrow);
+    PyErr_Restore(type, value, trace);
+    return open;
+}
+
+void gate_leave(LinkGate *gate, bool wakes) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    PyObject *seconds = PyFloat_FromDouble((double)at.tv_sec + (double)at.tv_nsec / 1e9);
+    if (seconds == NULL || PyObject_SetAttrString(gate->thread, "borrowed_at", seconds) < 0)
+        PyErr_WriteUnraisable(gate->thread);
+    Py_XDECREF(seconds);
+    release(gate->unhold);
+    release(gate->unborrow);
+    if (wakes) {
+        PyObject *given = PyObject_CallMethod(gate->thread, "wake", NULL);
+        if (given == NULL) PyErr_WriteUnraisable(gate->thread);
+        Py_XDECREF(given);
+    }
+    PyErr_Restore(type, value, trace);
+}

@@ -1,0 +1,98 @@
+#include "python/link_object.h"
+
+#include <structmember.h>
+
+#include "python/link_call_object.h"
+#include "python/link_messages.h"
+
+PyTypeObject *LinkState_Type;
+
+static PyObject *link_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    long long credit;
+    (void)keywords;
+    if (!PyArg_ParseTuple(args, "L", &credit)) return NULL;
+    LinkStateObject *self = (LinkStateObject *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->link = (ah_link){.in = -1, .out = -1, .credit = credit};
+    return (PyObject *)self;
+}
+
+static void link_dealloc(LinkStateObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    ah_link_free(&self->link);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+static PyObject *link_feed(LinkStateObject *self, PyObject *given) {
+    Py_buffer bytes;
+    if (PyObject_GetBuffer(given, &bytes, PyBUF_SIMPLE) < 0) return NULL;
+    bool done = ah_link_feed(&self->link, bytes.buf, (size_t)bytes.len);
+    PyBuffer_Release(&bytes);
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *link_unread(LinkStateObject *self, PyObject *given) {
+    Py_buffer bytes;
+    if (PyObject_GetBuffer(given, &bytes, PyBUF_SIMPLE) < 0) return NULL;
+    bool done = ah_link_unread(&self->link, bytes.buf, (size_t)bytes.len);
+    PyBuffer_Release(&bytes);
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *link_take(LinkStateObject *self, PyObject *unused) {
+    (void)unused;
+    ah_link *link = &self->link;
+    PyObject *bytes = PyBytes_FromStringAndSize(
+        ah_link_pending(link) ? (const char *)link->data + link->start : NULL,
+        (Py_ssize_t)ah_link_pending(link));
+    if (bytes != NULL) link->start = link->end = 0;
+    return bytes;
+}
+
+static PyObject *link_pending(LinkStateObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromSize_t(ah_link_pending(&self->link));
+}
+
+static PyMethodDef link_methods[] = {
+    {"feed", (PyCFunction)link_feed, METH_O, NULL},
+    {"unread", (PyCFunction)link_unread, METH_O, NULL},
+    {"take", (PyCFunction)link_take, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+#define AT(field) offsetof(LinkStateObject, link.field)
+static PyMemberDef link_members[] = {
+    {"inbound", T_INT, AT(in), 0, NULL},         {"outbound", T_INT, AT(out), 0, NULL},
+    {"credit", T_LONGLONG, AT(credit), 0, NULL}, {"consumed", T_LONGLONG, AT(consumed), 0, NULL},
+    {"has_rest", T_BOOL, AT(has_rest), 0, NULL}, {"is_lent", T_BOOL, AT(is_lent), 0, NULL},
+    {"is_noted", T_BOOL, AT(is_noted), 0, NULL}, {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef link_properties[] = {
+    {"pending", (getter)link_pending, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot link_slots[] = {
+    {Py_tp_new, link_new},         {Py_tp_dealloc, link_dealloc},   {Py_tp_methods, link_methods},
+    {Py_tp_members, link_members}, {Py_tp_getset, link_properties}, {0, NULL},
+};
+
+static PyType_Spec link_spec = {
+    .name = "allhands._native.LinkState",
+    .basicsize = sizeof(LinkStateObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = link_slots,
+};
+
+int add_link_types(PyObject *module) {
+    LinkState_Type = (PyTypeObject *)PyType_FromSpec(&link_spec);
+    if (LinkState_Type == NULL ||
+        PyModule_AddObjectRef(module, "LinkState", (PyObject *)LinkState_Type) < 0)
+        return -1;
+    return add_link_call_type(module) < 0 ? -1 : add_link_messages_type(module);
+}

@@ -1,0 +1,148 @@
+"""Links lent to calls that read and write connections themselves, while the loop does not run.
+
+What such a call reads beside its own messages comes back here: whole frames at once, and what it
+has read ahead when the loop runs again, or when the next one to look at the link is not such a
+call.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from allhands.runtime import native_core
+from allhands.transport.inbox import Inbox
+from allhands.transport.link import Lender
+from allhands.transport.peer_sender import PeerSender
+
+if TYPE_CHECKING:
+    from allhands._native import LinkState
+
+_CREDIT_STEP = 256 << 10
+"""Bytes that a call has taken in which are given back to the sender at once."""
+
+
+class LentLinks:
+    """Lends the links of a mesh. Owned by the holder of the loop."""
+
+    def __init__(
+        self,
+        fabric: Lender,
+        senders: Mapping[int, PeerSender],
+        inbox: Inbox,
+        on_heard: Callable[[int], None],
+    ) -> None:
+        """`on_heard` is told of a peer from which a call has received messages."""
+        self._fabric = fabric
+        self._senders = senders
+        self._inbox = inbox
+        self._on_heard = on_heard
+        self._loop = asyncio.get_running_loop()
+        self._states: dict[int, LinkState] = {}
+        self._unread: set[int] = set()
+        """Peers of which something was read ahead that the loop is to process."""
+
+    def get_state(self, peer: int) -> "LinkState | None":
+        """Return the state of a peer's links; None: there is no link, or no native core."""
+        if (state := self._states.get(peer)) is not None:
+            return state
+        core, _ = native_core.find()
+        sender = self._senders.get(peer)
+        if core is None or sender is None or not isinstance(sender.outbox.state, core.LinkState):
+            return None
+        found: LinkState = sender.outbox.state
+        self._states[peer] = found
+        return found
+
+    def lend(self, peers: Collection[int], group: int, sequence: int) -> bool:
+        """Lend the links of some peers to a call; False: that is not possible now.
+
+        What has come of the call already goes to the front of what is read ahead.
+        """
+        for peer in peers:
+            sender, state = self._senders[peer], self._states[peer]
+            if sender.is_over or not sender.outbox.is_clear or not self._fabric.lend(peer, state):
+                return False
+        early = self._inbox.take_early(group, sequence)
+        if early is None:
+            return False
+        for peer, frames in early.items():
+            self._states[peer].unread(frames)
+        return True
+
+    def is_lendable(self, peer: int) -> bool:
+        """Say whether the links to and from a peer with a state can be lent now."""
+        return not self._senders[peer].is_over and self._fabric.lend(peer, self._states[peer])
+
+    def lend_all(self, has_left: Callable[[int], bool]) -> None:
+        """Note in every state whether the links could be lent, until the loop runs again."""
+        for peer, state in self._states.items():
+            sender = self._senders.get(peer)
+            state.is_lent = (
+                sender is not None
+                and not sender.is_over
+                and not has_left(peer)
+                and sender.outbox.is_clear
+                and self._fabric.lend(peer, state)
+            )
+
+    def take_messages(self, group: int) -> bool:
+        """Put the messages of a group that wait for a receive back to what is read ahead.
+
+        False: somebody waits for messages, or not all could be put back.
+        """
+        early = self._inbox.take_early_messages(group)
+        if early is None:
+            return False
+        for peer, frames in early.items():
+            state = self.get_state(peer)
+            assert state is not None
+            state.unread(frames)
+            self._note(peer, state)
+        return True
+
+    @property
+    def received_counts(self) -> dict[tuple[int, int], int]:
+        """Messages from point to point seen, by (peer, group)."""
+        return self._inbox.p2p_counts
+
+    def deliver(self, peer: int, frame: bytes) -> None:
+        """Pass on a frame which a call has read and is not for it."""
+        self._fabric.deliver(peer, frame)
+
+    def take_back(self, peers: Collection[int]) -> None:
+        """Take the links back from a call that has ended."""
+        for peer in peers:
+            state = self._states[peer]
+            self._on_heard(peer)
+            if state.consumed >= _CREDIT_STEP:
+                consumed, state.consumed = state.consumed, 0
+                self._inbox.return_credit(peer, consumed)
+            if state.pending:
+                self._note(peer, state)
+
+    def withdraw(self, peers: Collection[int]) -> None:
+        """Take the links back from a call that goes on elsewhere, with what has come of it."""
+        for peer in peers:
+            self._on_heard(peer)
+            self._fabric.read_ahead(peer)
+
+    def send_rest(self, peer: int, rest: bytes) -> None:
+        """Send the rest of a frame that a call has begun, before any other."""
+        self._fabric.send_rest(peer, rest)
+
+    def read_all_ahead(self) -> None:
+        """Process all that was read ahead: somebody else is about to look at the links."""
+        for peer in list(self._unread):
+            self._fabric.read_ahead(peer)
+
+    def _note(self, peer: int, state: "LinkState") -> None:
+        """Have the loop process what was read ahead, when it runs."""
+        state.is_noted = True
+        if peer not in self._unread:
+            self._unread.add(peer)
+            self._loop.call_soon(self._read_ahead, peer)
+
+    def _read_ahead(self, peer: int) -> None:
+        self._unread.discard(peer)
+        self._states[peer].is_noted = False
+        self._fabric.read_ahead(peer)

@@ -1,0 +1,131 @@
+/* Calls and messages over links of one process: what is due is taken, all else is left as it came.
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "links/call.h"
+#include "links/message.h"
+
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "test_links:%d: not so: %s\n", __LINE__, #what);                       \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum { ELEMENTS = 4, NBYTES = ELEMENTS * sizeof(float) };
+
+static int64_t soon(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + 1000000;
+}
+
+static ah_frame data(uint64_t sequence, uint64_t signature) {
+    return (ah_frame){.kind = AH_FRAME_DATA,
+                      .group = 7,
+                      .sequence = sequence,
+                      .signature = signature,
+                      .total = NBYTES,
+                      .length = NBYTES};
+}
+
+static void put(int to, const ah_frame *frame, const float *values) {
+    uint8_t bytes[AH_FRAME_HEADER + NBYTES];
+    ah_frame_pack(bytes, frame);
+    memcpy(bytes + AH_FRAME_HEADER, values, frame->length);
+    CHECK(write(to, bytes, AH_FRAME_HEADER + frame->length) ==
+          (ssize_t)(AH_FRAME_HEADER + frame->length));
+}
+
+/* One round of a pair: send the array, and add what comes. */
+static ah_call_status sum(ah_link *link, float *values, ah_call *call) {
+    static uint8_t staging[NBYTES];
+    static ah_send send;
+    static ah_recv recv;
+    static ah_round round = {.sends = &send, .recvs = &recv, .send_count = 1, .recv_count = 1};
+    static ah_link *links[1];
+    static ah_piece piece;
+    ah_span whole = {AH_AREA_OUTPUT, 0, NBYTES};
+    links[0] = link;
+    send = (ah_send){.span = whole};
+    recv = (ah_recv){.span = whole, .reduces = true};
+    piece = (ah_piece){(uint8_t *)values, NBYTES};
+    *call = (ah_call){.links = links,
+                      .link_count = 1,
+                      .rounds = &round,
+                      .round_count = 1,
+                      .group = 7,
+                      .signature = 99,
+                      .op = AH_SUM,
+                      .type = AH_FLOAT32,
+                      .divisor = 2,
+                      .staging = staging,
+                      .staging_bytes = NBYTES};
+    ah_memory memory[AH_AREAS] = {[AH_AREA_OUTPUT] = {&piece, 1}};
+    ah_call_begin(call, 5, memory);
+    return ah_call_run(call, soon(), 0);
+}
+
+int main(void) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+    ah_link link = {.in = ends[0], .out = ends[0], .credit = 1000};
+    const float theirs[ELEMENTS] = {1, 2, 3, 4};
+    ah_call call;
+
+    /* The message of the call is added, that of the next call stays. */
+    float mine[ELEMENTS] = {10, 10, 10, 10};
+    ah_frame due = data(5, 99), next = data(6, 99);
+    put(ends[1], &due, theirs);
+    put(ends[1], &next, theirs);
+    CHECK(sum(&link, mine, &call) == AH_CALL_DONE);
+    CHECK(mine[0] == 11 && mine[3] == 14);
+    CHECK(ah_link_pending(&link) <= AH_FRAME_HEADER + NBYTES && link.credit == 1000 - NBYTES);
+    link.start = link.end = 0;
+    uint8_t rest[4096];
+    CHECK(read(ends[0], rest, sizeof rest) != 0); /* whatever of the next was not read yet */
+
+    /* Another signature is found before anything is added. */
+    float same[ELEMENTS] = {10, 10, 10, 10};
+    ah_frame unlike = data(5, 98);
+    put(ends[1], &unlike, theirs);
+    CHECK(sum(&link, same, &call) == AH_CALL_STUCK);
+    CHECK(same[0] == 10 && same[3] == 10 && !call.has_landed);
+    CHECK(ah_call_withdraw(&call) && ah_link_pending(&link) >= AH_FRAME_HEADER);
+    ah_link_free(&link);
+    CHECK(read(ends[0], rest, sizeof rest) != 0);
+
+    /* Half a message goes back as it came, and is whole later. */
+    uint8_t header[AH_FRAME_HEADER];
+    ah_frame_pack(header, &due);
+    CHECK(write(ends[1], header, sizeof header) == AH_FRAME_HEADER);
+    CHECK(write(ends[1], theirs, NBYTES / 2) == NBYTES / 2);
+    CHECK(sum(&link, same, &call) == AH_CALL_LATE);
+    CHECK(ah_call_withdraw(&call) && ah_link_pending(&link) == AH_FRAME_HEADER + NBYTES / 2);
+    CHECK(same[0] == 10);
+    CHECK(write(ends[1], (const char *)theirs + NBYTES / 2, NBYTES / 2) == NBYTES / 2);
+    CHECK(sum(&link, same, &call) == AH_CALL_DONE && same[3] == 14);
+
+    /* A message to a point behind another frame, which is handed out first. */
+    ah_frame wanted = data(1, 3);
+    float got[ELEMENTS] = {0};
+    size_t foreign = 0;
+    wanted.flags = AH_FRAME_P2P;
+    put(ends[1], &due, theirs);
+    put(ends[1], &wanted, theirs);
+    CHECK(ah_link_receive(&link, &wanted, (uint8_t *)got, soon(), 0, &foreign) ==
+          AH_MESSAGE_FOREIGN);
+    CHECK(foreign == AH_FRAME_HEADER + NBYTES && got[0] == 0);
+    link.start += foreign;
+    CHECK(ah_link_receive(&link, &wanted, (uint8_t *)got, soon(), 0, &foreign) == AH_MESSAGE_DONE);
+    CHECK(memcmp(got, theirs, NBYTES) == 0);
+    ah_link_free(&link);
+    return 0;
+}
