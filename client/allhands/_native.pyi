@@ -143,8 +143,11 @@ class LinkState:
     def unread(self, data: bytes, /) -> None:
         """Put bytes before those that were read ahead."""
 
-    def take(self) -> bytes:
-        """Take all that was read ahead."""
+    def take(self, nbytes: int = ..., /) -> bytes:
+        """Take the first bytes that were read ahead; without a number all."""
+
+    def take_rest(self) -> bytes:
+        """Take what is left to send of a message that a `LinkMessages` has begun."""
 
 Span = tuple[int, int, int]
 """Area (0: input, 1: output, 2: scratch), first byte, bytes."""

@@ -126,6 +126,23 @@ int main(void) {
     link.start += foreign;
     CHECK(ah_link_receive(&link, &wanted, (uint8_t *)got, soon(), 0, &foreign) == AH_MESSAGE_DONE);
     CHECK(memcmp(got, theirs, NBYTES) == 0);
+
+    /* Nor is another message of the same tag the one that is due. */
+    ah_frame later = wanted;
+    later.sequence++;
+    put(ends[1], &later, theirs);
+    CHECK(ah_link_receive(&link, &wanted, (uint8_t *)got, soon(), 0, &foreign) ==
+          AH_MESSAGE_FOREIGN);
+    link.start += foreign;
+
+    /* The end of a connection is known at once, within a message and before it. */
+    CHECK(write(ends[1], header, sizeof header) == AH_FRAME_HEADER);
+    CHECK(shutdown(ends[1], SHUT_WR) == 0);
+    CHECK(sum(&link, same, &call) == AH_CALL_STUCK && ah_call_withdraw(&call));
+    CHECK(same[3] == 14 && ah_link_pending(&link) == AH_FRAME_HEADER);
+    CHECK(ah_link_receive(&link, &wanted, (uint8_t *)got, soon(), 0, &foreign) == AH_MESSAGE_STUCK);
     ah_link_free(&link);
+    close(ends[0]);
+    close(ends[1]);
     return 0;
 }

@@ -78,21 +78,20 @@ class LinkCalls:
             or (native := self._get_native_calls()) is None
         ):
             return self._begin(operation, guard)
-        part, signature = guard.parts[0], operation.signature
-        left = native.run(
-            part, operation.request.op, operation.work.sequence, signature, is_interrupted, seconds
+        call = native.begin(
+            guard.parts[0], operation.request.op, operation.work.sequence, operation.signature
         )
-        self.has_lent = left is not False
-        if left is True:
-            if guard.commit is not None:
-                guard.commit()
-            self.finish(operation)
-            return None
-        if left is False:
+        self.has_lent = call is not None
+        if call is None:
             return self._begin(operation, guard)
-        execution = self._begin(operation, guard, left)
-        native.withdraw(part, signature)
-        return execution
+        if not call.run(is_interrupted, seconds):
+            execution = self._begin(operation, guard, call.withdraw())
+            call.give_back()
+            return execution
+        if guard.commit is not None:
+            guard.commit()
+        self.finish(operation)
+        return None
 
     def _get_native_calls(self) -> NativeCalls | None:
         if self._native_calls is None:

@@ -1,9 +1,9 @@
 """Routes of a message: tables of all routes, with their conditions.
 
 Before all of them come the plain `send` and `recv`: with one array and a rank of the world they go
-straight to the group's `ShmP2P`, if no earlier message is on its way to the loop, and need none of
-these unless that declines. A batch is no route of its own: each of its messages takes one. No
-message goes by way of the coordinator.
+straight to the group's `ShmP2P`, or over links to its `DirectMessages`, if no earlier message is on
+its way to the loop, and need none of these unless that declines. A batch is no route of its own:
+each of its messages takes one. No message goes by way of the coordinator.
 
 A checked message begins on its caller's thread, by the rows of `list_message_starts`; on the loop
 it goes on by `choose_message_route`. Both ends come to the same: a group's ranks agree on whether

@@ -150,13 +150,13 @@ class LoopThread:
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
         """Let a block run as if on the loop, which the native core has borrowed on this thread."""
-        around = events._get_running_loop()
-        events._set_running_loop(self.loop)
-        try:
-            with DelayedSignals():
+        with DelayedSignals():
+            around = events._get_running_loop()
+            events._set_running_loop(self.loop)
+            try:
                 yield
-        finally:
-            events._set_running_loop(around)
+            finally:
+                events._set_running_loop(around)
 
     def stop(self) -> None:
         """End the loop and the thread, once the functions beside it have returned. Idempotent.

@@ -6,7 +6,7 @@ tag; a receive may leave the source open.
 """
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -150,10 +150,13 @@ class Inbox:
             arrived = self._early.pop(place)
             self._release_held(arrived.peer, len(arrived.payload or b""))
 
-    def take_early(self, group: int, sequence: int) -> dict[int, bytes] | None:
+    def take_early(
+        self, group: int, sequence: int, peers: Collection[int]
+    ) -> dict[int, bytes] | None:
         """Take the frames of a call that came before it began, by peer, as they came.
 
-        None: of some message only the announcement has come; nothing was taken then.
+        None: of some message only the announcement has come, or it is not of one of `peers`;
+        nothing was taken then.
         """
         if not self._early:
             return {}
@@ -162,7 +165,7 @@ class Inbox:
             for place, arrived in self._early.items()
             if place[1].group == group and place[1].sequence == sequence
         ]
-        if any(arrived.payload is None for _, arrived in found):
+        if any(one.payload is None or one.peer not in peers for _, one in found):
             return None
         frames: dict[int, bytes] = {}
         for place, arrived in found:
@@ -173,11 +176,11 @@ class Inbox:
             frames[arrived.peer] = frames.get(arrived.peer, b"") + frame
         return frames
 
-    def take_early_messages(self, group: int) -> dict[int, bytes] | None:
+    def take_early_messages(self, group: int, peers: Collection[int]) -> dict[int, bytes] | None:
         """Take the messages of a group that wait for a receive, by peer, as if they had not come.
 
-        None: receives are posted, or it is not so few messages, all of them whole, that came last;
-        nothing was taken then.
+        None: receives are posted, or it is not so few messages, all of them whole and of `peers`,
+        that came last; nothing was taken then.
         """
         if any(tagged[0] == group for tagged in self._p2p_posted):
             return None
@@ -189,7 +192,7 @@ class Inbox:
         ]
         if not early:
             return {}
-        if len(early) > _MAX_TAKEN:
+        if len(early) > _MAX_TAKEN or any(arrived.peer not in peers for arrived in early):
             return None
         early.sort(key=lambda arrived: arrived.header.key.sequence)
         frames: dict[int, bytes] = {}

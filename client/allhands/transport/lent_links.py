@@ -62,12 +62,16 @@ class LentLinks:
             sender, state = self._senders[peer], self._states[peer]
             if sender.is_over or not sender.outbox.is_clear or not self._fabric.lend(peer, state):
                 return False
-        early = self._inbox.take_early(group, sequence)
+        early = self._inbox.take_early(group, sequence, peers)
         if early is None:
             return False
         for peer, frames in early.items():
             self._states[peer].unread(frames)
         return True
+
+    def are_lendable(self, peers: Collection[int]) -> bool:
+        """Say whether the links to and from all of some peers can be lent now."""
+        return all(map(self.is_lendable, peers))
 
     def is_lendable(self, peer: int) -> bool:
         """Say whether the links to and from a peer with a state can be lent now."""
@@ -90,14 +94,13 @@ class LentLinks:
 
         False: somebody waits for messages, or not all could be put back.
         """
-        early = self._inbox.take_early_messages(group)
+        lent = [peer for peer, state in self._states.items() if state.is_lent]
+        early = self._inbox.take_early_messages(group, lent)
         if early is None:
             return False
         for peer, frames in early.items():
-            state = self.get_state(peer)
-            assert state is not None
-            state.unread(frames)
-            self._note(peer, state)
+            self._states[peer].unread(frames)
+            self._note(peer, self._states[peer])
         return True
 
     @property
@@ -108,6 +111,10 @@ class LentLinks:
     def deliver(self, peer: int, frame: bytes) -> None:
         """Pass on a frame which a call has read and is not for it."""
         self._fabric.deliver(peer, frame)
+
+    def deliver_first(self, peer: int, nbytes: int) -> None:
+        """Pass on the frame that is the first of what a call has read ahead."""
+        self._fabric.deliver(peer, self._states[peer].take(nbytes))
 
     def take_back(self, peers: Collection[int]) -> None:
         """Take the links back from a call that has ended."""
@@ -129,6 +136,10 @@ class LentLinks:
     def send_rest(self, peer: int, rest: bytes) -> None:
         """Send the rest of a frame that a call has begun, before any other."""
         self._fabric.send_rest(peer, rest)
+
+    def send_kept_rest(self, peer: int) -> None:
+        """Send the rest of a frame that the state of a peer's links holds."""
+        self._fabric.send_rest(peer, self._states[peer].take_rest())
 
     def read_all_ahead(self) -> None:
         """Process all that was read ahead: somebody else is about to look at the links."""

@@ -82,6 +82,7 @@ class InboundLink:
             return False
         if self._state is None:
             self._state = state
+            state.take()  # of a link before this
             state.inbound = self.descriptor
         return True
 

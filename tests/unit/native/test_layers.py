@@ -8,10 +8,11 @@ import pytest
 
 NATIVE = Path(__file__).parents[3] / "client" / "allhands" / "native"
 BELOW = {
-    "python": {"collectives", "p2p", "comm", "kernels"},
+    "python": {"collectives", "p2p", "comm", "links", "kernels"},
     "collectives": {"comm", "kernels"},
     "p2p": {"comm", "kernels"},
     "comm": {"kernels"},
+    "links": {"kernels"},
     "kernels": set(),
 }
 """What each folder may include besides itself."""

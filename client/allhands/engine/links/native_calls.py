@@ -57,6 +57,46 @@ class _Compiled:
     scratch: NDArray[np.generic]
 
 
+class NativeCall:
+    """A call under way in the native core, which has the links of its peers meanwhile."""
+
+    def __init__(self, links: LentLinks, compiled: _Compiled, part: Part) -> None:
+        self._links = links
+        self._compiled = compiled
+        self._part = part
+
+    def run(self, is_interrupted: Callable[[], bool], seconds: float) -> bool:
+        """Go on for so long; say whether the call has ended."""
+        call, peers, links = self._compiled.call, self._compiled.peers, self._links
+        until = time.monotonic_ns() + int(seconds * 1e9)
+        try:
+            while (stopped := call.run(until, _SPIN_NS)) == _FOREIGN:
+                place, frame = call.take_foreign()
+                links.deliver(peers[place], frame)
+                # What was answered may have left in part: the rest comes first.
+                if is_interrupted() or not links.are_lendable(peers):
+                    break
+        except BaseException:
+            self.withdraw()  # so that no frame is left in part
+            raise
+        if stopped == _DONE:
+            links.take_back(peers)
+        return stopped == _DONE
+
+    def withdraw(self) -> Remainder:
+        """End the call here, where it has not ended; what is left is for an `Execution`."""
+        compiled = self._compiled
+        index, is_begun, rests = compiled.call.withdraw()
+        for place, rest in rests:
+            self._links.send_rest(compiled.peers[place], rest)
+        scratch, compiled.scratch = compiled.scratch, _make_scratch(self._part)
+        return Remainder(index, is_begun, scratch, compiled.call.has_landed)
+
+    def give_back(self) -> None:
+        """Let the loop process what has come of a withdrawn call, once an `Execution` has it."""
+        self._links.withdraw(self._compiled.peers)
+
+
 class NativeCalls:
     """Compiled calls of one group. Owned by the holder of the loop."""
 
@@ -75,46 +115,20 @@ class NativeCalls:
                 return self._links.is_lendable(peer)
         return False
 
-    def run(
-        self,
-        part: Part,
-        op: ReduceOp | None,
-        sequence: int,
-        signature: int,
-        is_interrupted: Callable[[], bool],
-        seconds: float,
-    ) -> Remainder | bool:
-        """Carry out the only part of a call; True: it has ended, False: it has not begun."""
+    def begin(
+        self, part: Part, op: ReduceOp | None, sequence: int, signature: int
+    ) -> NativeCall | None:
+        """Begin the only part of a call; None: not possible, or not now."""
         compiled = self._find(part, op, signature)
         if compiled is None or not self._links.lend(compiled.peers, self._group, sequence):
-            return False
-        call, peers, links = compiled.call, compiled.peers, self._links
-        scratch = (compiled.scratch,)
+            return None
+        areas = tuple(part.input.arrays), tuple(part.output.arrays), (compiled.scratch,)
         try:
-            call.begin(sequence, tuple(part.input.arrays), tuple(part.output.arrays), scratch)
+            compiled.call.begin(sequence, *areas)
         except ValueError:  # arrays as they are here cannot be addressed
-            links.withdraw(peers)
-            return False
-        until = time.monotonic_ns() + int(seconds * 1e9)
-        while (stopped := call.run(until, _SPIN_NS)) == _FOREIGN:
-            place, frame = call.take_foreign()
-            links.deliver(peers[place], frame)
-            if is_interrupted():
-                break
-        if stopped == _DONE:
-            links.take_back(peers)
-            return True
-        index, is_begun, rests = call.withdraw()
-        for place, rest in rests:
-            links.send_rest(peers[place], rest)
-        return Remainder(index, is_begun, compiled.scratch, call.has_landed)
-
-    def withdraw(self, part: Part, signature: int) -> None:
-        """Let the loop process what has come of a call, once it is an `Execution`."""
-        compiled = self._compiled[signature, _count_bytes(part)]
-        assert compiled is not None
-        self._links.withdraw(compiled.peers)
-        compiled.scratch = _make_scratch(part)  # the other is the execution's
+            self._links.withdraw(compiled.peers)
+            return None
+        return NativeCall(self._links, compiled, part)
 
     def _find(self, part: Part, op: ReduceOp | None, signature: int) -> _Compiled | None:
         key = signature, _count_bytes(part)

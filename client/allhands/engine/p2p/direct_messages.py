@@ -5,7 +5,8 @@ writes the connections itself. What it cannot judge, or has to wait for too long
 message goes through the queue then, and what was read ahead comes back to the mesh.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,20 +110,27 @@ class DirectMessages:
         """Return the signature of a message."""
         return CallSignature("message", name_dtype(dtype), count).signature
 
-    def deliver(self, caller_rank: int, frame: bytes) -> None:
-        """Take a frame that came before the message."""
-        with self._thread.enter():
-            self._links.deliver(self._world_ranks[caller_rank], frame)
+    def deliver(self, caller_rank: int, nbytes: int) -> None:
+        """Take the frame that was read before the message."""
+        with self._change():
+            self._links.deliver_first(self._world_ranks[caller_rank], nbytes)
 
-    def send_rest(self, caller_rank: int, frame: bytes, sent: int) -> None:
-        """Send the rest of a frame."""
-        with self._thread.enter():
-            self._links.send_rest(self._world_ranks[caller_rank], frame[sent:])
+    def send_rest(self, caller_rank: int) -> None:
+        """Send the rest of a message."""
+        with self._change():
+            self._links.send_kept_rest(self._world_ranks[caller_rank])
 
     def take_back(self, caller_rank: int) -> None:
         """Look after the credit and what was read ahead of a peer."""
-        with self._thread.enter():
+        with self._change():
             self._links.take_back([self._world_ranks[caller_rank]])
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """Let a block change the mesh: what any group's core knows of it has to be asked anew."""
+        with self._thread.enter():
+            self._thread.turns += 1
+            yield
 
 
 def _do_nothing() -> bool:

@@ -262,6 +262,8 @@ static parsed parse(ah_call *call, int at, bool *moved) {
                 frame.kind == AH_FRAME_RTS)
                 return PARSED_STUCK;
         }
+        /* Who ends the link takes no more of it, and the call may have to give back what came. */
+        if (frame.kind == AH_FRAME_BYE) return PARSED_STUCK;
         size_t nbytes = AH_FRAME_HEADER + frame.length;
         if (ah_link_pending(link) < nbytes)
             return nbytes > AH_LINK_ROOM ? PARSED_STUCK : PARSED_ALL;

@@ -2,6 +2,7 @@
 #include "python/link_messages.h"
 
 #include <structmember.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include "links/message.h"
@@ -18,6 +19,7 @@
     INT64_C(2000000) /* how long the loop is kept from its thread: as engine/queue.py              \
                       */
 #define SPIN_NS INT64_C(100000)
+#define ATTEMPTS 3
 #define NANOSECONDS 1e9
 
 typedef struct {
@@ -87,9 +89,9 @@ static int sign(LinkMessagesObject *self, PyArrayObject *array, uint64_t *signat
     Py_DECREF(made);
     if (PyErr_Occurred()) return -1;
     Signature *kept = &self->signatures[self->next_signature++ % SIGNATURES];
-    Py_XSETREF(kept->descr, Py_NewRef(descr));
-    kept->count = count;
-    kept->signature = *signature;
+    PyObject *before = kept->descr; /* whose end may run other threads: not before all is written */
+    *kept = (Signature){Py_NewRef(descr), count, *signature};
+    Py_XDECREF(before);
     return 1;
 }
 
@@ -178,24 +180,56 @@ static uint64_t begin_record(LinkMessagesObject *self, const Asked *asked, bool 
                      label);
 }
 
+/* ---------------------------------------------------------------- the owner's part */
+
+/* Call a method of the owner until it has done what is due: the handler of a signal may raise
+ * before it begins. The first exception stays, one that was set before too: -1. */
+static int call_owner(LinkMessagesObject *self, const char *method, const Peer *peer,
+                      bool (*is_due)(const LinkStateObject *)) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    for (int i = 0; i < ATTEMPTS && is_due(peer->link); i++) {
+        PyObject *done = PyObject_CallMethod(self->gate.owner, method, "l", peer->rank);
+        if (done == NULL && type == NULL)
+            PyErr_Fetch(&type, &value, &trace);
+        else if (done == NULL)
+            PyErr_Clear();
+        Py_XDECREF(done);
+    }
+    int failed = type == NULL ? 0 : -1;
+    PyErr_Restore(type, value, trace);
+    return failed;
+}
+
 /* ---------------------------------------------------------------- send */
+
+static bool has_rest(const LinkStateObject *state) { return state->rest != NULL; }
 
 /* Hand over what could not leave at once: it is copied, so the array is free. */
 static int send_rest(LinkMessagesObject *self, const Asked *asked, const uint8_t *header,
                      size_t sent) {
+    LinkStateObject *state = asked->peer->link;
     size_t total = AH_FRAME_HEADER + asked->frame.length;
-    PyObject *frame = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
-    if (frame == NULL) return -1;
-    memcpy(PyBytes_AS_STRING(frame), header, AH_FRAME_HEADER);
-    if (asked->frame.length)
-        memcpy(PyBytes_AS_STRING(frame) + AH_FRAME_HEADER, PyArray_DATA(asked->array),
-               asked->frame.length);
-    PyObject *done = PyObject_CallMethod(self->gate.owner, "send_rest", "lNn", asked->peer->rank,
-                                         frame, (Py_ssize_t)sent);
-    Py_XDECREF(done);
-    asked->peer->link->link.is_lent = false;
-    self->gate.turns = -1;
-    return done == NULL ? -1 : 0;
+    PyObject *rest = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(total - sent));
+    int failed = -1;
+    if (rest != NULL) {
+        char *to = PyBytes_AS_STRING(rest);
+        size_t past = sent < AH_FRAME_HEADER ? sent : AH_FRAME_HEADER;
+        memcpy(to, header + past, AH_FRAME_HEADER - past);
+        to += AH_FRAME_HEADER - past;
+        past = sent - past; /* of the payload */
+        if (asked->frame.length > past)
+            memcpy(to, (const char *)PyArray_DATA(asked->array) + past, asked->frame.length - past);
+        state->rest = rest;
+        state->link.has_rest = true;
+        failed = call_owner(self, "send_rest", asked->peer, has_rest);
+    }
+    if (rest == NULL || has_rest(state)) { /* half a frame: the next would be read as its end */
+        shutdown(state->link.out, SHUT_RDWR);
+        Py_CLEAR(state->rest);
+    }
+    state->link.is_lent = false;
+    return failed;
 }
 
 static PyObject *messages_send(LinkMessagesObject *self, PyObject *const *args, Py_ssize_t nargs) {
@@ -235,10 +269,8 @@ static int deliver(LinkMessagesObject *self, const Asked *asked, size_t nbytes) 
     const uint8_t *bytes = link->data + link->start;
     ah_frame frame;
     ah_frame_unpack(bytes, &frame);
-    link->start += nbytes;
-    self->gate.turns = -1; /* nobody knows what comes of it */
-    PyObject *given = PyObject_CallMethod(self->gate.owner, "deliver", "ly#", asked->peer->rank,
-                                          (const char *)bytes, (Py_ssize_t)nbytes);
+    PyObject *given = PyObject_CallMethod(self->gate.owner, "deliver", "ln", asked->peer->rank,
+                                          (Py_ssize_t)nbytes);
     Py_XDECREF(given);
     if (given == NULL) return -1;
     /* Another message under this tag comes before the one that is asked for, or does not fit. */
@@ -274,13 +306,10 @@ static int receive(LinkMessagesObject *self, Asked *asked) {
     }
 }
 
-/* Tell the loop of what was read ahead or taken in, where it has to know. */
-static int settle(LinkMessagesObject *self, const Asked *asked) {
-    ah_link *link = &asked->peer->link->link;
-    if (link->consumed < CREDIT_STEP && (ah_link_pending(link) == 0 || link->is_noted)) return 0;
-    PyObject *done = PyObject_CallMethod(self->gate.owner, "take_back", "l", asked->peer->rank);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+/* Whether the loop has to know of what was read ahead or taken in. */
+static bool is_unsettled(const LinkStateObject *state) {
+    const ah_link *link = &state->link;
+    return link->consumed >= CREDIT_STEP || (ah_link_pending(link) > 0 && !link->is_noted);
 }
 
 static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, Py_ssize_t nargs) {
@@ -303,10 +332,10 @@ static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, 
         log_end(&self->log, entry, &message, AH_DELIVERED);
     }
     Py_DECREF(asked.array);
-    int failed = received < 0 ? -1 : settle(self, &asked);
+    int failed = call_owner(self, "take_back", asked.peer, is_unsettled);
+    long sender = received > 0 ? asked.peer->rank : -1; /* the peers are the holder's */
     gate_leave(&self->gate, received <= 0);
-    if (failed) return NULL;
-    return PyLong_FromLong(received > 0 ? asked.peer->rank : -1);
+    return failed ? NULL : PyLong_FromLong(sender);
 }
 
 static PyObject *messages_records(LinkMessagesObject *self, PyObject *args) {

@@ -2,9 +2,6 @@
 
 #include <structmember.h>
 
-#include "python/link_call_object.h"
-#include "python/link_messages.h"
-
 PyTypeObject *LinkState_Type;
 
 static PyObject *link_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -20,6 +17,7 @@ static PyObject *link_new(PyTypeObject *type, PyObject *args, PyObject *keywords
 static void link_dealloc(LinkStateObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     ah_link_free(&self->link);
+    Py_XDECREF(self->rest);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -42,14 +40,27 @@ static PyObject *link_unread(LinkStateObject *self, PyObject *given) {
     Py_RETURN_NONE;
 }
 
-static PyObject *link_take(LinkStateObject *self, PyObject *unused) {
-    (void)unused;
+static PyObject *link_take(LinkStateObject *self, PyObject *args) {
     ah_link *link = &self->link;
-    PyObject *bytes = PyBytes_FromStringAndSize(
-        ah_link_pending(link) ? (const char *)link->data + link->start : NULL,
-        (Py_ssize_t)ah_link_pending(link));
-    if (bytes != NULL) link->start = link->end = 0;
+    Py_ssize_t pending = (Py_ssize_t)ah_link_pending(link), wanted = pending;
+    if (!PyArg_ParseTuple(args, "|n", &wanted)) return NULL;
+    if (wanted < 0 || wanted > pending)
+        return PyErr_Format(PyExc_ValueError, "%zd bytes of %zd", wanted, pending);
+    PyObject *bytes =
+        PyBytes_FromStringAndSize(wanted ? (const char *)link->data + link->start : NULL, wanted);
+    if (bytes == NULL) return NULL;
+    link->start += (size_t)wanted;
+    if (wanted == pending) link->start = link->end = 0;
     return bytes;
+}
+
+static PyObject *link_take_rest(LinkStateObject *self, PyObject *unused) {
+    (void)unused;
+    if (self->rest == NULL) return PyErr_Format(PyExc_ValueError, "nothing is left to send");
+    PyObject *rest = self->rest;
+    self->rest = NULL;
+    self->link.has_rest = false;
+    return rest;
 }
 
 static PyObject *link_pending(LinkStateObject *self, void *unused) {
@@ -60,7 +71,8 @@ static PyObject *link_pending(LinkStateObject *self, void *unused) {
 static PyMethodDef link_methods[] = {
     {"feed", (PyCFunction)link_feed, METH_O, NULL},
     {"unread", (PyCFunction)link_unread, METH_O, NULL},
-    {"take", (PyCFunction)link_take, METH_NOARGS, NULL},
+    {"take", (PyCFunction)link_take, METH_VARARGS, NULL},
+    {"take_rest", (PyCFunction)link_take_rest, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -89,10 +101,8 @@ static PyType_Spec link_spec = {
     .slots = link_slots,
 };
 
-int add_link_types(PyObject *module) {
+int add_link_state_type(PyObject *module) {
     LinkState_Type = (PyTypeObject *)PyType_FromSpec(&link_spec);
-    if (LinkState_Type == NULL ||
-        PyModule_AddObjectRef(module, "LinkState", (PyObject *)LinkState_Type) < 0)
-        return -1;
-    return add_link_call_type(module) < 0 ? -1 : add_link_messages_type(module);
+    if (LinkState_Type == NULL) return -1;
+    return PyModule_AddObjectRef(module, "LinkState", (PyObject *)LinkState_Type);
 }

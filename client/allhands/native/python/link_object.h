@@ -1,4 +1,4 @@
-/* LinkState and LinkCall: links and calls over them, for Python. */
+/* LinkState: the state of the links to and from a peer, for Python. */
 #ifndef ALLHANDS_LINK_OBJECT_H
 #define ALLHANDS_LINK_OBJECT_H
 
@@ -10,10 +10,11 @@
 typedef struct {
     PyObject_HEAD
     ah_link link;
+    PyObject *rest; /* bytes of a frame that has left in part, while `link.has_rest`; or NULL */
 } LinkStateObject;
 
 extern PyTypeObject *LinkState_Type;
 
-int add_link_types(PyObject *module);
+int add_link_state_type(PyObject *module);
 
 #endif

@@ -12,6 +12,8 @@
 #include "python/comm_object.h"
 #include "python/deadline.h"
 #include "python/dlpack.h"
+#include "python/link_call_object.h"
+#include "python/link_messages.h"
 #include "python/link_object.h"
 #include "python/p2p_object.h"
 #include "python/segment_object.h"
@@ -96,7 +98,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     import_array();
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || find_deadlines() < 0 || add_segment_types(module) < 0 ||
-        add_comm_type(module) < 0 || add_p2p_types(module) < 0 || add_link_types(module) < 0 ||
+        add_comm_type(module) < 0 || add_p2p_types(module) < 0 || add_link_state_type(module) < 0 ||
+        add_link_call_type(module) < 0 || add_link_messages_type(module) < 0 ||
         add_call_site_functions(module) < 0 ||
         PyModule_AddStringConstant(module, "INSTRUCTIONS", ah_instructions()) < 0)
         return NULL;
