@@ -1,4 +1,4 @@
-"""Messages over shared memory with a late, unlike, killed or aborting peer."""
+"""Messages, over shared memory and links, with a late, unlike, killed or aborting peer."""
 
 import os
 import signal
@@ -7,6 +7,9 @@ import pytest
 
 from programs import broken_messages
 from support.ranks.processes import Job, Process
+
+ROUTES = pytest.mark.parametrize("backend", ["auto", "socket"])
+"""Shared memory and links."""
 
 WAYS = [("plain", 8), ("plain", 300_000), ("plain", 6 << 20), ("shared", 300_000)]
 """Of an array, so that its message goes eagerly, in pieces, by attach, and direct."""
@@ -17,6 +20,7 @@ def finished(ranks: list[Process]) -> None:
         assert rank.ended() == 0, "".join(rank.errors)
 
 
+@ROUTES
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(("kind", "length"), WAYS)
 def test_a_message_that_nobody_takes_or_sends_times_out_by_name_and_the_next_is_right(
@@ -39,6 +43,7 @@ def test_a_message_that_nobody_takes_or_sends_times_out_by_name_and_the_next_is_
     finished(ranks)
 
 
+@ROUTES
 @pytest.mark.parametrize(("kind", "length"), WAYS)
 def test_an_unlike_message_is_refused_on_both_sides_and_touches_nothing(
     job: Job, kind: str, length: int
@@ -58,6 +63,7 @@ def test_an_unlike_message_is_refused_on_both_sides_and_touches_nothing(
     finished(ranks)
 
 
+@ROUTES
 @pytest.mark.parametrize("call", ["send", "recv"])
 @pytest.mark.parametrize(("kind", "length"), WAYS)
 def test_a_peer_killed_while_messages_are_under_way_is_named(
@@ -75,6 +81,7 @@ def test_a_peer_killed_while_messages_are_under_way_is_named(
     finished(ranks[:1])
 
 
+@ROUTES
 @pytest.mark.parametrize(("kind", "length"), WAYS)
 def test_a_cancelled_message_is_not_received_and_takes_nothing(
     job: Job, kind: str, length: int
@@ -90,6 +97,7 @@ def test_a_cancelled_message_is_not_received_and_takes_nothing(
     finished(ranks)
 
 
+@ROUTES
 @pytest.mark.parametrize(("kind", "length"), [way for way in WAYS if way[1] > 8])
 def test_a_message_that_both_give_up_says_whether_some_of_it_has_come(
     job: Job, kind: str, length: int
@@ -100,6 +108,7 @@ def test_a_message_that_both_give_up_says_whether_some_of_it_has_come(
     finished(ranks)
 
 
+@ROUTES
 @pytest.mark.parametrize("call", ["send", "recv", "irecv"])
 def test_ctrl_c_ends_a_message_at_once_and_the_next_is_right(job: Job, call: str) -> None:
     ranks = job(2, broken_messages.interrupt_a_message, call)
@@ -122,6 +131,7 @@ def test_a_group_that_not_all_have_made_is_waited_for_by_name(job: Job) -> None:
     finished(ranks)
 
 
+@ROUTES
 def test_a_destroyed_group_refuses_messages_and_ends_those_under_way(job: Job) -> None:
     ranks = job(2, broken_messages.message_in_a_destroyed_group)
     for rank in ranks:
