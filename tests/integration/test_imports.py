@@ -3,8 +3,13 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from programs import launched_ranks
+from support.ranks.addresses import free_port
+from support.ranks.launchers import PATIENCE, Start, as_script, environment
 
 PROGRAM = (
     "import json, sys, allhands\n"
@@ -54,3 +59,48 @@ def modules_of_a_rank() -> set[str]:
 def test_the_package_alone_loads_no_arrays() -> None:
     loaded = load_modules()
     assert not loaded & {"numpy", "grpc", "asyncio"}
+
+
+UNUSED = {
+    *("allhands.aio", "allhands.api.fake", "allhands.coordinator.client", "allhands.torch"),
+    *("allhands.coordinator.kv.calls", "allhands.coordinator.probing", "allhands.membership.state"),
+    *("allhands.membership.resilient", "allhands.shm.failures", "allhands.stores.coordinator"),
+    *("grpc_health.v1", "grpc_reflection.v1alpha", "grpc_status", "importlib.metadata"),
+    *("numpy.ma", "numpy.random", "pydantic", "rich", "sqlite3", "typer", "allhands.launcher"),
+}
+"""What no rank of a job uses whose ranks reduce arrays, and a launcher starts; beside the server.
+
+Packages of gRPC stand here by what is in them: gRPC looks whether there are such.
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_ranks_that_have_reduced_have_not_loaded_what_they_do_not_use(
+    run: Start, start: str
+) -> None:
+    running = run("-n", "2", "--start", start, *as_script(launched_ranks.show_modules))
+    assert running.status() == 0, running.errors
+    by_rank = dict(line.split(" ", 1) for line in running.output())
+    # The module that has forked a rank is there, and brings its package.
+    unused = (UNUSED - {"allhands.launcher"} if start == "fork" else UNUSED) | {"allhands_server"}
+    for rank in range(2):
+        loaded = set(json.loads(by_rank[f"[{rank}]"]))
+        assert "allhands.api.collectives" in loaded
+        assert not loaded & unused
+
+
+def test_the_server_is_loaded_only_where_it_runs(tmp_path: Path) -> None:
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "ALLHANDS_TOKEN": "t"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *as_script(launched_ranks.show_modules)],
+            env={**environment(tmp_path), **where, "RANK": str(rank), "WORLD_SIZE": "2"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    hosting, other = (set(json.loads(one.communicate(timeout=PATIENCE)[0])) for one in ranks)
+    assert "allhands_server" in hosting
+    assert "allhands_server" not in other
+    assert not hosting & {"sqlite3", "grpc_reflection.v1alpha", "numpy.ma", "typer"}

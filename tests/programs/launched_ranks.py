@@ -138,6 +138,15 @@ def show_sum() -> None:
     ah.destroy_process_group()
 
 
+def show_modules() -> None:
+    """Print the modules of a rank that has reduced an array."""
+    ah.init_process_group()
+    ah.all_reduce(np.ones(1))
+    print(json.dumps(sorted(sys.modules)))
+    ah.barrier()
+    ah.destroy_process_group()
+
+
 def show_sums_and_plaintext() -> None:
     """Print sums of several sizes, and how many links to peers carried them in plaintext."""
     import grpc.aio

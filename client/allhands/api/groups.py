@@ -15,7 +15,6 @@ from allhands.api.world import NewGroupOptions
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.group.round_robin import RoundRobin
-from allhands.membership.resilient_group import ResilientGroup
 
 
 def new_group(
@@ -197,6 +196,8 @@ def round_robin(groups: Sequence[Group | NonMember]) -> RoundRobin | NonMember:
         raise TypeError("round_robin takes groups that new_group has made")
     if not groups or len(set(members)) != len(members):
         raise ValueError(f"round_robin needs groups, each of them once, not {list(groups)}")
+    from allhands.membership.resilient_group import ResilientGroup  # which most ranks do not load
+
     if any(isinstance(group, ResilientGroup) for group in members):
         raise ValueError(
             "round_robin takes no groups that go on by themselves when they lose ranks: they would "

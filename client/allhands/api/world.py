@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,15 @@ from allhands.errors import AllhandsError, ForkedProcess
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.group.registry import GroupKey, GroupRegistry, check_tag
-from allhands.membership.resilient import FailurePolicy
-from allhands.membership.resilient_group import ResilientGroup
 from allhands.membership.survivors import RecoveryService
 from allhands.membership.worker import Worker
 from allhands.recorder.record import OperationRecord
 from allhands.runtime import stack_dump, termination
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 from allhands.runtime.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from allhands.membership.resilient_group import ResilientGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +293,10 @@ class World:
         )
         if options.on_failure == "raise" and not options.retryable:
             return group
+        # Few worlds have one: here, so that the ranks of the others do not load it.
+        from allhands.membership.resilient import FailurePolicy
+        from allhands.membership.resilient_group import ResilientGroup
+
         policy = FailurePolicy(options.on_failure, self._worker.config.min_size)
         resilient = ResilientGroup(group, self._worker, self._thread, policy)
         self._resilient_groups.append(resilient)

@@ -7,7 +7,7 @@ Only the module of the command that is asked for is imported: help answers at on
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Annotated, TypeAlias
 
 import typer
@@ -101,6 +101,8 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata  # with email and zipfile, which no command needs
+
         typer.echo(f"allhands {metadata.version('allhands')}")
         raise typer.Exit
 

@@ -4,11 +4,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from allhands.coordinator.endpoint import Endpoint
-from allhands.coordinator.probing import PROBE_SECONDS, ConnectProblem, probe_coordinator
 from allhands.errors import AllhandsError, CoordinatorUnavailable
+
+if TYPE_CHECKING:
+    from allhands.coordinator.probing import ConnectProblem
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ class ConnectAttempts:
         is_last = now + RETRY_SECONDS > self._deadline
         if endpoint is not None and (is_last or now - self._last_probe > _PROBE_INTERVAL):
             self._last_probe = now
+            from allhands.coordinator.probing import PROBE_SECONDS, probe_coordinator
+
             self._problem = probe_coordinator(
                 endpoint, max(min(self._deadline - now, PROBE_SECONDS), 0.1)
             )

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 import grpc
 
-from allhands.coordinator.kv.calls import find_retry_after
 from allhands.errors import (
     AllhandsError,
     CoordinatorUnavailable,
@@ -60,6 +59,11 @@ def translate_error(
     The arguments are those of `translate_status`.
     """
     code = error.code()
+    retry_after = None
+    if code is _Code.RESOURCE_EXHAUSTED:
+        from allhands.coordinator.kv.calls import find_retry_after  # of callers of keys only
+
+        retry_after = find_retry_after(error)
     return translate_status(
         code,
         error.details() or "",
@@ -67,7 +71,7 @@ def translate_error(
         target=target,
         refused=refused,
         reason=reason,
-        retry_after=find_retry_after(error) if code is _Code.RESOURCE_EXHAUSTED else None,
+        retry_after=retry_after,
     )
 
 
