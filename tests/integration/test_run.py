@@ -1,5 +1,6 @@
 """`allhands run`: real launchers and ranks, mostly without collectives."""
 
+import json
 import os
 import subprocess
 import sys
@@ -239,3 +240,13 @@ def test_a_wrong_token_is_one_line_and_no_rank_starts(run: Start, daemon: Daemon
     assert running.output() == []
     [line] = running.errors
     assert "ALLHANDS_TOKEN" in line
+
+
+def test_ranks_of_one_host_keep_no_thread_for_looking_up_names(run: Start) -> None:
+    running = run("-n", "2", *as_script(launched_ranks.show_threads))
+    assert running.status() == 0, running.errors
+    for line in running.output():
+        names = json.loads(line.split(" ", 1)[1])
+        # The others are the caller's, that of the job, gRPC's, and that of the world's calls.
+        assert len(names) == 4, names
+        assert not [one for one in names if one.startswith(("uvloop", "asyncio"))]

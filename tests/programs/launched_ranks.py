@@ -147,6 +147,15 @@ def show_modules() -> None:
     ah.destroy_process_group()
 
 
+def show_threads() -> None:
+    """Print the names of the threads of a rank that has reduced an array."""
+    ah.init_process_group()
+    ah.all_reduce(np.ones(1))
+    print(json.dumps([one.name for one in threading.enumerate()]))
+    ah.barrier()
+    ah.destroy_process_group()
+
+
 def show_sums_and_plaintext() -> None:
     """Print sums of several sizes, and how many links to peers carried them in plaintext."""
     import grpc.aio

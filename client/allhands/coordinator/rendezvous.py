@@ -69,7 +69,7 @@ async def find_or_host_coordinator(config: WorldConfig) -> WorldRendezvous:
                     config.tls_key,
                 )
             )
-            await asyncio.to_thread(check_privacy, endpoint)
+            await _check_privacy(endpoint)
             return WorldRendezvous(endpoint)
         case HostedByRank0() as place:
             return await _host_or_connect(config, place)
@@ -86,6 +86,13 @@ async def find_or_host_coordinator(config: WorldConfig) -> WorldRendezvous:
             return meeting
         case SingleProcess():
             return await _start_coordinator(_add_token(config), "127.0.0.1", 0)
+
+
+async def _check_privacy(endpoint: Endpoint) -> None:
+    """Raise ValueError as `check_privacy` does; on a thread only if a name is to be resolved."""
+    is_known = endpoint.tls_ca is not None or endpoint.insecure or endpoint.address.is_loopback
+    if not is_known:
+        await asyncio.to_thread(check_privacy, endpoint)
 
 
 def _add_token(config: WorldConfig) -> WorldConfig:
@@ -132,7 +139,7 @@ async def _host_or_connect(config: WorldConfig, place: HostedByRank0) -> WorldRe
             break
         await asyncio.sleep(_POLL_SECONDS)
     is_guess = config.token is None
-    await asyncio.to_thread(check_privacy, endpoint)
+    await _check_privacy(endpoint)
     return WorldRendezvous(endpoint, is_guess=is_guess)
 
 
