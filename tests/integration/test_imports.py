@@ -104,3 +104,28 @@ def test_the_server_is_loaded_only_where_it_runs(tmp_path: Path) -> None:
     assert "allhands_server" in hosting
     assert "allhands_server" not in other
     assert not hosting & {"sqlite3", "grpc_reflection.v1alpha", "numpy.ma", "typer"}
+
+
+LAUNCH = (
+    "import atexit, json, sys\n"
+    "from allhands.cli.main import main\n"
+    "atexit.register(lambda: print(json.dumps([*sys.modules])))\n"
+    "sys.argv = ['allhands', 'run', '-n', '2', *sys.argv[1:]]\n"
+    "main()"
+)
+
+
+def test_a_launcher_loads_no_arrays_and_no_client_of_commands(tmp_path: Path) -> None:
+    script = tmp_path / "nothing.py"
+    script.touch()
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCH, str(script)],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(json.loads(done.stdout))
+    assert {"allhands.launcher.rank_set", "allhands_server.embedded"} <= loaded
+    assert not loaded & {"allhands.coordinator.client", "allhands.coordinator.lock", "numpy"}
+    assert not loaded & {"grpc_reflection.v1alpha", "rich", "sqlite3"}

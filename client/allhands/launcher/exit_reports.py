@@ -5,8 +5,8 @@ import contextlib
 import logging
 import threading
 
-from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Endpoint, parse_url
+from allhands.coordinator.exit_report import ExitReport, ExitReportChannel
 from allhands.errors import AllhandsError
 from allhands.launcher.environment import JobEndpoint
 from allhands_proto import notice, process
@@ -33,7 +33,7 @@ class ExitReporter:
         self._job = job_endpoint.job
         self._pid_namespace = process.get_pid_namespace()
         self._start_ticks: dict[int, str] = {}
-        self._control: Control | None = None
+        self._channel: ExitReportChannel | None = None
         self._lock = threading.Lock()
 
     def add_process(self, pid: int) -> None:
@@ -50,15 +50,16 @@ class ExitReporter:
                 await asyncio.to_thread(self._send_report, pid, born, status)
 
     def close(self) -> None:
-        if self._control is not None:
-            self._control.close()
+        if self._channel is not None:
+            self._channel.close()
 
     def _send_report(self, pid: int, start_ticks: str, status: int) -> None:
-        with self._lock:
-            if self._control is None:
-                self._control = Control(self._endpoint, job=self._job, timeout=_REPORT_SECONDS)
+        report = ExitReport(self._job, self._pid_namespace, pid, start_ticks, status)
         try:
-            self._control.report_exit(self._pid_namespace, pid, start_ticks, status)
+            with self._lock:
+                if self._channel is None:
+                    self._channel = ExitReportChannel(self._endpoint)
+            self._channel.send(report, _REPORT_SECONDS)
         except (AllhandsError, OSError, ValueError) as error:
             # The job met elsewhere, or its coordinator is gone: then nobody wants to know.
             logger.debug("the end of process %d was not reported: %s", pid, error)
