@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
+from allhands.testing.poll import poll_until
 from programs import launched, launched_ranks
 from support.ranks.launchers import (
     Start,
@@ -70,6 +72,26 @@ def test_the_rank_that_announced_its_failure_is_blamed_though_its_victim_is_gone
     assert running.status() == 3
     assert running.errors[:3] == ["[0] the reason", "[0] more of the reason", "[1] a victim"]
     assert "rank 0 failed first: exit status 3" in running.errors[-1]
+
+
+def test_the_rank_that_failed_first_is_blamed_by_a_launcher_that_hears_of_all_at_once(
+    run: Start, tmp_path: Path
+) -> None:
+    names = "ready", "failing", "go"
+    for name in names:
+        os.mkfifo(tmp_path / name)
+    ready, failing, go = (str(tmp_path / name) for name in names)
+    program = as_script(launched.fail_and_let_the_victim_end_first, ready, failing, "1", go)
+    running = run("-n", "2", *program)
+    launcher = psutil.Process(running.process.pid)
+    with open(go, "w"):  # both run, for rank 1 reads it
+        launcher.suspend()
+        os.waitid(os.P_PID, launcher.pid, os.WSTOPPED | os.WNOWAIT)
+    # The third is the guardian.
+    poll_until(lambda: sum(one.status() == "zombie" for one in launcher.children()) == 2)
+    launcher.resume()
+    assert running.status() == 3
+    assert "rank 1 failed first: exit status 3" in running.errors[-1]
 
 
 @pytest.mark.parametrize(("end", "status"), [("raise", 1), ("exit", 3), ("leave and raise", 1)])

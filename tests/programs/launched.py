@@ -128,10 +128,15 @@ def end_one_after_the_other(fifo: str) -> None:
     print("done", os.getpid())
 
 
-def fail_and_let_the_victim_end_first(ready: str, failing: str) -> NoReturn:
+def fail_and_let_the_victim_end_first(
+    ready: str, failing: str, first: str = "0", go: str = ""
+) -> NoReturn:
+    """Fail rank `first` once somebody has written to `go`, and then the other, which ends first."""
     from allhands.runtime.exit_notice import send_end_notice
 
-    if os.environ["RANK"] == "0":
+    if os.environ["RANK"] == first:
+        if go:
+            Path(go).read_text()
         victim = os.pidfd_open(int(Path(ready).read_text()))
         print("the reason", file=sys.stderr)
         send_end_notice(os.environ, is_failing=True)

@@ -206,11 +206,16 @@ class RankSet:
 
     def _read_notices(self, notices: ExitNoticeListener) -> None:
         """Read exit notices before output and exits that follow from the failures."""
-        for announcement in notices.read_notices():
-            # A rank that was killed announces nothing, but may be what this one fails of.
-            for rank, child in self._children.items():
-                if child.has_ended():
-                    self.handle(RankExiting(rank, is_failing=False))
+        if not (received := [*notices.read_notices()]):
+            return
+        ended = [(rank, child) for rank, child in self._children.items() if child.has_ended()]
+        received += notices.read_notices()  # so that those of all that had ended are among them
+        announced = {one.pid for one in received if isinstance(one, LeavingNotice)}
+        for rank, child in ended:
+            # A rank that was killed announces nothing, but may be what the others fail of.
+            if child.pid not in announced:
+                self.handle(RankExiting(rank, is_failing=False))
+        for announcement in received:
             for rank, child in [*self._children.items()]:
                 if child.pid == announcement.pid:
                     match announcement:
