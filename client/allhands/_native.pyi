@@ -643,6 +643,46 @@ class CallCollector:
     def scan(self, *arguments: object) -> Literal[False]: ...
     def exscan(self, *arguments: object) -> Literal[False]: ...
 
+class AtomicCalls:
+    """The calls of a resilient group, all or nothing, over the communicators that it has in turn.
+
+    The methods named after collectives are those of `ShmComm`, and decline while calls are queued.
+    Each keeps a copy of its outputs, makes the call, and then a barrier that takes at most
+    `confirm_timeout`; the two have following numbers. What fails is given to `on_failure(failure,
+    name, arguments, error, number, is_computed, was_left, backup)`, which must queue it ahead of
+    all others and return its work: then `on_ended(work, error)` returns when that ended well, or
+    raises. The number is that of the call at the communicator, the backup what the outputs held,
+    until the work has ended. `was_left`: a signal's exception left the barrier, which goes on when
+    it is made again under its number. `on_failure` may come again for one call, with the same
+    number of the failure, when a signal's exception broke into it.
+    """
+
+    last_number: int
+    timeout: float
+    is_busy: bool
+    """Whether a call is under way, or failed and is not queued yet."""
+
+    def __init__(
+        self,
+        *,
+        on_failure: Callable[
+            [int, str, tuple[Any, ...], BaseException, int, bool, bool, memoryview], Any
+        ],
+        on_ended: Callable[[Any, BaseException], object],
+        timeout: float,
+        confirm_timeout: float,
+    ) -> None: ...
+    def set_comm(self, comm: ShmComm | None, /) -> None:
+        """Set the communicator of the next calls; None: they are declined."""
+
+    def take_counts(self) -> tuple[int, int]:
+        """Return the calls that had a result, and that were confirmed, since asked last."""
+
+    def take_number(self) -> int: ...
+    def release(self) -> None: ...
+    def inline_call(self) -> tuple[int, int, str, str | None] | None: ...
+    def last_call(self) -> tuple[int, str, int, str] | None: ...
+
 class ShmP2P:
     """The messages from point to point of one group over shared memory.
 

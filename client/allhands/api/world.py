@@ -24,6 +24,8 @@ from allhands.errors import AllhandsError, ForkedProcess
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.group.registry import GroupKey, GroupRegistry, check_tag
+from allhands.membership.queued_call import FailurePolicy
+from allhands.membership.resilient_group import ResilientGroup
 from allhands.membership.survivors import RecoveryService
 from allhands.membership.worker import Worker
 from allhands.recorder.record import OperationRecord

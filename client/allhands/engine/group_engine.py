@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+import time
 from asyncio import events
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from allhands.collectives.algorithms.cost import LinkCost
@@ -272,6 +274,24 @@ class GroupEngine:
         operation.is_cancelled = True
         self._failures.send_give_up(operation.work.sequence, reason)
         self.submit(operation)
+
+    async def give_up(self, sequence: int, reason: str) -> None:
+        """Use up a number over shared memory of a call that is not made; send peers the reason."""
+        self._failures.record_own_call(sequence, "a call that it gave up before it began")
+        self._failures.send_give_up(sequence, reason)
+        await self._channel.skip(sequence)
+
+    async def run_over_comm(
+        self, request: CollectiveRequest, sequence: int, seconds: float, label: str | None
+    ) -> None:
+        """Run a call that has a number over shared memory."""
+        comm, due = self.order.comm, time.monotonic() + seconds
+        assert comm is not None, "which gave the number"
+        await self._channel.run(comm, partial(request.run, comm, sequence, seconds, due, label))
+
+    async def wait_inline(self) -> None:
+        """Return when no call runs on its caller's thread."""
+        await self._channel.wait_idle()
 
     def can_run_inline(self, request: CollectiveRequest) -> bool:
         """Say whether a call is worth the caller's own thread, if it `is_next`."""

@@ -10,29 +10,33 @@ call is done for all. Else all take their copies back, and it has not been.
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from types import CodeType
-
-import numpy as np
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
 
 from allhands.collectives import plan
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
-from allhands.collectives.part import Part
 from allhands.collectives.primitive import CallTimeout
-from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
-from allhands.collectives.primitive_table import PRIMITIVES
+from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
 from allhands.engine.group_engine import GroupEngine
-from allhands.engine.numbering import CallNumbering
+from allhands.engine.numbering import CallNumbering, SingleCallNumbering
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
 from allhands.futures import wrap_for_loop
 from allhands.group.group import Group
 from allhands.group.interfaces import Submitter
+from allhands.membership.callers_calls import CallersCalls
 from allhands.membership.observed_work import ObservedWork
+from allhands.membership.queued_call import (
+    FailedCall,
+    FailurePolicy,
+    QueuedCall,
+    change_root,
+    make_final_error,
+)
 from allhands.membership.reform import GroupChange, GroupChangeRequest, MembershipChanger
 from allhands.recorder.source import find_caller
 from allhands.runtime.loop_thread import LoopThread
@@ -45,45 +49,6 @@ _CONFIRM_SECONDS = 60.0
 """How long a rank that has the result waits for the others: they fail, or are lost, before."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailurePolicy:
-    """Reaction of a group to lost ranks; see `config.WorldConfig`."""
-
-    on_failure: str = "raise"
-    min_size: int = 1
-
-
-@dataclass(slots=True, eq=False)
-class _QueuedCall:
-    """A call in the queue."""
-
-    work: Work
-    request: CollectiveRequest
-    build: BuildParts
-    result: Result
-    label: str | None
-    timeout: float
-    root: int
-    """The root's rank in the job, whichever place it has in the group now; -1: none."""
-    has_blocks: bool
-    """Whether an argument has an item for each rank."""
-    current_work: Work | None = None
-    """The call on the group as it is now, while it can be cancelled."""
-    backups: list[Array] = field(default_factory=list)
-    """What the call's arrays were before it."""
-    is_cancelled: bool = False
-    group: Group | None = None
-    """The group when the program made the call: its arrays and ranks are for this one."""
-    epoch: int = 0
-    """The epoch of that group."""
-    seen_epoch: int = 0
-    """The epoch that the program had heard of when it made the call."""
-    source: tuple[CodeType | None, int] = (None, 0)
-    """Where the program made it."""
-    begin: Callable[[Submitter], Work] | None = None
-    """What it is on the group as it is now, if that is not a collective."""
-
-
 class ResilientSubmitter:
     """Submits calls one after the other to the group of the ranks that are left, and again."""
 
@@ -91,7 +56,10 @@ class ResilientSubmitter:
         self, group: Group, changer: MembershipChanger, thread: LoopThread, policy: FailurePolicy
     ) -> None:
         self.executor = thread
-        self.order = CallNumbering(group.timeout)  # calls are queued here, whatever ranks share
+        self._callers_calls = CallersCalls(group.timeout, _CONFIRM_SECONDS)
+        self._numbering = CallNumbering(group.timeout)
+        self._numbering.comm = self._callers_calls.core  # type: ignore[assignment]  # as it looks
+        self.order = SingleCallNumbering(self._numbering)
         self._recovery = group.recovery
         self._changer = changer
         self._policy = policy
@@ -100,7 +68,7 @@ class ResilientSubmitter:
         """Of the group as it is now; and the latest that the program has heard of."""
         self._full_size = group.size
         """How many ranks there are to be again after a loss, with on_failure="wait"."""
-        self._queue: deque[_QueuedCall] = deque()
+        self._queue: deque[QueuedCall] = deque()
         self._runner: asyncio.Task[None] | None = None
         self._spare_buffers: list[Array] = []
         """Memory for copies, from the call before."""
@@ -112,6 +80,10 @@ class ResilientSubmitter:
         """What the next call says before anything happens, unless it is one to be made again."""
         self._final_failure: PeerFailed | None = None
         """Why it cannot go on."""
+
+    def set_method_caller(self, call: Callable[[str, tuple[Any, ...]], Work]) -> None:
+        """Set how a call that failed on its caller's thread is made again, by its method's name."""
+        self._callers_calls.make_again = call
 
     @property
     def engine(self) -> GroupEngine:
@@ -127,6 +99,7 @@ class ResilientSubmitter:
 
     async def wait_idle(self) -> None:
         """Return when every call made so far has ended; on the loop."""
+        await self._callers_calls.wait_idle(self.engine)
         if self._runner is not None:
             await asyncio.wait([self._runner])
 
@@ -136,7 +109,7 @@ class ResilientSubmitter:
         root = self._find_job_rank(request.root)
         blocks = request.primitive.has_blocks
         return self._enqueue_call(
-            lambda work: _QueuedCall(
+            lambda work: QueuedCall(
                 work, request, call.build, call.result, label, seconds, root, blocks
             ),
             request.call,
@@ -153,7 +126,7 @@ class ResilientSubmitter:
 
         request = CollectiveRequest("barrier")
         return self._enqueue_call(
-            lambda work: _QueuedCall(
+            lambda work: QueuedCall(
                 work, request, plan.barrier, None, label, seconds, -1, False, begin=begin
             ),
             CallSignature("monitored_barrier"),
@@ -175,7 +148,7 @@ class ResilientSubmitter:
 
         blocks = composite.has_blocks
         return self._enqueue_call(
-            lambda work: _QueuedCall(
+            lambda work: QueuedCall(
                 work, request, plan.barrier, None, label, seconds, root, blocks, begin=begin
             ),
             composite.call,
@@ -220,36 +193,73 @@ class ResilientSubmitter:
         return max(self.order.clip_timeout(timeout), _MIN_TIMEOUT)
 
     def _enqueue_call(
-        self, make: Callable[[Work], _QueuedCall], signature: CallSignature, label: str | None
+        self, make: Callable[[Work], QueuedCall], signature: CallSignature, label: str | None
     ) -> Work:
         """Number a call and hand over to the loop, under one lock."""
+        if (failed := self._callers_calls.find_failed()) is not None:
+            return self._take_over(failed, make, signature, label)
         source = find_caller()
         with self.order.lock:
             if (clash := self.order.find_clash(label)) is not None:
                 self.engine.refuse_clash(signature.operation, clash)
-            callbacks, number = self.executor.callbacks, self.order.take()
-            work = ObservedWork(signature, number, label, self.name, callbacks, self.see_change)
-            self.order.set_latest(work)
-            call = make(work)
+            call = self._number_call(make, signature, label)
             call.source = source
-            call.group, call.epoch = self._current, self._epoch
-            call.seen_epoch = self._seen_epoch
-            work.own(lambda: self.executor.call(self._cancel, call))
             self.executor.call(self._submit, call)
-        return work
+        return call.work
 
-    def _submit(self, call: _QueuedCall) -> None:
+    def _number_call(
+        self, make: Callable[[Work], QueuedCall], signature: CallSignature, label: str | None
+    ) -> QueuedCall:
+        callbacks, number = self.executor.callbacks, self.order.take()
+        work = ObservedWork(signature, number, label, self.name, callbacks, self.see_change)
+        self.order.set_latest(work)
+        call = make(work)
+        call.group, call.epoch = self._current, self._epoch
+        call.seen_epoch = self._seen_epoch
+        work.own(lambda: self.executor.call(self._cancel, call))
+        return call
+
+    def _take_over(
+        self,
+        failed: FailedCall,
+        make: Callable[[Work], QueuedCall],
+        signature: CallSignature,
+        label: str | None,
+    ) -> Work:
+        """Queue a call that failed on its caller's thread, ahead of all others; once."""
+        if failed.queued is None:
+            source = find_caller()
+            with self.order.lock:
+                failed.queued = self._number_call(make, signature, label)
+            failed.queued.source = source
+            failed.queued.backups = failed.split_backup(failed.queued.request.targets)
+            failed.queued.failed = failed
+        self.executor.call(self._submit_failed, failed.queued)
+        return failed.queued.work
+
+    def _submit_failed(self, call: QueuedCall) -> None:
+        if not call.is_queued:
+            call.is_queued = True
+            self._queue.appendleft(call)
+            self._callers_calls.note_taken_over()
+            self._start_runner()
+
+    def _submit(self, call: QueuedCall) -> None:
         self._queue.append(call)
+        self._start_runner()
+
+    def _start_runner(self) -> None:
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run_queue(), name=f"calls of {self.name}")
 
-    def _cancel(self, call: _QueuedCall) -> None:
+    def _cancel(self, call: QueuedCall) -> None:
         call.is_cancelled = True
         if call.current_work is not None:
             call.current_work.cancel()
 
     async def _run_queue(self) -> None:
         while self._queue:
+            await self._callers_calls.wait_idle(self.engine)
             call = self._queue.popleft()
             try:
                 await self._perform(call)
@@ -258,40 +268,87 @@ class ResilientSubmitter:
             else:
                 call.work.succeed(call.result)
             finally:
-                self._spare_buffers, call.backups = call.backups, []
-                self.order.release()
+                if call.failed is None:
+                    self._spare_buffers = call.backups
+                call.backups = []
+                self._offer_comm()
+                self._numbering.release()
 
-    async def _perform(self, call: _QueuedCall) -> None:
+    def _offer_comm(self) -> None:
+        """Let calls run on their callers' threads, if nothing is to be said before the next."""
+        is_plain = (
+            self._pending_change is None
+            and self._final_failure is None
+            and not self._is_last_call_decided
+            and (self._policy.on_failure != "wait" or self._seen_epoch >= self._epoch)
+        )
+        self._callers_calls.offer(self.engine.order.comm if is_plain else None)
+
+    async def _perform(self, call: QueuedCall) -> None:
         """Carry a call out, again if need be; where this raises its arrays are as before."""
+        if call.failed is not None:
+            await self._go_on(call, await self._end_failed(call, call.failed))
+            return
         if self._final_failure is not None:
-            raise _make_final_error(self._final_failure)
+            raise make_final_error(self._final_failure)
         news, self._pending_change = self._pending_change, None
-        if news is not None and (self._policy.on_failure == "wait" or not _is_repeatable(call)):
+        if news is not None and (self._policy.on_failure == "wait" or not call.is_repeatable):
             raise news
         if self._policy.on_failure == "wait" and call.seen_epoch < self._epoch:
             # The program did not know of the newcomers, which have made no such call: no number
             # is taken for it.
             raise self._make_change_error(call.seen_epoch)
         await self._back_up(call)
-        while (error := await self._attempt(call)) is not None:
+        await self._go_on(call, await self._attempt(call))
+
+    async def _go_on(self, call: QueuedCall, error: AllhandsError | None) -> None:
+        """Make a call again, as often as need be, that has ended so."""
+        while error is not None:
             try:
                 if not isinstance(error, PeerFailed):
                     raise error
                 if await self._handle_loss(call, error):
                     return
             except BaseException as failure:
-                self._roll_back(call)
+                call.roll_back()
                 if isinstance(failure, AllhandsError):
                     failure.restored()
                 raise
-            self._roll_back(call)
+            call.roll_back()
+            error = await self._attempt(call)
 
-    async def _attempt(self, call: _QueuedCall) -> AllhandsError | None:
+    async def _end_failed(self, call: QueuedCall, failed: FailedCall) -> AllhandsError | None:
+        """End the attempt that a caller's thread has made; return its error."""
+        self._take_counts()
+        confirmation = failed.number + 1
+        if failed.was_left:
+            barrier = CollectiveRequest("barrier")
+            return await self._confirm(
+                self.engine.run_over_comm(barrier, confirmation, _CONFIRM_SECONDS, call.label)
+            )
+        error = failed.error
+        if isinstance(error, PeerFailed):
+            return error
+        if failed.is_computed:
+            self._computed_calls -= 1
+        else:  # nobody is to wait for its confirmation
+            await self.engine.give_up(confirmation, "a call that failed")
+        if isinstance(error, AllhandsError):
+            return error
+        return AllhandsError(f"{call.work} was cancelled by this rank")
+
+    def _take_counts(self) -> None:
+        """Count the calls that were made on their callers' threads."""
+        computed, returned = self._callers_calls.take_counts()
+        self._computed_calls += computed
+        self._returned_calls += returned
+
+    async def _attempt(self, call: QueuedCall) -> AllhandsError | None:
         """Make the call once, on the current group; return its error."""
         group = self._current
         try:
             call.current_work = self._begin(call, group)
-            _set_call_site(call.current_work, call)
+            call.set_call_site(call.current_work)
             result = await _await_work(call.current_work)
             if call.begin is not None:
                 call.result = result
@@ -303,10 +360,14 @@ class ResilientSubmitter:
         finally:
             call.current_work = None
         self._computed_calls += 1
+        confirming = group.barrier(timeout=_CONFIRM_SECONDS, label=call.label)
+        call.set_call_site(confirming)
+        return await self._confirm(_await_work(confirming))
+
+    async def _confirm(self, confirming: Awaitable[object]) -> AllhandsError | None:
+        """Wait until all ranks are known to have the result; return the error."""
         try:
-            confirming = group.barrier(timeout=_CONFIRM_SECONDS, label=call.label)
-            _set_call_site(confirming, call)
-            await _await_work(confirming)
+            await confirming
         except PeerFailed as error:
             return error
         except AllhandsError as error:
@@ -315,12 +376,12 @@ class ResilientSubmitter:
         self._returned_calls += 1
         return None
 
-    def _begin(self, call: _QueuedCall, group: Group) -> Work:
+    def _begin(self, call: QueuedCall, group: Group) -> Work:
         native, build = call.request, call.build
         if call.is_cancelled:
             group.pass_over(call.work.cancel_reason)
             raise AllhandsError(f"{call.work} was cancelled by this rank")
-        if call.group is not group and not _is_repeatable(call):
+        if call.group is not group and not call.is_repeatable:
             # Another rank may have made its call for the group as it is now.
             group.pass_over("the call was made for the group before a change of its ranks")
             raise self._make_change_error(call.epoch)
@@ -331,27 +392,21 @@ class ResilientSubmitter:
         if call.root >= 0:
             root = group.submitter.engine.ranks.index(call.root)
             if root != native.root:
-                native, build = _change_root(native, root, group)
+                native, build = change_root(native, root, group)
         return group.submitter.start(
             PrimitiveCall(native, build, call.result), call.timeout, call.label
         )
 
-    async def _back_up(self, call: _QueuedCall) -> None:
+    async def _back_up(self, call: QueuedCall) -> None:
         """Copy the outputs of the call."""
-        targets = call.request.targets
         spare, self._spare_buffers = self._spare_buffers, []
-        if [(one.dtype, one.size) for one in spare] != [(one.dtype, one.size) for one in targets]:
-            spare = [np.empty_like(one) for one in targets]
-        call.backups = spare
-        if sum(one.nbytes for one in targets) > _THREAD_COPY_BYTES:
-            await asyncio.to_thread(_copy, call.backups, targets)
+        call.reserve_backups(spare)
+        if sum(one.nbytes for one in call.backups) > _THREAD_COPY_BYTES:
+            await asyncio.to_thread(call.back_up)
         else:
-            _copy(call.backups, targets)
+            call.back_up()
 
-    def _roll_back(self, call: _QueuedCall) -> None:
-        _copy(call.request.targets, call.backups)
-
-    async def _handle_loss(self, call: _QueuedCall, error: PeerFailed) -> bool:
+    async def _handle_loss(self, call: QueuedCall, error: PeerFailed) -> bool:
         """Handle a loss of ranks; return whether the call is done on all ranks.
 
         False: it is to be made again.
@@ -373,7 +428,7 @@ class ResilientSubmitter:
                 done = await self._change_group("shrink", 0, self.order.timeout)
         except CollectiveTimeout as late:
             self._final_failure = PeerFailed(f"{error}; {late}", error.failed_ranks)
-            raise _make_final_error(self._final_failure) from late
+            raise make_final_error(self._final_failure) from late
         if self.size < self._policy.min_size:
             self._final_failure = PeerFailed(
                 f"{error}; {self.size} ranks are left, and min_size is {self._policy.min_size}",
@@ -381,12 +436,12 @@ class ResilientSubmitter:
             )
             if done:
                 return True
-            raise _make_final_error(self._final_failure)
+            raise make_final_error(self._final_failure)
         changed = self._make_change_error(old)
         if done:
             # Others may have been in the next call already: it ends here as it did there.
             self._pending_change = changed
-        elif self._policy.on_failure == "wait" or not _is_repeatable(call):
+        elif self._policy.on_failure == "wait" or not call.is_repeatable:
             raise changed
         return done
 
@@ -406,6 +461,8 @@ class ResilientSubmitter:
 
     async def _decide_group_change(self, kind: str, wanted: int, timeout: float) -> GroupChange:
         """Decide on a group change with the remaining ranks, and on their calls under way."""
+        self._callers_calls.offer(None)
+        self._take_counts()
         proposal = GroupChangeRequest(
             kind, wanted=wanted, returned=self._returned_calls, computed=self._computed_calls
         )
@@ -428,11 +485,12 @@ class ResilientSubmitter:
         return done
 
     async def _change_when_idle(self, kind: str, wanted: int, timeout: float) -> None:
+        self._callers_calls.offer(None)
         await self.wait_idle()
         await self._change_group(kind, wanted, timeout)
         self._full_size = self.size
 
-    def _repeat(self, call: _QueuedCall) -> Work:
+    def _repeat(self, call: QueuedCall) -> Work:
         """Repeat a failed call on the remaining ranks.
 
         Raises:
@@ -445,51 +503,13 @@ class ResilientSubmitter:
         if call.has_blocks or (call.begin is not None and is_renumbered):
             raise self._make_change_error(call.epoch)
 
-        def make(work: Work) -> _QueuedCall:
+        def make(work: Work) -> QueuedCall:
             # With the root that it had: its number in the group may be another rank's now.
-            return replace(call, work=work, current_work=None, backups=[], is_cancelled=False)
+            return replace(
+                call, work=work, current_work=None, backups=[], is_cancelled=False, failed=None
+            )
 
         return self._enqueue_call(make, CallSignature(call.work.operation), call.label)
-
-
-def _set_call_site(work: Work, call: _QueuedCall) -> None:
-    """Record the program's call site for the work of a call."""
-    if work.entry is not None:
-        work.entry.set_source(call.source)
-
-
-def _is_repeatable(call: _QueuedCall) -> bool:
-    """Return whether the changed group may make the call again by itself.
-
-    Calls that name ranks, or have something for each, are not: ranks whose call before was done
-    when the group changed make them with the new ranks in mind, those already in them did not.
-    """
-    primitive = PRIMITIVES.get(call.request.kind)  # a composite may have the name of one
-    return primitive is not None and primitive.is_repeatable
-
-
-def _make_final_error(failure: PeerFailed) -> PeerFailed:
-    error = PeerFailed(str(failure), failure.failed_ranks)
-    error.is_final = True
-    return error
-
-
-def _change_root(
-    request: CollectiveRequest, root: int, group: Group
-) -> tuple[CollectiveRequest, BuildParts]:
-    """Return the call with its root renumbered for the changed group."""
-    changed = replace(request, root=root)
-
-    def build(rank: int, size: int) -> list[Part]:
-        ordered = request.is_ordered(size, group.deterministic)
-        return plan.build_parts(changed, rank, size, ordered, group.submitter.engine.link_cost)
-
-    return changed, build
-
-
-def _copy(targets: Sequence[Array], sources: Sequence[Array]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        np.copyto(target, source)
 
 
 async def _await_work(work: Work) -> Result:

@@ -1,9 +1,13 @@
 """Resilient groups, as callers see them: they keep their identity when ranks are lost or come."""
 
+from typing import Any
+
 from allhands.collectives.primitive import CallTimeout
+from allhands.engine.work.work import Work
 from allhands.group.group import Group
+from allhands.membership.queued_call import FailurePolicy
 from allhands.membership.reform import MembershipChanger
-from allhands.membership.resilient import FailurePolicy, ResilientSubmitter
+from allhands.membership.resilient import ResilientSubmitter
 from allhands.runtime.loop_thread import LoopThread
 
 
@@ -15,6 +19,7 @@ class ResilientGroup(Group):
     ) -> None:
         self._resilient_submitter = ResilientSubmitter(group, changer, thread, policy)
         self._set_up(self._resilient_submitter, None, group.recovery, group.objects)
+        self._resilient_submitter.set_method_caller(self._call_again)
         self._changer = changer
         self._policy = policy
 
@@ -52,6 +57,12 @@ class ResilientGroup(Group):
         """Go on with the ranks that are left where the group does not do so by itself."""
         if self._policy.on_failure == "raise":
             self.shrink()
+
+    def _call_again(self, name: str, arguments: tuple[Any, ...]) -> Work:
+        """Make a call with the arguments that the core had for it."""
+        *own, timeout, label = arguments
+        work: Work = getattr(self, name)(*own, timeout=timeout, label=label)
+        return work
 
     async def wait_idle(self) -> None:
         """Return when every call made so far has ended; on the loop."""

@@ -33,7 +33,7 @@ ah_status ah_call_start(ah_comm *comm, ah_call *call) {
 ah_status ah_call_finish(ah_comm *comm, ah_status status) {
     ah_call *call = comm->call;
     if (status == AH_OK && call->digest != NULL && comm->others) status = ah_compare_results(comm);
-    if (status != AH_OK && status != AH_DIFFERENT) {
+    if (status != AH_OK && status != AH_DIFFERENT && !call->is_left) {
         if (status == AH_ABANDONED) call->offenders = ah_abandoning(comm, comm->others);
         ah_forget_phase(comm); /* others may go on in this call, in staging memory too */
         atomic_store(&comm->area[comm->rank]->abandoned, call->sequence);

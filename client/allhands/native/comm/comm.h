@@ -67,6 +67,8 @@ typedef struct {
     /* Out. */
     uint64_t waiting;   /* ranks that had not posted */
     uint64_t offenders; /* of a mismatch, an abandoned call or different results */
+    bool is_left;       /* set by the tick hook that interrupts: the call has not ended, and goes on
+                         * when it is started again under its number */
     bool all_arrived;   /* all ranks are in this very call: outputs may be touched from here on */
     ah_variant variant;
     void *unshared; /* a stopped peer could write to these pages: see ah_comm_unshare */

@@ -43,6 +43,7 @@ static bool tick_python(void *owner, uint64_t waiting) {
         interrupted = done == NULL;
         Py_XDECREF(done);
     }
+    if (interrupted && running->is_confirmation) running->call.is_left = true;
     running->saved = PyEval_SaveThread();
     return interrupted;
 }
@@ -262,6 +263,10 @@ int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject 
     Plan *plan = &self->plan;
     unsigned long long sequence = running->call.sequence;
     self->variant = running->call.variant;
+    if (running->call.is_left) { /* not its end */
+        self->current = "";
+        return -1;
+    }
     status = note_unshared(self, running, status);
     if (status == AH_OK) {
         self->completed = sequence;

@@ -118,7 +118,9 @@ typedef struct CommObject {
     int attach_tries;  /* that are left of asking for cross-memory attach */
     size_t attach_min;
     bool closed;
-    bool verifies; /* ranks compare the results of their calls, where those are to be the same */
+    bool verifies;  /* ranks compare the results of their calls, where those are to be the same */
+    bool is_atomic; /* calls on callers' threads are those of an AtomicCalls */
+    struct AtomicObject *atomic; /* which it is now, borrowed; NULL: none, they are declined */
     PyObject *pending; /* a persistent call that was started and not finished yet; NULL: none */
     /* Finishes it before another call, as on all ranks. Its failure is for the thread that waits
      * for it; but Ctrl-C is for this caller: -1. */
@@ -160,6 +162,7 @@ typedef struct {
     int64_t timeout;
     int64_t slow_at;
     bool was_slow;
+    bool is_confirmation; /* a signal's exception leaves it to be gone on with: ah_call.is_left */
 } RunningCall;
 
 extern PyTypeObject *Comm_Type;
