@@ -75,4 +75,4 @@ def test_ctrl_c_during_a_confirmation_leaves_the_call_to_end_well(job: Job) -> N
     for rank in ranks[1:]:
         rank.say("go on")
     for told in each(ranks, "next"):
-        assert told == {"what": "next", "x": 0.0, "sum": 9.0}
+        assert told == {"what": "next", "x": 0.0, "sum": 9.0, "returned": 10}

@@ -12,6 +12,7 @@
 
 /* Larger copies are made without the GIL. */
 #define PAUSE_BYTES ((size_t)64 << 10)
+#define PAST_BYTES ((size_t)8 << 20)
 
 /* Stands for the communicators that a resilient group has, one after the other. A call on it is
  * what `membership/resilient.py` makes of one, under the same two numbers of the communicator: the
@@ -67,9 +68,9 @@ static void copy_outputs(AtomicObject *self, const Output outputs[], int count, 
     PyThreadState *saved = pauses ? PyEval_SaveThread() : NULL;
     char *place = self->backup;
     for (int at = 0; at < count; at++) {
-        if (outputs[at].nbytes > 0)
-            memcpy(back ? outputs[at].at : place, back ? place : outputs[at].at,
-                   outputs[at].nbytes);
+        /* What no cache could keep anyway, and nobody reads soon, goes past them. */
+        ah_copy(back ? outputs[at].at : place, back ? place : outputs[at].at, outputs[at].nbytes,
+                self->backup_bytes >= PAST_BYTES);
         place += outputs[at].nbytes;
     }
     if (pauses) PyEval_RestoreThread(saved);

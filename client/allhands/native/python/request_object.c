@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include "comm/call.h"
+#include "python/async_calls.h"
 #include "python/call_run.h"
 #include "python/deadline.h"
 #include "python/plan.h"
@@ -139,6 +140,22 @@ static int start_all_reduce(RequestObject *self, int64_t timeout) {
     return failed;
 }
 
+/* Queue it where it is large, or others are ahead: at the communicator at once, if that takes it.
+ */
+static PyObject *start_queued(RequestObject *self) {
+    if (self->comm == NULL) return PyObject_CallNoArgs(self->fallback);
+    PyObject *timeout = self->timeout == 0
+                            ? Py_NewRef(Py_None)
+                            : PyFloat_FromDouble((double)self->timeout / NANOSECONDS);
+    if (timeout == NULL) return NULL;
+    PyObject *args[] = {self->x, self->op, timeout, self->label, self->x};
+    PyObject *work = comm_start_all_reduce((PyObject *)self->comm, args, 5);
+    Py_DECREF(timeout);
+    if (work != Py_None) return work;
+    Py_DECREF(work);
+    return PyObject_CallNoArgs(self->fallback);
+}
+
 static PyObject *request_start(RequestObject *self, PyObject *unused) {
     (void)unused;
     if (self->state != RESTING)
@@ -159,7 +176,7 @@ static PyObject *request_start(RequestObject *self, PyObject *unused) {
         if (start_all_reduce(self, timeout) < 0) return NULL;
         Py_RETURN_NONE;
     }
-    if ((self->work = PyObject_CallNoArgs(self->fallback)) == NULL) return NULL;
+    if ((self->work = start_queued(self)) == NULL) return NULL;
     self->state = QUEUED;
     Py_RETURN_NONE;
 }
