@@ -51,6 +51,20 @@ def test_a_call_that_one_survivor_has_not_is_taken_back_by_the_others(job: Job) 
 
 
 @pytest.mark.parametrize("backend", LINKED)
+@pytest.mark.parametrize("waits", [True, False])
+def test_survivors_of_a_kill_at_any_moment_have_had_the_same_results(job: Job, waits: bool) -> None:
+    ranks = job(4, confirmation.sum_until_killed, waits)
+    each(ranks, "running")
+    kill(ranks[1])
+    survivors = [ranks[0], ranks[2], ranks[3]]
+    told = each(survivors, "shrunk")
+    assert {one["full"] for one in told} == {told[0]["full"]}
+    assert [one["others"] for one in told] == [[1101.0]] * 3
+    for one in each(survivors, "next"):
+        assert one == {"what": "next", "sum": 3.0, "size": 3}
+
+
+@pytest.mark.parametrize("backend", LINKED)
 def test_a_deadline_that_passes_on_one_rank_ends_the_call_on_those_that_had_done_their_part(
     job: Job,
 ) -> None:

@@ -124,3 +124,26 @@ def count_returned() -> int:
     submitter: Any = ah.default_group().submitter
     submitter._take_counts()
     return int(submitter._returned_calls)
+
+
+def sum_until_killed(waits: bool) -> None:
+    """Call until the group has shrunk; tell how many calls had all ranks. Rank 2 may queue its."""
+    ah.init_process_group(timeout=30, on_failure="shrink")
+    me, x, sums = ah.get_rank(), np.zeros(2), list[float]()
+    while not sums or sums[-1] > 1101.5:
+        x[:] = 10.0**me
+        if waits or me != 2:
+            ah.all_reduce(x)
+        else:
+            work = ah.all_reduce(x, async_op=True)
+            assert work is not None
+            work.wait()
+        sums.append(float(x[0]))
+        if len(sums) == 50:
+            tell("running")
+    full = sums.count(1111.0)
+    tell("shrunk", full=full, others=[one for one in sums if one != 1111.0])
+    x[:] = 1
+    ah.all_reduce(x)
+    tell("next", sum=float(x[0]), size=ah.get_world_size())
+    hear()
