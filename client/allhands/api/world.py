@@ -24,8 +24,6 @@ from allhands.errors import AllhandsError, ForkedProcess
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.group.registry import GroupKey, GroupRegistry, check_tag
-from allhands.membership.queued_call import FailurePolicy
-from allhands.membership.resilient_group import ResilientGroup
 from allhands.membership.survivors import RecoveryService
 from allhands.membership.worker import Worker
 from allhands.recorder.record import OperationRecord
@@ -296,7 +294,7 @@ class World:
         if options.on_failure == "raise" and not options.retryable:
             return group
         # Few worlds have one: here, so that the ranks of the others do not load it.
-        from allhands.membership.resilient import FailurePolicy
+        from allhands.membership.queued_call import FailurePolicy
         from allhands.membership.resilient_group import ResilientGroup
 
         policy = FailurePolicy(options.on_failure, self._worker.config.min_size)
