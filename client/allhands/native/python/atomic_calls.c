@@ -159,7 +159,8 @@ static PyObject *hand_over(AtomicObject *self, uint64_t number, bool is_computed
     Py_RETURN_TRUE;
 }
 
-PyObject *atomic_run(CommObject *self, int64_t timeout, PyObject *label) {
+/* CommObject.run_atomic */
+static PyObject *atomic_run(CommObject *self, int64_t timeout, PyObject *label) {
     AtomicObject *atomic = self->atomic;
     Output outputs[AH_MAX_RANKS];
     int count = list_outputs(self, outputs);
@@ -262,7 +263,7 @@ static PyObject *atomic_set_comm(AtomicObject *self, PyObject *given) {
     if (given == Py_None) Py_RETURN_NONE;
     self->comm = (CommObject *)Py_NewRef(given);
     self->comm->atomic = self;
-    self->comm->is_atomic = true;
+    self->comm->run_atomic = atomic_run; /* for good: it declines where there is none of these */
     Py_RETURN_NONE;
 }
 

@@ -118,9 +118,11 @@ typedef struct CommObject {
     int attach_tries;  /* that are left of asking for cross-memory attach */
     size_t attach_min;
     bool closed;
-    bool verifies;  /* ranks compare the results of their calls, where those are to be the same */
-    bool is_atomic; /* calls on callers' threads are those of an AtomicCalls */
-    struct AtomicObject *atomic; /* which it is now, borrowed; NULL: none, they are declined */
+    bool verifies; /* ranks compare the results of their calls, where those are to be the same */
+    struct AtomicObject *atomic; /* whose calls those on callers' threads are; borrowed */
+    /* Carries out the plan as such a call, by who has the turn, which is given back: True; False,
+     * nothing has happened; NULL with an exception. NULL: calls are plain. */
+    PyObject *(*run_atomic)(struct CommObject *self, int64_t timeout, PyObject *label);
     PyObject *pending; /* a persistent call that was started and not finished yet; NULL: none */
     /* Finishes it before another call, as on all ranks. Its failure is for the thread that waits
      * for it; but Ctrl-C is for this caller: -1. */

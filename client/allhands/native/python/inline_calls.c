@@ -1,6 +1,5 @@
 #include "python/inline_calls.h"
 
-#include "python/atomic_calls.h"
 #include "python/call_run.h"
 #include "python/deadline.h"
 #include "python/plan.h"
@@ -24,7 +23,7 @@ static PyObject *run_inline(CommObject *self, PyObject *timeout, PyObject *label
     }
     if ((limit = limit_by_deadlines(limit)) <= 0 || !plan_label(&self->plan, label))
         return decline(self);
-    if (self->is_atomic) return atomic_run(self, limit, label);
+    if (self->run_atomic != NULL) return self->run_atomic(self, limit, label);
     self->inline_thread = PyThread_get_thread_ident();
     int failed = call_run(self, ++self->last_number, limit, 0, label == Py_None ? NULL : label);
     self->inline_thread = 0;
