@@ -7,7 +7,7 @@ aligned as in the messages of objects.
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from allhands.collectives.signature import Shape
 from allhands.data.codec import align
 from allhands.data.dtypes import get_dtype_name, parse_dtype
 from allhands.data.serializer import UInt8Array
+
+_SIZE: Final = struct.Struct("<q")
+"""Of the head, at its beginning."""
 
 
 def pack_array(x: AnyArray) -> Message:
@@ -38,15 +41,15 @@ def pack_block(x: AnyArray, shapes: tuple[Shape, ...]) -> Message:
 def read_array(received: UInt8Array | None, dtype: "np.dtype[Any]") -> NDArray[Any]:
     """Return the array of a message, in the memory of the message."""
     assert received is not None, "own messages are not received"
-    (shape,), _, data = _read_head(received)
-    return data.view(dtype).reshape(shape)
+    (shape,), _, start = _read_head(received)
+    return _view_data(received, start, shape, dtype)
 
 
 def read_typed_array(received: UInt8Array | None) -> NDArray[Any]:
     """Return the array of a message that has its dtype, in the memory of the message."""
     assert received is not None, "own messages are not received"
-    (shape,), name, data = _read_head(received)
-    return data.view(parse_dtype(name)).reshape(shape)
+    (shape,), name, start = _read_head(received)
+    return _view_data(received, start, shape, parse_dtype(name))
 
 
 def read_block(
@@ -54,8 +57,8 @@ def read_block(
 ) -> tuple[NDArray[Any], Sequence[Shape]]:
     """Return the array of a message, flat, and the shapes that came with it."""
     assert received is not None, "own messages are not received"
-    shapes, _, data = _read_head(received)
-    return data.view(dtype), shapes
+    shapes, _, start = _read_head(received)
+    return received[start:].view(dtype), shapes
 
 
 @lru_cache(maxsize=1024)
@@ -81,8 +84,18 @@ def _parse_head(head: bytes) -> tuple[tuple[Shape, ...], str]:
     return tuple(shapes), head[8 * at : 8 * at + name_length].decode()
 
 
-def _read_head(received: UInt8Array) -> tuple[tuple[Shape, ...], str, UInt8Array]:
-    """Return the shapes, the name of the dtype and the data of a message."""
-    size = int.from_bytes(received[:8].tobytes(), "little")
-    shapes, name = _parse_head(received[:size].tobytes())
-    return shapes, name, received[size:]
+def _read_head(received: UInt8Array) -> tuple[tuple[Shape, ...], str, int]:
+    """Return the shapes, the name of the dtype and the place of the data in a message."""
+    head = received.data
+    (size,) = _SIZE.unpack_from(head)
+    shapes, name = _parse_head(head[:size].tobytes())
+    return shapes, name, size
+
+
+def _view_data(
+    received: UInt8Array, start: int, shape: Shape, dtype: "np.dtype[Any]"
+) -> NDArray[Any]:
+    found: NDArray[Any] = np.ndarray(shape, dtype, received.data, start)
+    if start + found.nbytes != received.nbytes:
+        raise ValueError(f"{received.nbytes - start} bytes came for an array of {found.nbytes}")
+    return found

@@ -93,4 +93,4 @@ def broadcast(
 
 def _decode(objects: ObjectSerializer, received: UInt8Array | None, own: Parts) -> Any:
     """Decode an object that has come, or this rank's own, which is as new as the others."""
-    return objects.decode(join_parts(own) if received is None else received)
+    return objects.decode_parts(own) if received is None else objects.decode(received)

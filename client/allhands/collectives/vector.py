@@ -71,9 +71,12 @@ def gather(x: AnyArray, root: int) -> CompositeCall:
 
 def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
     """Send each rank its array of the root's list; other ranks need not know the dtype."""
-    rows = None if arrays is None else [_encode_array(array) for array in arrays]
+    name = "" if arrays is None else get_dtype_name(arrays[0].dtype)
+    if len(name) > _NAME_BYTES:
+        raise TypeError(f"{name} is a description of more than {_NAME_BYTES} bytes")
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
+        rows = None if arrays is None else [_encode_array(array, name) for array in arrays]
         width = _ROW_LENGTH * 8 + _NAME_BYTES
         row = np.zeros(width, np.uint8)
         yield builder.scatter(row, rows, root)
@@ -188,11 +191,9 @@ def _decode_shape(row: Row) -> tuple[int, ...]:
     return tuple(row[1 : 1 + int(row[0])].tolist())
 
 
-def _encode_array(x: AnyArray) -> NDArray[np.uint8]:
+def _encode_array(x: AnyArray, dtype_name: str) -> NDArray[np.uint8]:
     name = np.zeros(_NAME_BYTES, np.uint8)
-    text = get_dtype_name(x.dtype).encode()
-    if len(text) > _NAME_BYTES:
-        raise TypeError(f"{x.dtype} has a description of more than {_NAME_BYTES} bytes")
+    text = dtype_name.encode()
     name[: len(text)] = np.frombuffer(text, np.uint8)
     return np.concatenate([_encode_shape(x).view(np.uint8), name])
 

@@ -6,12 +6,12 @@ dataclasses registered in a `DataclassRegistry`. A decoded value can hardly be l
 bytes, since lengths are checked against them first.
 """
 
-import contextlib
 import dataclasses
 import datetime
 import math
 import struct
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgpack
@@ -81,8 +81,10 @@ def encode(value: object, types: DataclassRegistry) -> "tuple[bytes, list[np.nda
         ValueError: it lies too deep in itself.
     """
     if _is_plain(value, 1):
-        with contextlib.suppress(OverflowError):  # an integer that MessagePack has no type for
+        try:
             return msgpack.packb(value, use_bin_type=True), []
+        except OverflowError:  # an integer that MessagePack has no type for
+            pass
     encoder = _Encoder(types)
     return encoder.encode(value, ""), encoder.beside
 
@@ -256,24 +258,6 @@ class _Decoder:
         self._depth = 0
         self._buffers = buffers
         self._read_nbytes = 0
-        self._decoders: Mapping[int, Callable[[Any], Any]] = {
-            _TUPLE: lambda data: tuple(self._decode_list(data)),
-            _SET: lambda data: set(self._decode_list(data)),
-            _FROZENSET: lambda data: frozenset(self._decode_list(data)),
-            _INTEGER: lambda data: int.from_bytes(data, "little", signed=True),
-            _COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
-            _DATETIME: self._decode_datetime,
-            _DATE: lambda data: datetime.date.fromisoformat(bytes(data).decode()),
-            _TIME: self._decode_time,
-            _TIMEDELTA: self._decode_timedelta,
-            _ARRAY: self._decode_array,
-            _BUFFER: self._decode_buffer,
-            _SCALAR: self._decode_scalar,
-            _DATACLASS: self._decode_dataclass,
-            _BYTEARRAY: bytearray,
-            _RANGE: lambda data: range(*self._decode_list(data)),
-            _DICT: lambda data: dict(zip(*self._decode_list(data), strict=True)),
-        }
 
     def _decode(self, data: bytes) -> Any:
         self._depth += 1
@@ -288,34 +272,34 @@ class _Decoder:
 
     def decode_extension(self, code: int, data: bytes) -> Any:
         """Decode what MessagePack has no type for."""
-        make = self._decoders.get(code)
-        if make is None:
+        decode_content = _DECODERS.get(code)
+        if decode_content is None:
             raise ValueError(f"what came has a value of type {code}, which is not known here")
-        return make(data)
+        return decode_content(self, data)
 
-    def _decode_list(self, data: bytes) -> list[Any]:
+    def decode_list(self, data: bytes) -> list[Any]:
         found = self._decode(data)
         if not isinstance(found, list):
             raise ValueError("what came stands for no value: a list was expected")
         return found
 
-    def _decode_datetime(self, data: bytes) -> datetime.datetime:
-        text, fold = self._decode_list(data)
+    def decode_datetime(self, data: bytes) -> datetime.datetime:
+        text, fold = self.decode_list(data)
         return datetime.datetime.fromisoformat(text).replace(fold=fold)
 
-    def _decode_time(self, data: bytes) -> datetime.time:
-        text, fold = self._decode_list(data)
+    def decode_time(self, data: bytes) -> datetime.time:
+        text, fold = self.decode_list(data)
         return datetime.time.fromisoformat(text).replace(fold=fold)
 
-    def _decode_timedelta(self, data: bytes) -> datetime.timedelta:
+    def decode_timedelta(self, data: bytes) -> datetime.timedelta:
         return datetime.timedelta(*struct.unpack("<iii", data))
 
-    def _decode_array(self, data: bytes) -> Any:
-        name, shape, content = self._decode_list(data)
+    def decode_array(self, data: bytes) -> Any:
+        name, shape, content = self.decode_list(data)
         return np.frombuffer(content, parse_dtype(name)).reshape(shape).copy()
 
-    def _decode_buffer(self, data: bytes) -> Any:
-        name, shape, at = self._decode_list(data)
+    def decode_buffer(self, data: bytes) -> Any:
+        name, shape, at = self.decode_list(data)
         dtype = parse_dtype(name)
         nbytes = math.prod(shape) * dtype.itemsize
         # One behind the other, so that no two arrays have memory in common.
@@ -324,12 +308,12 @@ class _Decoder:
         self._read_nbytes = at + nbytes
         return self._buffers[at : at + nbytes].view(dtype).reshape(shape)
 
-    def _decode_scalar(self, data: bytes) -> Any:
-        name, content = self._decode_list(data)
+    def decode_scalar(self, data: bytes) -> Any:
+        name, content = self.decode_list(data)
         return np.frombuffer(content, parse_dtype(name))[0]
 
-    def _decode_dataclass(self, data: bytes) -> Any:
-        name, fields = self._decode_list(data)
+    def decode_dataclass(self, data: bytes) -> Any:
+        name, fields = self.decode_list(data)
         kind = self._types.find_class(name)
         if kind is None:
             raise ValueError(
@@ -337,6 +321,29 @@ class _Decoder:
                 "ah.register_dataclass"
             )
         return kind(**dict(fields))
+
+
+_DECODERS: Final[Mapping[int, Callable[[_Decoder, bytes], Any]]] = MappingProxyType(
+    {
+        _TUPLE: lambda decoder, data: tuple(decoder.decode_list(data)),
+        _SET: lambda decoder, data: set(decoder.decode_list(data)),
+        _FROZENSET: lambda decoder, data: frozenset(decoder.decode_list(data)),
+        _INTEGER: lambda _, data: int.from_bytes(data, "little", signed=True),
+        _COMPLEX: lambda _, data: complex(*struct.unpack("<dd", data)),
+        _DATETIME: _Decoder.decode_datetime,
+        _DATE: lambda _, data: datetime.date.fromisoformat(bytes(data).decode()),
+        _TIME: _Decoder.decode_time,
+        _TIMEDELTA: _Decoder.decode_timedelta,
+        _ARRAY: _Decoder.decode_array,
+        _BUFFER: _Decoder.decode_buffer,
+        _SCALAR: _Decoder.decode_scalar,
+        _DATACLASS: _Decoder.decode_dataclass,
+        _BYTEARRAY: lambda _, data: bytearray(data),
+        _RANGE: lambda decoder, data: range(*decoder.decode_list(data)),
+        _DICT: lambda decoder, data: dict(zip(*decoder.decode_list(data), strict=True)),
+    }
+)
+"""Decoders of extensions by their codes."""
 
 
 def _make_type_error(value: object, where: str) -> TypeError:

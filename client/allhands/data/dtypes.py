@@ -1,15 +1,19 @@
 """Portable names of dtypes, equal in every process."""
 
 import ast
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 
 EXTENSIONS = "ml_dtypes"
 """Where dtypes are from that NumPy knows no way to name."""
 _PREFIX = EXTENSIONS + "."
+_SHORT_NAME: Final = 32
+"""Length of names that are remembered: what a peer sends takes no more room here."""
 
 
+@lru_cache(maxsize=256)
 def get_dtype_name(dtype: "np.dtype[Any]") -> str:
     """Return a name from which `parse_dtype` makes the dtype.
 
@@ -33,6 +37,15 @@ def parse_dtype(name: str) -> "np.dtype[Any]":
         ValueError: there is none of that name, or none that may be sent.
         ModuleNotFoundError: it is one of a package that is not installed here.
     """
+    return _parse_short(name) if len(name) <= _SHORT_NAME else _parse(name)
+
+
+@lru_cache(maxsize=256)
+def _parse_short(name: str) -> "np.dtype[Any]":
+    return _parse(name)
+
+
+def _parse(name: str) -> "np.dtype[Any]":
     if name.startswith(_PREFIX):
         import ml_dtypes
 

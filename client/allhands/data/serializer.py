@@ -17,6 +17,8 @@ _TYPED, _PICKLED, _BESIDE = 0, 1, 2
 _HEAD = struct.Struct("<B7xQ")
 """Of a value with arrays beside it: its kind, and the bytes of what is packed."""
 _TYPED_HEAD, _PICKLED_HEAD = bytes([_TYPED]), bytes([_PICKLED])
+_FIRST_BUFFER = 3
+"""Part with the first array beside a value: behind the head, what is packed, and a gap."""
 Parts: TypeAlias = tuple[bytes | NDArray[Any], ...]
 """Bytes of an object, buffer after buffer; arrays are C-contiguous."""
 
@@ -74,6 +76,15 @@ class ObjectSerializer:
             case kind:
                 raise ValueError(f"what came is no object: it is of kind {kind}")
 
+    def decode_parts(self, parts: Parts) -> Any:
+        """Return a new object, equal to that of which these are the parts."""
+        head, packed = parts[0], parts[1]
+        assert isinstance(packed, bytes), "arrays come behind it"
+        if head is _PICKLED_HEAD:
+            return pickle.loads(packed)  # noqa: S301  # of this rank
+        buffers = join_parts(parts[_FIRST_BUFFER:]) if len(parts) > _FIRST_BUFFER else None
+        return decode(packed, self.types, buffers)
+
     def _decode_beside(self, data: UInt8Array) -> Any:
         nbytes = _HEAD.unpack_from(data.data)[1] if len(data) >= _HEAD.size else MAX_BYTES
         end = _HEAD.size + nbytes
@@ -90,7 +101,10 @@ def join_parts(parts: Parts) -> UInt8Array:
 
 def count_bytes(parts: Parts) -> int:
     """Return the bytes of all parts."""
-    return sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in parts)
+    nbytes = 0
+    for part in parts:
+        nbytes += len(part) if isinstance(part, bytes) else part.nbytes
+    return nbytes
 
 
 def _lay_out(packed: bytes, arrays: "list[NDArray[Any]]") -> Parts:
