@@ -78,6 +78,9 @@ def fold(
     """Write ins[0] op ins[1] op ... to `out`, which may be one of them; all contiguous."""
 
 def copy(to: NDArray[Any], source: NDArray[Any], once: bool, /) -> None: ...
+def allocate_bytes(nbytes: int, /) -> NDArray[np.uint8]:
+    """Return a new array of any content, in memory that was used before if possible."""
+
 def view_dlpack(exchange: object, tensor: object, /) -> NDArray[Any] | None:
     """Return a writable, C-contiguous array over a tensor of DLPack in host memory.
 

@@ -17,6 +17,7 @@ from allhands.collectives.core_call import Exchange, Message, Received, sign_cal
 from allhands.collectives.reduction import ReduceOp, fold
 from allhands.collectives.request import name_dtype
 from allhands.collectives.signature import Shape
+from allhands.data.blocks import copy_array
 from allhands.data.dtypes import get_dtype_name, parse_dtype
 from allhands.errors import CollectiveMismatch
 
@@ -93,7 +94,7 @@ def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
         if received[root] is not None:
             return array_messages.read_typed_array(received[root])
         assert arrays is not None, "the root has them"
-        return arrays[root].copy()
+        return copy_array(arrays[root])
 
     signed = sign_call("scatter_v", root=root)
     messages: Message | list[Message] = (
@@ -117,7 +118,7 @@ def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
 
     def read(received: Received) -> list[AnyArray]:
         return [
-            own.copy() if one is None else array_messages.read_array(one, dtype)
+            copy_array(own) if one is None else array_messages.read_array(one, dtype)
             for one, own in zip(received, arrays, strict=True)
         ]
 
@@ -207,5 +208,6 @@ def _build_mismatch_error(operation: str, shapes: Sequence[Sequence[Shape]]) -> 
 def _read_arrays(received: Received, own: AnyArray) -> list[AnyArray]:
     """Return the arrays of all ranks, of one dtype; that of this rank is copied."""
     return [
-        own.copy() if one is None else array_messages.read_array(one, own.dtype) for one in received
+        copy_array(own) if one is None else array_messages.read_array(one, own.dtype)
+        for one in received
     ]

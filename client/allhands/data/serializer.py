@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from allhands.data.blocks import BLOCK_BYTES, allocate_bytes
 from allhands.data.codec import DataclassRegistry, align, decode, encode
 
 UInt8Array = NDArray[np.uint8]
@@ -95,8 +96,15 @@ class ObjectSerializer:
 
 def join_parts(parts: Parts) -> UInt8Array:
     """Return the bytes of an object in one new array."""
-    buffers = [part.data if isinstance(part, np.ndarray) else part for part in parts]
-    return np.frombuffer(bytearray().join(buffers), np.uint8)
+    nbytes, end = count_bytes(parts), 0
+    if nbytes < BLOCK_BYTES:
+        buffers = [part.data if isinstance(part, np.ndarray) else part for part in parts]
+        return np.frombuffer(bytearray().join(buffers), np.uint8)
+    found = allocate_bytes(nbytes)
+    for part in parts:
+        start, end = end, end + (len(part) if isinstance(part, bytes) else part.nbytes)
+        found[start:end] = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part
+    return found
 
 
 def count_bytes(parts: Parts) -> int:

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "python/block_pool.h"
 #include "python/call_run.h"
 #include "python/plan.h"
 #include "python/turn.h"
@@ -96,12 +97,11 @@ static bool allocate_received(void *owner, const size_t nbytes[], char *out[]) {
     if (paused) PyEval_RestoreThread(running->saved);
     self->received = PyTuple_New(self->size);
     for (int rank = 0; rank < self->size && self->received != NULL; rank++) {
-        npy_intp length = (npy_intp)nbytes[rank];
         PyObject *place = NULL;
         if (rank == self->rank)
             place = Py_NewRef(Py_None);
         else if (nbytes[rank] <= PY_SSIZE_T_MAX)
-            place = PyArray_SimpleNew(1, &length, NPY_UINT8);
+            place = pool_new_array(nbytes[rank]);
         else
             PyErr_NoMemory();
         if (place == NULL) {

@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "python/arrays.h"
 #include "python/atomic_calls.h"
+#include "python/block_pool.h"
 #include "python/call_site.h"
 #include "python/comm_object.h"
 #include "python/deadline.h"
@@ -80,6 +81,7 @@ static PyMethodDef functions[] = {
     {"supports", supports, METH_VARARGS, NULL},
     {"fold", fold, METH_VARARGS, NULL},
     {"copy", copy, METH_VARARGS, NULL},
+    {"allocate_bytes", allocate_bytes, METH_O, NULL},
     {"view_dlpack", (PyCFunction)(void (*)(void))view_dlpack, METH_FASTCALL, NULL},
     {"view_memory", (PyCFunction)(void (*)(void))view_memory, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
