@@ -101,10 +101,9 @@ PyMODINIT_FUNC PyInit__native(void) {
     import_array();
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || find_deadlines() < 0 || add_segment_types(module) < 0 ||
-        add_comm_type(module) < 0 || add_p2p_types(module) < 0 || add_link_state_type(module) < 0 ||
-        add_link_call_type(module) < 0 || add_link_messages_type(module) < 0 ||
         add_comm_type(module) < 0 || add_atomic_type(module) < 0 || add_p2p_types(module) < 0 ||
-        add_call_site_functions(module) < 0 ||
+        add_link_state_type(module) < 0 || add_link_call_type(module) < 0 ||
+        add_link_messages_type(module) < 0 || add_call_site_functions(module) < 0 ||
         PyModule_AddStringConstant(module, "INSTRUCTIONS", ah_instructions()) < 0)
         return NULL;
     return module;
