@@ -100,7 +100,11 @@ def test_a_rank_late_for_a_step_is_named_and_the_next_call_is_right(job: Job):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_steps_are_awaited_and_cancelled_in_asyncio(job: Job):
-    for at, rank in enumerate(job(3, composite_calls.call_from_asyncio)):
+    ranks = job(3, composite_calls.call_from_asyncio)
+    ranks[0].expect("cancelled")
+    for rank in ranks[1:]:
+        rank.say()
+    for at, rank in enumerate(ranks):
         told = rank.expect("done")
         assert told["lengths"] == [0, 1, 2]
         assert told["objects"] == [{"rank": one} for one in range(3)]

@@ -207,7 +207,9 @@ def call_from_asyncio() -> None:
                     await waiting
                 except asyncio.CancelledError:
                     ended = "cancelled"
+                tell("cancelled")
             else:
+                await asyncio.to_thread(hear)  # else it may have all that it needs before
                 try:
                     await world.scan(np.ones(9000))
                 except ah.GroupAborted as error:

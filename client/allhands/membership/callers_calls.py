@@ -30,7 +30,7 @@ class CallersCalls:
         if native is not None:
             self.core = native.AtomicCalls(
                 on_failure=self._on_failure,
-                on_ended=_wait_taken_over,
+                on_ended=self._wait_taken_over,
                 timeout=timeout,
                 confirm_timeout=confirm_timeout,
             )
@@ -87,19 +87,27 @@ class CallersCalls:
         finally:
             self._thread = 0
 
+    def _wait_taken_over(self, work: Work, error: BaseException) -> None:
+        """Wait for the end of a failed call, or give it up where a signal's exception ended it."""
+        try:
+            if not isinstance(error, AllhandsError):
+                work.abandon(get_cancel_reason(type(error).__name__))
+                raise error
+            work.waiting_thread = get_ident()
+            try:
+                work.wait()
+            except INTERRUPTIONS as interruption:
+                work.abandon(get_cancel_reason(type(interruption).__name__))
+                raise
+        finally:
+            self._forget(work)
+
+    def _forget(self, work: Work) -> None:
+        """Keep nothing of a failed call: its error holds the group that it was made in."""
+        failed = self._failed
+        if failed is not None and failed.queued is not None and failed.queued.work is work:
+            self._failed = None
+
 
 def _refuse(name: str, arguments: tuple[Any, ...]) -> Work:
     raise AssertionError("no communicator was offered yet")
-
-
-def _wait_taken_over(work: Work, error: BaseException) -> None:
-    """Wait for the end of a failed call, or give it up where a signal's exception ended it."""
-    if not isinstance(error, AllhandsError):
-        work.abandon(get_cancel_reason(type(error).__name__))
-        raise error
-    work.waiting_thread = get_ident()
-    try:
-        work.wait()
-    except INTERRUPTIONS as interruption:
-        work.abandon(get_cancel_reason(type(interruption).__name__))
-        raise

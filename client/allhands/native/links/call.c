@@ -43,7 +43,7 @@ bool ah_call_fits(const ah_memory memory[AH_AREAS], const ah_span *span) {
 }
 
 static void touch(ah_call *call, const ah_span *span) {
-    call->has_landed |= span->area == AH_AREA_OUTPUT;
+    call->has_landed |= span->area == AH_AREA_OUTPUT && span->nbytes > 0;
 }
 
 static void copy(const ah_call *call, const ah_span *source, const ah_span *target) {
