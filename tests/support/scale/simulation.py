@@ -265,19 +265,15 @@ def is_told(effect: Effect, kind: type) -> bool:
     return isinstance(effect, Push) and isinstance(effect.notification, kind)
 
 
-def simulate(
-    size: int, costs: Costs, link: Link | None = None, *, has_named: bool = True
-) -> dict[str, Measured]:
-    """Return the operations of a world of that size, named as the benchmark of sessions does.
-
-    The named barrier has messages of n names from each of n ranks, and is left out on demand.
-    """
+def simulate(size: int, costs: Costs, link: Link | None = None) -> dict[str, Measured]:
+    """Return the operations of a world of that size, named as the benchmark of sessions does."""
     world = SimulatedWorld(size, costs, link)
-    found = {"join": world.join(), "monitored barrier": world.wait_monitored_barrier()}
-    if has_named:
-        found["named barrier"] = world.wait_barrier()
-    found["new group"] = world.open_group()
-    found["monitored barrier again"] = world.wait_monitored_barrier()
-    found["rest"] = world.beat()
-    found["failure of one"] = world.lose_one()
-    return found
+    return {
+        "join": world.join(),
+        "monitored barrier": world.wait_monitored_barrier(),
+        "named barrier": world.wait_barrier(),
+        "new group": world.open_group(),
+        "monitored barrier again": world.wait_monitored_barrier(),
+        "rest": world.beat(),
+        "failure of one": world.lose_one(),
+    }

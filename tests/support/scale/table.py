@@ -23,8 +23,6 @@ Rows: TypeAlias = Mapping[tuple[int, str], Mapping[str, float]]
 
 _GUESS = Costs(3e-4, 3e-4, 6e-5, 6e-5, 2e-9, 1e-9)
 """Of the times at which heartbeats come, until costs are fitted."""
-_LARGEST_NAMED = 10_000
-"""Ranks with a named barrier: its messages have n names each."""
 
 
 def read_rows(path: Path) -> Rows:
@@ -92,7 +90,7 @@ def make_table(
         table.add_column(column, justify="right")
     sizes = sorted({size for size, _ in measured})
     for size in (*sizes, *beyond):
-        found = simulate(size, costs, has_named=size <= _LARGEST_NAMED)
+        found = simulate(size, costs)
         for name, one in found.items():
             row = make_row(size, name, one, measured.get((size, name)), stretch)
             table.add_row(row[0] + ("*" if size in fitted else ""), *row[1:])
