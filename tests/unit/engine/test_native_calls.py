@@ -126,6 +126,19 @@ class World:
         ]
 
 
+async def hand_over_after(calls: Sequence[Call], steps: int) -> None:
+    """Begin calls, let all of them take some steps, and let executions end them."""
+    for call in calls:
+        call.begin()
+    for _ in range(steps):
+        for call in calls:
+            call.step()
+    for call in calls:
+        call.hand_over()
+    for call in calls:
+        await call.finish()
+
+
 def assert_results(calls: Sequence[Call], algorithm: Algorithm, values: Sequence[Array]) -> None:
     for call in calls:
         found = np.concatenate([values[0][:0], *call.part.output.arrays])
@@ -181,15 +194,7 @@ async def test_a_barrier_given_up_after_any_step_ends() -> None:
         barrier = Algorithm(dissemination.barrier, nothing, nothing, lambda values, rank: values[0])
         for steps in range(4):
             calls = world.make_calls(barrier, make_values(4, "uint8"))
-            for call in calls:
-                call.begin()
-            for _ in range(steps):
-                for call in calls:
-                    call.step()
-            for call in calls:
-                call.hand_over()
-            for call in calls:
-                await call.finish()
+            await hand_over_after(calls, steps)
 
 
 @pytest.mark.parametrize("name", ["doubling", "ring", "bruck"])
@@ -272,15 +277,7 @@ async def test_messages_longer_than_what_is_read_ahead_come_in_pieces(name: str)
         )
         for turns in range(1, 40, 6):
             calls = world.make_calls(algorithm, values, None if build is None else ReduceOp.SUM)
-            for call in calls:
-                call.begin()
-            for _ in range(turns):
-                for call in calls:
-                    call.step()
-            for call in calls:
-                call.hand_over()
-            for call in calls:
-                await call.finish()
+            await hand_over_after(calls, turns)
             assert_results(calls, algorithm, values)
 
 

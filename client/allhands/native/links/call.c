@@ -16,12 +16,6 @@ enum {
 
 typedef enum { PARSED_ALL, PARSED_FOREIGN, PARSED_STUCK } parsed;
 
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* ---------------------------------------------------------------- memory */
 
 static uint8_t *find(const ah_memory *memory, size_t start, size_t nbytes) {
@@ -378,7 +372,7 @@ static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
             idle_since = 0;
             continue;
         }
-        int64_t at = now();
+        int64_t at = ah_link_now();
         if (at >= until) return AH_CALL_LATE;
         if (idle_since == 0) idle_since = at;
         if (at - idle_since < spin)

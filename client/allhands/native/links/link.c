@@ -1,7 +1,9 @@
+#define _GNU_SOURCE
 #include "links/link.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Make room for `front` bytes before and `back` bytes behind those that are there. */
 static bool make_room(ah_link *link, size_t front, size_t back) {
@@ -43,4 +45,10 @@ void ah_link_free(ah_link *link) {
     free(link->data);
     link->data = NULL;
     link->start = link->end = link->room = 0;
+}
+
+int64_t ah_link_now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
 }

@@ -36,4 +36,7 @@ static inline size_t ah_link_pending(const ah_link *link) { return link->end - l
 
 void ah_link_free(ah_link *link);
 
+/* Nanoseconds of the monotonic clock. */
+int64_t ah_link_now(void);
+
 #endif

@@ -11,12 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 int64_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes) {
     struct iovec pieces[2] = {{(void *)header, AH_FRAME_HEADER}, {(void *)payload, nbytes}};
     struct msghdr message = {.msg_iov = pieces, .msg_iovlen = nbytes ? 2 : 1};
@@ -42,7 +36,7 @@ static int64_t read_some(const ah_link *link, uint8_t *to, size_t nbytes) {
 
 /* Wait until something is there; false: not in time. */
 static bool wait_for(const ah_link *link, int64_t until, int64_t spin, int64_t *idle_since) {
-    int64_t at = now();
+    int64_t at = ah_link_now();
     if (at >= until) return false;
     if (*idle_since == 0) *idle_since = at;
     if (at - *idle_since < spin) {

@@ -279,17 +279,11 @@ static int deliver(LinkMessagesObject *self, const Asked *asked, size_t nbytes) 
     return link->in >= 0 && !is_same_queue;
 }
 
-static int64_t monotonic(void) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
-}
-
 /* 1: received; 0: not here; -1 with an exception. */
 static int receive(LinkMessagesObject *self, Asked *asked) {
     ah_link *link = &asked->peer->link->link;
     uint8_t *target = PyArray_DATA(asked->array);
-    int64_t until = monotonic() + HOLD_NS;
+    int64_t until = ah_link_now() + HOLD_NS;
     for (;;) {
         ah_message_status status;
         size_t foreign = 0;
