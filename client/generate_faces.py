@@ -168,16 +168,19 @@ def _write_fast_path(call: Collective, fast: list[str]) -> str:
         assert call.output is not None
         assert not skipped
         return (
-            "    if (comm := (group or default.group).order.comm) is not None:\n"
-            "        if not async_op:\n"
-            f"            if comm.{call.name}({arguments}):\n"
-            "                return None\n"
-            f"        elif work := comm.start_{call.name}({arguments}, {call.output.name}):\n"
-            "            return work\n"
+            "    order = (group or default.group).order\n"
+            "    if not async_op:\n"
+            "        direct = order.direct_calls\n"
+            f"        if direct is not None and direct.{call.name}({arguments}):\n"
+            "            return None\n"
+            "    elif (comm := order.comm) is not None and (\n"
+            f"        work := comm.start_{call.name}({arguments}, {call.output.name})\n"
+            "    ):\n"
+            "        return work\n"
         )
     return (
-        f"    comm = None if {slow} else (group or default.group).order.comm\n"
-        f"    if comm is not None and comm.{call.name}({arguments}):\n"
+        f"    direct = None if {slow} else (group or default.group).order.direct_calls\n"
+        f"    if direct is not None and direct.{call.name}({arguments}):\n"
         "        return None\n"
     )
 

@@ -217,6 +217,91 @@ class LinkCall:
         What has come of the round is read ahead again.
         """
 
+Piece = tuple[int, int, int]
+"""Memory (0: the first array, 1: the second, 2: staging, 3: scratch), first byte, bytes."""
+PlanRow = tuple[
+    LinkCall,
+    object,  # what the owner knows the call by
+    CallSignature,
+    int,  # its 64 bits
+    str,  # how the call is carried out, for people
+    NDArray[Any],  # scratch
+    tuple[int, ...],  # ranks of the world, by the call's links
+    tuple[Piece, ...],  # input
+    tuple[Piece, ...],  # output
+    tuple[Piece, ...],  # scratch
+    int,  # bytes of staging memory
+    tuple[tuple[Piece, Piece], ...],  # staged outputs: in the staging memory, in an array
+    bool,  # what is staged begins as the output
+    bool,  # the first array is divided by the group's size in the end
+]
+LinkCallRow = tuple[
+    int,  # sequence
+    CallSignature,
+    str,  # how
+    int,  # bytes that this rank brought
+    int,  # started, ns
+    int,  # finished; 0: not yet
+    Source | None,
+]
+
+class LinkCollectives:
+    """Short plain collectives of one group over links, on their callers' threads.
+
+    `thread` is a LoopThread, `owner` a `DirectCalls`. A call returns False where it is to go
+    another way, and nothing has happened.
+    """
+
+    prepared: int
+    """Number of the last call for which the owner has prepared."""
+
+    def __new__(
+        cls,
+        *,
+        thread: object,
+        owner: object,
+        order: object,
+        progress: object,
+        group: int,
+        signatures: dict[int, int],
+        calls: dict[int, CallSignature | str],
+        completed: dict[int, int],
+        note_duration: Callable[[float], object],
+        rank: int,
+        size: int,
+        records: int,
+    ) -> Self: ...
+    def barrier(self, timeout: float | None, label: str | None, /) -> bool: ...
+    def all_reduce(
+        self, x: object, op: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def reduce(
+        self, x: object, root: int, op: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def broadcast(
+        self, x: object, root: int, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def all_gather_into_tensor(
+        self, output: object, x: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def reduce_scatter_tensor(
+        self, output: object, x: object, op: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def all_to_all_single(
+        self, output: object, x: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def scan(self, x: object, op: object, timeout: float | None, label: str | None, /) -> bool: ...
+    def exscan(
+        self, x: object, op: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def records(self, last: int, /) -> list[LinkCallRow]: ...
+    def call_site(self, sequence: int, /) -> Source | None: ...
+    def start_times(self) -> list[tuple[int, float]]: ...
+    def inline_call(self) -> tuple[int, int, str, str | None] | None:
+        """Return the thread, number, operation and label of the call under way."""
+
+    def forget_plans(self) -> None: ...
+
 class LinkMessages:
     """Short messages of one group over links, on their callers' threads.
 

@@ -44,8 +44,8 @@ def broadcast(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default.group).order.comm
-    if comm is not None and comm.broadcast(
+    direct = None if async_op else (group or default.group).order.direct_calls
+    if direct is not None and direct.broadcast(
         x, src if group is None else find_group_rank(group, src), timeout, label
     ):
         return None
@@ -82,12 +82,15 @@ def all_reduce(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    if (comm := (group or default.group).order.comm) is not None:
-        if not async_op:
-            if comm.all_reduce(x, op, timeout, label):
-                return None
-        elif work := comm.start_all_reduce(x, op, timeout, label, x):
-            return work
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.all_reduce(x, op, timeout, label):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_all_reduce(x, op, timeout, label, x)
+    ):
+        return work
     if (found := resolve_group(group, async_op, "all_reduce")) is None:
         return None
     return wait_or_return(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
@@ -119,8 +122,8 @@ def reduce(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` on `dst` is undefined
             unless the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default.group).order.comm
-    if comm is not None and comm.reduce(
+    direct = None if async_op else (group or default.group).order.direct_calls
+    if direct is not None and direct.reduce(
         x, dst if group is None else find_group_rank(group, dst), op, timeout, label
     ):
         return None
@@ -241,8 +244,8 @@ def all_gather_into_tensor(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default.group).order.comm
-    if comm is not None and comm.all_gather_into_tensor(output, x, timeout, label):
+    direct = None if async_op else (group or default.group).order.direct_calls
+    if direct is not None and direct.all_gather_into_tensor(output, x, timeout, label):
         return None
     if (found := resolve_group(group, async_op, "all_gather_into_tensor")) is None:
         return None
@@ -305,8 +308,8 @@ def reduce_scatter_tensor(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    comm = None if async_op else (group or default.group).order.comm
-    if comm is not None and comm.reduce_scatter_tensor(output, x, op, timeout, label):
+    direct = None if async_op else (group or default.group).order.direct_calls
+    if direct is not None and direct.reduce_scatter_tensor(output, x, op, timeout, label):
         return None
     if (found := resolve_group(group, async_op, "reduce_scatter_tensor")) is None:
         return None
@@ -371,12 +374,12 @@ def all_to_all_single(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    comm = (
+    direct = (
         None
         if async_op or output_split_sizes is not None or input_split_sizes is not None
-        else (group or default.group).order.comm
+        else (group or default.group).order.direct_calls
     )
-    if comm is not None and comm.all_to_all_single(output, x, timeout, label):
+    if direct is not None and direct.all_to_all_single(output, x, timeout, label):
         return None
     if (found := resolve_group(group, async_op, "all_to_all_single")) is None:
         return None
@@ -399,8 +402,8 @@ def barrier(
 
     Earlier calls on the group have ended by then. Arguments and errors are as for `all_reduce`.
     """
-    comm = None if async_op else (group or default.group).order.comm
-    if comm is not None and comm.barrier(timeout, label):
+    direct = None if async_op else (group or default.group).order.direct_calls
+    if direct is not None and direct.barrier(timeout, label):
         return None
     if (found := resolve_group(group, async_op, "barrier")) is None:
         return None

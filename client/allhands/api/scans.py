@@ -27,8 +27,8 @@ def scan(
         x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
             ranks.
     """
-    comm = None if async_op else (group or default.group).order.comm
-    if comm is not None and comm.scan(x, op, timeout, label):
+    direct = None if async_op else (group or default.group).order.direct_calls
+    if direct is not None and direct.scan(x, op, timeout, label):
         return None
     if (found := resolve_group(group, async_op, "scan")) is None:
         return None
@@ -53,8 +53,8 @@ def exscan(
         x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
             ranks.
     """
-    comm = None if async_op else (group or default.group).order.comm
-    if comm is not None and comm.exscan(x, op, timeout, label):
+    direct = None if async_op else (group or default.group).order.direct_calls
+    if direct is not None and direct.exscan(x, op, timeout, label):
         return None
     if (found := resolve_group(group, async_op, "exscan")) is None:
         return None

@@ -15,6 +15,7 @@ from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import hash_group
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.context import EngineContext
+from allhands.engine.direct_calls import DirectCallParts, DirectCalls
 from allhands.engine.failures import call_errors
 from allhands.engine.failures.call_errors import ErrorFactory, PeerDirectory
 from allhands.engine.failures.losses import FailureLog
@@ -46,7 +47,7 @@ from allhands.shm.areas import GroupAreas
 from allhands.transport.mesh import Mesh
 
 if TYPE_CHECKING:
-    from allhands._native import ShmComm
+    from allhands._native import LinkCollectives, ShmComm
 
 _INLINE_BYTES = 64 << 10
 """Of all arrays of a call, up to which it is worth its caller's thread over any links."""
@@ -128,7 +129,7 @@ class GroupEngine:
             self._on_clash,
             config.verify,
         )
-        context = self._make_context(mesh)
+        context = self._context = self._make_context(mesh)
         self._watchdog = Watchdog(context)
         self._result_check = self._make_result_check(mesh) if config.verify else None
         self._hierarchical_runner = self._make_hierarchical_runner(config, mesh)
@@ -329,6 +330,27 @@ class GroupEngine:
             self._failures.has_left,
             self.recorder.size,
         )
+
+    def make_direct_calls(self, thread: LoopThread) -> "LinkCollectives | None":
+        """Return the way of plain collectives over links; None: there is none."""
+        native_calls = self._link_calls.get_native_calls()
+        if (
+            native_calls is None
+            or self._mesh.lent_links is None
+            or self.verifies
+            or self._hierarchical_runner is not None
+            or not self.p2p_router.is_plain_links
+        ):
+            return None
+        parts = DirectCallParts(
+            self._context,
+            self._link_calls,
+            self.queue,
+            self._mesh.lent_links,
+            native_calls,
+            lambda: self.p2p_router.is_plain_links,
+        )
+        return DirectCalls(thread, parts).native
 
     async def wait_idle(self) -> None:
         """Return when every call submitted so far has ended, point to point included."""

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from allhands.collectives.request import read_call_signature
 from allhands.collectives.signature import CallSignature
@@ -20,7 +20,7 @@ from allhands.recorder.record import (
 from allhands.recorder.ring_buffer import OperationEntry, RingBuffer
 
 if TYPE_CHECKING:
-    from allhands._native import CallRow, MessageRow, ShmComm
+    from allhands._native import CallRow, LinkCallRow, LinkCollectives, MessageRow, ShmComm
 
 DEFAULT_SIZE = 2048
 """Operations of a group that are remembered if nobody says otherwise."""
@@ -87,27 +87,29 @@ class GroupRecorder:
 
     def take_started(self) -> Sequence[tuple[int, float]]:
         """Return which calls began since this was last asked, and when; for a heartbeat."""
-        comm = self._order.comm
+        direct = self._order.direct_calls
         # A call may have been noted before there was a communicator, which knows it better.
-        return list(
-            {**dict(self._start_samples.take()), **dict(comm.start_times() if comm else ())}.items()
-        )
+        noted = dict(self._start_samples.take())
+        return list({**noted, **dict(direct.start_times() if direct else ())}.items())
 
     def find_call_site(self, sequence: int) -> str:
         """Return which line of the program made a call, as "train.py:31 in step"; "": unknown."""
         entry = self._ring.find(sequence)
         if entry is not None:
             return format_source(*entry.location)
-        comm = self._order.comm
-        source = None if comm is None else comm.call_site(sequence)
+        direct = self._order.direct_calls
+        source = None if direct is None else direct.call_site(sequence)
         return "" if source is None else format_source(*source)
 
     def list_records(self, last: int | None = None) -> list[OperationRecord]:
         """Return the latest operations, `last` at most, in the order of their being asked for."""
         most = self.size if last is None else min(last, self.size)
-        comm, p2p = self._order.comm, self._order.direct_p2p
+        comm, direct, p2p = self._order.comm, self._order.direct_calls, self._order.direct_p2p
         way = "links" if self._order.p2p is None else "shared memory"
         core = [] if comm is None else [self._of_inline_call(row) for row in comm.records(most)]
+        if comm is None and direct is not None:
+            rows = cast("LinkCollectives", direct).records(most)
+            core += [(False, self._of_link_call(row)) for row in rows]
         waits_for = self._list_awaited()
         queue = [
             one.to_record(self._name, waits_for if one.peer is None else (one.peer,))
@@ -146,6 +148,27 @@ class GroupRecorder:
             function=function,
             how=f"shared memory, {variant}" if finished else "shared memory",
             waits_for=tuple(waits_for),
+        )
+
+    def _of_link_call(self, row: "LinkCallRow") -> OperationRecord:
+        sequence, call, how, nbytes, started, finished, source = row
+        file, line, function = source or ("", 0, "")
+        return OperationRecord(
+            group=self._name,
+            sequence=sequence,
+            operation=call.operation,
+            nbytes=nbytes,
+            signature=str(call),
+            created=started,
+            started=started,
+            finished=finished,
+            outcome="ok" if finished else "running",
+            label="",
+            file=file,
+            line=line,
+            function=function,
+            how=how,
+            waits_for=(),
         )
 
     def _of_message(self, row: "MessageRow", medium: str) -> OperationRecord:

@@ -4,15 +4,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.request import CollectiveRequest
 from allhands.engine.context import EngineContext
 from allhands.engine.links.executor import Execution, SideCondition
-from allhands.engine.links.native_calls import NativeCalls, Remainder, make_native_calls
+from allhands.engine.links.native_calls import (
+    NativeCall,
+    NativeCalls,
+    Remainder,
+    make_native_calls,
+)
 from allhands.engine.links.output_guard import (
     ArrivalCondition,
     GuardedParts,
     StagingBuffer,
+    align,
     guard_outputs,
 )
 from allhands.engine.operation import Operation
@@ -74,8 +83,8 @@ class LinkCalls:
         if (
             guard.arrival_check is not None
             or len(guard.parts) != 1
-            or self._needs_arrivals(operation)
-            or (native := self._get_native_calls()) is None
+            or not self.is_agreed(operation.request)
+            or (native := self.get_native_calls()) is None
         ):
             return self._begin(operation, guard)
         call = native.begin(
@@ -93,7 +102,23 @@ class LinkCalls:
         self.finish(operation)
         return None
 
-    def _get_native_calls(self) -> NativeCalls | None:
+    def go_on(self, operation: Operation, call: NativeCall, staged: bytes) -> Execution:
+        """Go on with a call that the native core began, whose outputs are `staged`, if not empty.
+
+        This thread holds the loop.
+        """
+        guard, left, at = self._guard(operation), call.withdraw(), 0
+        if guard.commit is not None:
+            for array in guard.parts[0].output.arrays:
+                view = array.view(np.uint8)
+                view[...] = np.frombuffer(staged, np.uint8, view.size, at)
+                at += align(view.size)
+        execution = self._begin(operation, guard, left)
+        call.give_back()
+        return execution
+
+    def get_native_calls(self) -> NativeCalls | None:
+        """Return the compiled calls of the group; None: there are no links to lend."""
         if self._native_calls is None:
             self._native_calls = make_native_calls(
                 self._mesh.lent_links, self._ranks, self._rank, self._hash
@@ -103,15 +128,16 @@ class LinkCalls:
     def _guard(self, operation: Operation) -> GuardedParts:
         """Build the parts of a call, and record its explanation."""
         parts = operation.build(self._rank, len(self._ranks))
-        operation.work.explained(explain_links(parts[0].name, self.link_cost))
+        operation.work.explained(self.explain(parts[0].name))
         return guard_outputs(operation.request, self._rank, len(self._ranks), parts, self._staging)
 
-    def _needs_arrivals(self, operation: Operation) -> bool:
-        """Say whether a small call has to hear from all ranks beside its messages."""
-        return (
-            operation.request.primitive.is_rooted
-            and operation.signature not in self.agreed_signatures
-        )
+    def explain(self, algorithm: str) -> str:
+        """Describe the algorithm of a call, for people."""
+        return explain_links(algorithm, self.link_cost)
+
+    def is_agreed(self, request: CollectiveRequest) -> bool:
+        """Say whether a small call need not hear from all ranks beside its messages."""
+        return not request.primitive.is_rooted or request.call.signature in self.agreed_signatures
 
     def _begin(
         self, operation: Operation, guard: GuardedParts, left: Remainder | None = None
@@ -128,7 +154,7 @@ class LinkCalls:
             op=operation.request.op or ReduceOp.SUM,
         )
         beside: list[SideCondition] = []
-        if guard.arrival_check is None and self._needs_arrivals(operation):
+        if left is None and guard.arrival_check is None and not self.is_agreed(operation.request):
             key = MessageKey(self._hash, sequence)
             there = [rank for rank in self._ranks if not self._failures.has_left(rank)]
             beside.append(
@@ -145,7 +171,7 @@ class LinkCalls:
 
     def finish(self, operation: Operation) -> None:
         """Finish a call after all its data has arrived."""
-        if not self.has_lent and (native := self._get_native_calls()) is not None:
+        if not self.has_lent and (native := self.get_native_calls()) is not None:
             self.has_lent = native.could_lend()
         if operation.request.primitive.is_rooted:
             self.agreed_signatures[operation.signature] = None

@@ -15,7 +15,7 @@ from allhands.errors import ForkedProcess
 from allhands.options import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
-    from allhands._native import CallCollector, MessageRow, ShmComm, ShmP2P
+    from allhands._native import CallCollector, LinkCollectives, MessageRow, ShmComm, ShmP2P
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class QueueOnlyNumbering:
     """Numbering that hides the communicator: every call goes through the queue."""
 
     comm: "ShmComm | None" = None
+    direct_calls: "ShmComm | LinkCollectives | None" = None
 
     def __init__(self, order: "Numbering") -> None:
         self._order = order
@@ -112,16 +113,21 @@ class SingleCallNumbering(QueueOnlyNumbering):
     def comm(self) -> "ShmComm | None":  # type: ignore[override]
         return self._order.comm
 
+    @property
+    def direct_calls(self) -> "ShmComm | LinkCollectives | None":  # type: ignore[override]
+        return self._order.direct_calls
+
 
 class CollectingNumbering(QueueOnlyNumbering):
     """Numbering of a group whose calls are collected: plain functions offer theirs to `comm`."""
 
     # Nobody but plain functions has this numbering, and they need no more than a collector has.
     comm: "CallCollector | None"  # type: ignore[assignment]
+    direct_calls: "CallCollector | None"  # type: ignore[assignment]
 
     def __init__(self, order: "Numbering", comm: "CallCollector | None") -> None:
         super().__init__(order)
-        self.comm = comm
+        self.comm = self.direct_calls = comm
 
 
 class CallNumbering:
@@ -135,16 +141,28 @@ class CallNumbering:
         self.lock: AbstractContextManager[object] = threading.Lock()
         """Held while a call takes its number and its place in the queue, in one step."""
         self._timeout = timeout
-        self.comm: ShmComm | None = None
+        self._comm: ShmComm | None = None
+        self.direct_calls: ShmComm | LinkCollectives | None = None
+        """What plain functions try before all else: `comm`, or the links."""
         self._p2p: ShmP2P | None = None
         self.direct_p2p: DirectP2P | None = None
         """What plain messages try before all else: `p2p`, or the links."""
         self.queued_messages = 0
         """Messages on their way to the loop, or held there: who comes later must not pass them."""
-        self._latest_sequence = 0
+        self.last_number = 0
+        """Of the calls that have one, without a communicator; set with `lock` held."""
         self._queued_count = 0
         self._get_latest: Callable[[], Work | None] = lambda: None
         """The call with the latest number, as long as somebody has it."""
+
+    @property
+    def comm(self) -> "ShmComm | None":
+        """The communicator of a group whose ranks share memory."""
+        return self._comm
+
+    @comm.setter
+    def comm(self, comm: "ShmComm | None") -> None:
+        self._comm = self.direct_calls = comm
 
     @property
     def p2p(self) -> "ShmP2P | None":
@@ -192,14 +210,14 @@ class CallNumbering:
     @property
     def latest_sequence(self) -> int:
         """Number of the latest numbered call; 0 before the first."""
-        return self.comm.last_number if self.comm is not None else self._latest_sequence
+        return self.comm.last_number if self.comm is not None else self.last_number
 
     def find_clash(self, label: str | None) -> Clash | None:
         """Return a labelled call that another thread is blocked in; None: there is none.
 
         With `lock` held.
         """
-        inside = None if self.comm is None else self.comm.inline_call()
+        inside = None if self.direct_calls is None else self.direct_calls.inline_call()
         if inside is not None and inside[0] != get_ident() and (inside[3] or "") == (label or ""):
             return Clash(*inside[:3])
         work = self._get_latest()
@@ -217,9 +235,15 @@ class CallNumbering:
         """Return the next number, with `lock` held."""
         if self.comm is not None:
             return self.comm.take_number()
-        self._latest_sequence += 1
+        self.last_number += 1
         self._queued_count += 1
-        return self._latest_sequence
+        return self.last_number
+
+    def adopt(self, work: Work) -> None:
+        """Take in a call that has the latest number and goes on in the queue."""
+        with self.lock:
+            self._queued_count += 1
+            self.set_latest(work)
 
     def release(self) -> None:
         """Mark a numbered call as ended."""
@@ -231,7 +255,7 @@ class CallNumbering:
 
     def get_counts(self) -> tuple[int, int]:
         """Return the numbers taken and the calls that have not ended, with `lock` held."""
-        return self._latest_sequence, self._queued_count
+        return self.last_number, self._queued_count
 
 
 Numbering: TypeAlias = CallNumbering | QueueOnlyNumbering

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.context import EngineContext
 from allhands.engine.link_calls import LinkCalls, StartedCall
+from allhands.engine.links.native_calls import NativeCall
 from allhands.engine.operation import Operation
 from allhands.engine.result_check import ResultCheck
 from allhands.engine.watchdog import Watchdog
@@ -65,8 +66,7 @@ class CallQueue:
         """Say whether the call with that number could begin at once, and go over links."""
         return (
             sequence == self._progress.last_ended + 1
-            and not self._queue
-            and (self._task is None or self._task.done())
+            and self.is_idle
             and not self._channel.is_undecided
             and self._order.comm is None
         )
@@ -106,6 +106,20 @@ class CallQueue:
             self._run_queue(operation, begun), name=f"group {self._name}"
         )
         return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is in the queue, or runs from there."""
+        return not self._queue and (self._task is None or self._task.done())
+
+    def go_on(self, operation: Operation, call: NativeCall, staged: bytes) -> None:
+        """Go on with a call that the native core began; see `LinkCalls.go_on`."""
+        self._enter(operation)
+        begun = StartedCall(self._watchdog.begin_matching(operation))
+        begun.execution = self._link_calls.go_on(operation, call, staged)
+        self._task = asyncio.create_task(
+            self._run_queue(operation, begun), name=f"group {self._name}"
+        )
 
     def cancel(self, operation: Operation) -> None:
         """End a call early."""

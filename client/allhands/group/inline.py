@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
+from allhands.engine.numbering import CallNumbering
 from allhands.engine.routes import Route
 from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work
 from allhands.group.queued import Attempt, QueuedSubmitter
+from allhands.runtime.loop_thread import LoopThread
 from allhands.runtime.termination import get_cancel_reason
 
 
@@ -47,6 +49,14 @@ class InlineSubmitter(QueuedSubmitter):
             return None
         return CompletedWork.from_comm(comm, label, self.engine.name, call.result)
 
+    def _open_direct_calls(self, thread: LoopThread) -> None:
+        """Let the next plain calls go over links without the interpreter, if they can."""
+        order = self.order
+        direct = self.engine.make_direct_calls(thread)
+        with order.lock:
+            if order.comm is None and isinstance(order, CallNumbering):
+                order.direct_calls = direct
+
     def _run_on_lent_loop(
         self, call: PrimitiveCall, seconds: float, label: str | None
     ) -> Work | None:
@@ -68,7 +78,11 @@ class InlineSubmitter(QueuedSubmitter):
             return engine.queue.run_inline(operation)
 
         try:
-            return begun[0] if executor.run_on_caller_thread(begin) else None
+            if not executor.run_on_caller_thread(begin):
+                return None
+            if self.order.direct_calls is None and isinstance(executor, LoopThread):
+                self._open_direct_calls(executor)
+            return begun[0]
         except BaseException as error:  # Ctrl-C came meanwhile
             for work in begun:
                 work.abandon(get_cancel_reason(type(error).__name__))

@@ -58,7 +58,7 @@ class ResilientSubmitter:
         self.executor = thread
         self._callers_calls = CallersCalls(group.timeout, _CONFIRM_SECONDS)
         self._numbering = CallNumbering(group.timeout)
-        self._numbering.comm = self._callers_calls.core  # type: ignore[assignment]  # as it looks
+        self._numbering.comm = self._numbering.direct_calls = self._callers_calls.core  # type: ignore[assignment]  # as it looks
         self.order = SingleCallNumbering(self._numbering)
         self._recovery = group.recovery
         self._changer = changer

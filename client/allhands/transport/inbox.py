@@ -10,10 +10,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from allhands.transport.early_calls import EarlyCalls, EarlyMessage
 from allhands.transport.frame import FrameError, FrameKind, Header, MessageKey
 from allhands.transport.outbox import EAGER_BUDGET, get_eager_limit
 
 _CREDIT_STEP = EAGER_BUDGET // 4
+_MAX_TAKEN_BYTES = 128 << 10
+"""Held of calls to come that are taken at once for calls which read links themselves."""
 _MAX_TAKEN = 4
 """Messages without a receive that are taken for calls which read links themselves."""
 
@@ -85,25 +88,17 @@ class ControlSender(Protocol):
     def __call__(self, peer: int, header: Header) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class _EarlyMessage:
-    """A message without a posted receive; no payload when only announced."""
-
-    peer: int
-    header: Header
-    payload: bytes | None
-
-
 class Inbox:
     """Posted receives and early messages of one rank, over all its peers and groups."""
 
     def __init__(self, reply: ControlSender) -> None:
         self._reply = reply
         self._posted: dict[tuple[int, MessageKey], PostedReceive] = {}
-        self._early: dict[tuple[int, MessageKey], _EarlyMessage] = {}
-        self._completed: dict[int, int] = {}
+        self._early = EarlyCalls()
+        self.completed_calls: dict[int, int] = {}
+        """The latest call of each group that has ended."""
         # Point to point, by (group, tag).
-        self._p2p_early: dict[tuple[int, int], list[_EarlyMessage]] = {}
+        self._p2p_early: dict[tuple[int, int], list[EarlyMessage]] = {}
         self._p2p_posted: dict[tuple[int, int], list[PostedReceive]] = {}
         self._posts = 0
         self._held_bytes: dict[int, int] = {}
@@ -114,7 +109,7 @@ class Inbox:
     def post(self, peer: int, key: MessageKey, incoming: PostedReceive) -> None:
         """Wait for a message of a collective."""
         incoming.peer = peer
-        early = self._early.pop((peer, key), None)
+        early = self._early.pop(peer, key)
         if early is not None:
             self._match(early, incoming)
             return
@@ -140,41 +135,26 @@ class Inbox:
 
     def forget(self, group: int, sequence: int) -> None:
         """Drain messages of a group's calls up to `sequence`, present and late."""
-        self._completed[group] = sequence
-        stale = [
-            (peer, key)
-            for peer, key in self._early
-            if key.group == group and key.sequence <= sequence
-        ]
-        for place in stale:
-            arrived = self._early.pop(place)
-            self._release_held(arrived.peer, len(arrived.payload or b""))
+        last, self.completed_calls[group] = self.completed_calls.get(group, 0), sequence
+        for arrived in self._early.take_until(group, sequence, last):
+            self._release_held(arrived.peer, arrived.nbytes)
+
+    def limit_early(self, group: int, sequences: range) -> range:
+        """Return those of some calls to come whose messages may be taken at once."""
+        return self._early.limit(group, sequences, _MAX_TAKEN_BYTES)
 
     def take_early(
-        self, group: int, sequence: int, peers: Collection[int]
-    ) -> dict[int, bytes] | None:
-        """Take the frames of a call that came before it began, by peer, as they came.
+        self, group: int, sequences: range, peers: Collection[int]
+    ) -> list[EarlyMessage] | None:
+        """Take the messages of calls that came before these began, in their order.
 
-        None: of some message only the announcement has come, or it is not of one of `peers`;
-        nothing was taken then.
+        None: of some only the announcement has come, or it is not of one of `peers`; nothing was
+        taken then.
         """
-        if not self._early:
-            return {}
-        found = [
-            (place, arrived)
-            for place, arrived in self._early.items()
-            if place[1].group == group and place[1].sequence == sequence
-        ]
-        if any(one.payload is None or one.peer not in peers for _, one in found):
-            return None
-        frames: dict[int, bytes] = {}
-        for place, arrived in found:
-            assert arrived.payload is not None
-            del self._early[place]
-            self._held_bytes[arrived.peer] -= len(arrived.payload)
-            frame = arrived.header.pack() + arrived.payload
-            frames[arrived.peer] = frames.get(arrived.peer, b"") + frame
-        return frames
+        found = self._early.take(group, sequences, peers)
+        for arrived in found or ():
+            self._held_bytes[arrived.peer] -= arrived.nbytes
+        return found
 
     def take_early_messages(self, group: int, peers: Collection[int]) -> dict[int, bytes] | None:
         """Take the messages of a group that wait for a receive, by peer, as if they had not come.
@@ -215,22 +195,18 @@ class Inbox:
 
     def drop_unchecked(self, group: int) -> set[int]:
         """Drop early frames of a group without digests; return their senders."""
-        early = [
-            (place, arrived)
-            for place, arrived in self._early.items()
-            if arrived.header.key.group == group and not arrived.header.has_digest
-        ]
+        early = [one for one in self._early.list_group(group) if not one.header.has_digest]
         queued = [
             (tagged, arrived)
             for tagged, waiting in self._p2p_early.items()
             for arrived in waiting
             if arrived.header.key.group == group and not arrived.header.has_digest
         ]
-        for place, _ in early:
-            del self._early[place]
+        for one in early:
+            self._early.pop(one.peer, one.header.key)
         for tagged, arrived in queued:
             _remove(self._p2p_early, tagged, arrived)
-        return {arrived.peer for _, arrived in (*early, *queued)}
+        return {arrived.peer for arrived in (*early, *(one for _, one in queued))}
 
     def accept(self, peer: int, header: Header, payload: memoryview) -> None:
         """Take a DATA, ANNOUNCE or WITHDRAW frame.
@@ -311,13 +287,13 @@ class Inbox:
         """Queue an early message."""
         if payload is not None:
             self._held_bytes[peer] = self._held_bytes.get(peer, 0) + len(payload)
-        arrived = _EarlyMessage(peer, header, payload)
+        arrived = EarlyMessage(peer, header, payload)
         key = header.key
         if not key.is_p2p:
-            if key.sequence <= self._completed.get(key.group, 0):
+            if key.sequence <= self.completed_calls.get(key.group, 0):
                 self._release_held(peer, len(payload or b""))
             else:
-                self._early[peer, key] = arrived
+                self._early.add(arrived)
             return
         self._check_order(peer, key)
         tagged = (key.group, key.part)
@@ -337,7 +313,7 @@ class Inbox:
                 return
         insort(self._p2p_posted.setdefault(tagged, []), incoming, key=lambda one: one.order)
 
-    def _match(self, arrived: _EarlyMessage, incoming: PostedReceive) -> None:
+    def _match(self, arrived: EarlyMessage, incoming: PostedReceive) -> None:
         """Bring an arrived message and a receive together."""
         peer, header = arrived.peer, arrived.header
         incoming.peer = peer

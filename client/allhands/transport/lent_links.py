@@ -6,12 +6,14 @@ call.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from allhands.runtime import native_core
+from allhands.transport.early_calls import EarlyMessage
 from allhands.transport.inbox import Inbox
 from allhands.transport.link import Lender
+from allhands.transport.peer_calls import PeerCallTracker
 from allhands.transport.peer_sender import PeerSender
 
 if TYPE_CHECKING:
@@ -29,12 +31,14 @@ class LentLinks:
         fabric: Lender,
         senders: Mapping[int, PeerSender],
         inbox: Inbox,
+        peer_calls: PeerCallTracker,
         on_heard: Callable[[int], None],
     ) -> None:
         """`on_heard` is told of a peer from which a call has received messages."""
         self._fabric = fabric
         self._senders = senders
         self._inbox = inbox
+        self._peer_calls = peer_calls
         self._on_heard = on_heard
         self._loop = asyncio.get_running_loop()
         self._states: dict[int, LinkState] = {}
@@ -62,10 +66,10 @@ class LentLinks:
             sender, state = self._senders[peer], self._states[peer]
             if sender.is_over or not sender.outbox.is_clear or not self._fabric.lend(peer, state):
                 return False
-        early = self._inbox.take_early(group, sequence, peers)
+        early = self._inbox.take_early(group, range(sequence, sequence + 1), peers)
         if early is None:
             return False
-        for peer, frames in early.items():
+        for peer, frames in _join(early).items():
             self._states[peer].unread(frames)
         return True
 
@@ -94,14 +98,46 @@ class LentLinks:
 
         False: somebody waits for messages, or not all could be put back.
         """
-        lent = [peer for peer, state in self._states.items() if state.is_lent]
-        early = self._inbox.take_early_messages(group, lent)
+        early = self._inbox.take_early_messages(group, self._list_lent())
         if early is None:
             return False
+        self._put_back(early)
+        return True
+
+    def limit_early(self, group: int, sequences: range) -> range:
+        """Return those of some calls to come whose messages may be put back at once."""
+        return self._inbox.limit_early(group, sequences)
+
+    def take_calls(self, group: int, sequences: range) -> bool:
+        """Put the messages of a group's calls to come back to what is read ahead.
+
+        False: not all could be put back, or peers are known by more than those to be in the calls.
+        """
+        early = self._inbox.take_early(group, sequences, self._list_lent())
+        if early is None:
+            return False
+        self._put_back(_join(early))
+        # The messages that told of the peers will be read again.
+        told = ((one.header.key.sequence, one.peer) for one in early)
+        self._peer_calls.forget_early(group, told)
+        return not self._peer_calls.has_early(group, sequences)
+
+    def get_own_signatures(self, group: int) -> dict[int, int]:
+        """Return the signatures of this rank's latest calls; the native core adds its own."""
+        return self._peer_calls.get_own_signatures(group)
+
+    @property
+    def completed_calls(self) -> dict[int, int]:
+        """The latest call of each group that has ended; the native core notes its own."""
+        return self._inbox.completed_calls
+
+    def _list_lent(self) -> list[int]:
+        return [peer for peer, state in self._states.items() if state.is_lent]
+
+    def _put_back(self, early: Mapping[int, bytes]) -> None:
         for peer, frames in early.items():
             self._states[peer].unread(frames)
             self._note(peer, self._states[peer])
-        return True
 
     @property
     def received_counts(self) -> dict[tuple[int, int], int]:
@@ -157,3 +193,12 @@ class LentLinks:
         self._unread.discard(peer)
         self._states[peer].is_noted = False
         self._fabric.read_ahead(peer)
+
+
+def _join(messages: Iterable[EarlyMessage]) -> dict[int, bytes]:
+    """Return messages as the bytes that came of them, by peer."""
+    pieces: dict[int, list[bytes]] = {}
+    for one in messages:
+        assert one.payload is not None
+        pieces.setdefault(one.peer, []).extend((one.header.pack(), one.payload))
+    return {peer: b"".join(found) for peer, found in pieces.items()}

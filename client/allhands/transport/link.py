@@ -161,7 +161,15 @@ class Lender(Protocol):
 class Gathering:
     """A sink that buffers a frame until complete."""
 
-    def __init__(self, header: bytes, nbytes: int, deliver: Callable[[memoryview], None]) -> None:
+    def __init__(
+        self,
+        header: bytes,
+        nbytes: int,
+        deliver: Callable[[memoryview], None],
+        retract: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`retract` is called where the frame is taken back, and will be opened anew."""
+        self._retract = retract
         self._frame = memoryview(bytearray(len(header) + nbytes))
         self._frame[: len(header)] = header
         self._missing = nbytes
@@ -179,3 +187,13 @@ class Gathering:
         self.room()[: len(payload)] = payload
         self.filled(len(payload))
         return len(payload)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that have come."""
+        return len(self._frame) - self._missing
+
+    def take_back(self) -> bytes:
+        """Return what has come, as if it had not; the sink is not used any more."""
+        self._retract()
+        return bytes(self._frame[: self.nbytes])

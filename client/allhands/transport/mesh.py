@@ -110,7 +110,9 @@ class Mesh:
         """Set the fabric; required before any send."""
         self._fabric = fabric
         if isinstance(fabric, Lender) and native_core.find()[0] is not None:
-            self.lent_links = LentLinks(fabric, self._senders, self._inbox, self._on_heard)
+            self.lent_links = LentLinks(
+                fabric, self._senders, self._inbox, self._peer_calls, self._on_heard
+            )
 
     def send(self, peer: int, message: PendingSend) -> None:
         """Start sending a message; `done` is called when the memory may be reused."""
@@ -332,11 +334,12 @@ class Mesh:
         arrival = self._inbox.open(peer, begun)
         if arrival is not None:
             return arrival
-
-        def accept_frame(frame: memoryview) -> None:
-            self._inbox.accept(peer, begun, frame[HEADER_BYTES:])
-
-        return Gathering(header, begun.length, accept_frame)
+        return Gathering(
+            header,
+            begun.length,
+            lambda frame: self._inbox.accept(peer, begun, frame[HEADER_BYTES:]),
+            lambda: self._peer_calls.forget_early(begun.key.group, [(begun.key.sequence, peer)]),
+        )
 
     def broken(self, peer: int, reason: str) -> None:
         if peer not in self._broken_links:
@@ -374,6 +377,10 @@ class Mesh:
         self._senders.clear()
         if self._fabric is not None:
             await self._fabric.aclose()
+
+    def is_asked_for(self, group: int) -> bool:
+        """Say whether peers wait to hear of a call of the group that has not begun here."""
+        return any(at[0] == group for at in self._queriers)
 
     def has_digests(self, group: int) -> bool:
         """Say whether the frames of a group have digests."""

@@ -5,6 +5,7 @@ does not know. Their signatures give them away nevertheless.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 _REMEMBERED = 64
 """Calls of a group whose signature is known after their end, for peers that come late."""
@@ -40,6 +41,20 @@ class PeerCallTracker:
     def get_own_signature(self, group: int, sequence: int) -> int | None:
         """Return the signature of this rank's call, if that has begun not long ago."""
         return self._own_signatures.get(group, {}).get(sequence)
+
+    def get_own_signatures(self, group: int) -> dict[int, int]:
+        """Return the signatures of this rank's latest calls of a group, by their numbers."""
+        return self._own_signatures[group]
+
+    def forget_early(self, group: int, told: Iterable[tuple[int, int]]) -> None:
+        """Forget peers heard in calls to come: the messages that told it will be read again."""
+        if (heard := self._early_signatures.get(group)) is not None:
+            for place in told:
+                heard.pop(place, None)
+
+    def has_early(self, group: int, sequences: range) -> bool:
+        """Say whether peers were heard in calls that have not begun here."""
+        return any(place[0] in sequences for place in self._early_signatures.get(group, ()))
 
     def is_past(self, group: int, sequence: int) -> bool:
         """Say whether this rank is in a later call."""

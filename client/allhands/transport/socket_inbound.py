@@ -15,7 +15,7 @@ from allhands.transport.frame import (
     MessageKey,
     read_extent,
 )
-from allhands.transport.link import Receiver, Sink
+from allhands.transport.link import Gathering, Receiver, Sink
 from allhands.transport.tcp_info import read_last_receive_time
 from allhands.transport.tls_socket import Connection, TlsSocket, get_raw_socket
 
@@ -32,6 +32,8 @@ WENT_AWAY = "its process or connection went away"
 
 _KIND_AT = 3
 """Place of a frame's kind."""
+_MAX_TAKEN_BACK = 64 << 10
+"""Bytes of a frame that are copied so that calls can read from the connection."""
 _MAX_READ_BYTES = 1 << 20
 """Bytes read from one peer before others have their turn."""
 
@@ -77,13 +79,23 @@ class InboundLink:
         return -math.inf if self._is_over else read_last_receive_time(self._raw)
 
     def lend(self, state: "LinkState") -> bool:
-        """Let a call read from the connection itself, if that is between two frames."""
-        if self._sink is not None or self._unparsed or self._is_over or self._tls is not None:
+        """Let a call read from the connection itself, if that is between two frames.
+
+        The beginning of a frame that nobody waits for goes to what is read ahead.
+        """
+        if self._is_over or self._tls is not None:
+            return False
+        if isinstance(self._sink, Gathering) and self._sink.nbytes <= _MAX_TAKEN_BACK:
+            self._unparsed, self._sink = self._sink.take_back(), None
+        if self._sink is not None:
             return False
         if self._state is None:
             self._state = state
             state.take()  # of a link before this
             state.inbound = self.descriptor
+        if self._unparsed:
+            begun, self._unparsed = self._unparsed, b""
+            state.unread(begun)
         return True
 
     def read_ahead(self) -> None:

@@ -37,6 +37,11 @@ class FailureLog:
         """Whether no call can end well any more."""
         return self._has_failed
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no failure, departure or call given up is known."""
+        return not (self._events or self._give_ups)
+
     def fail(self, failure: ErrorFactory) -> bool:
         """Record a failure of the group; return whether it is the first."""
         if self._has_failed:

@@ -69,7 +69,8 @@ class FailureTracker:
         self._slow_calls: WeakSet[SlowCall] = WeakSet()
         self._failure_known = asyncio.Event()
         """Set once the group has failed, or a rank has left it."""
-        self._own_calls: dict[int, CallSignature | str] = {}
+        self.own_calls: dict[int, CallSignature | str] = {}
+        """This rank's latest calls, by their numbers; the native core adds its own."""
         self._answered_peers: dict[int, set[int]] = {}
         """The ranks of the world that were told this rank's call, by its number."""
         self._unanswered_peers: dict[int, set[int]] = {}
@@ -109,6 +110,11 @@ class FailureTracker:
             sequence, partial(call_errors.build_given_up_error, give_up=give_up)
         )
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no failure, departure, given up or other call of a peer is known."""
+        return not self._peer_calls and self._failure_log.is_quiet
+
     def send_give_up(self, sequence: int, reason: str) -> None:
         """Notify the other ranks that this rank gives a call up, with the reason."""
         self._directory.send_give_up(self._name, self._ranks, sequence, reason)
@@ -134,12 +140,12 @@ class FailureTracker:
 
     def record_own_call(self, sequence: int, call: CallSignature | str) -> None:
         """Record this rank's call under a number."""
-        self._own_calls[sequence] = call
-        self._own_calls.pop(sequence - CALL_HISTORY, None)
+        self.own_calls[sequence] = call
+        self.own_calls.pop(sequence - CALL_HISTORY, None)
 
     def find_own_call(self, sequence: int) -> str | None:
         """Return this rank's recent call under a number; None: unknown or too old."""
-        call = self._own_calls.get(sequence)
+        call = self.own_calls.get(sequence)
         return None if call is None else self.format_row(sequence, call)
 
     def format_row(self, sequence: int, call: CallSignature | str) -> str:

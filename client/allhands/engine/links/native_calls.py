@@ -47,7 +47,7 @@ class Remainder:
 
 
 @dataclass(slots=True)
-class _Compiled:
+class CompiledCall:
     """A schedule in the form of the native core."""
 
     schedule: Schedule
@@ -60,10 +60,9 @@ class _Compiled:
 class NativeCall:
     """A call under way in the native core, which has the links of its peers meanwhile."""
 
-    def __init__(self, links: LentLinks, compiled: _Compiled, part: Part) -> None:
+    def __init__(self, links: LentLinks, compiled: CompiledCall) -> None:
         self._links = links
         self._compiled = compiled
-        self._part = part
 
     def run(self, is_interrupted: Callable[[], bool], seconds: float) -> bool:
         """Go on for so long; say whether the call has ended."""
@@ -89,8 +88,8 @@ class NativeCall:
         index, is_begun, rests = compiled.call.withdraw()
         for place, rest in rests:
             self._links.send_rest(compiled.peers[place], rest)
-        scratch, compiled.scratch = compiled.scratch, _make_scratch(self._part)
-        return Remainder(index, is_begun, scratch, compiled.call.has_landed)
+        has_landed = compiled.call.has_landed
+        return Remainder(index, is_begun, compiled.scratch.copy(), has_landed)
 
     def give_back(self) -> None:
         """Let the loop process what has come of a withdrawn call, once an `Execution` has it."""
@@ -105,7 +104,7 @@ class NativeCalls:
         self._ranks = ranks
         self._rank = rank
         self._group = group
-        self._compiled: dict[tuple[int, int], _Compiled | None] = {}
+        self._compiled: dict[tuple[int, int], CompiledCall | None] = {}
         """By signature and bytes of the output, oldest first; None: not possible."""
 
     def could_lend(self) -> bool:
@@ -119,7 +118,7 @@ class NativeCalls:
         self, part: Part, op: ReduceOp | None, sequence: int, signature: int
     ) -> NativeCall | None:
         """Begin the only part of a call; None: not possible, or not now."""
-        compiled = self._find(part, op, signature)
+        compiled = self.find(part, op, signature)
         if compiled is None or not self._links.lend(compiled.peers, self._group, sequence):
             return None
         areas = tuple(part.input.arrays), tuple(part.output.arrays), (compiled.scratch,)
@@ -128,9 +127,10 @@ class NativeCalls:
         except ValueError:  # arrays as they are here cannot be addressed
             self._links.withdraw(compiled.peers)
             return None
-        return NativeCall(self._links, compiled, part)
+        return NativeCall(self._links, compiled)
 
-    def _find(self, part: Part, op: ReduceOp | None, signature: int) -> _Compiled | None:
+    def find(self, part: Part, op: ReduceOp | None, signature: int) -> CompiledCall | None:
+        """Return the compiled schedule of a part, made now if need be; None: not possible now."""
         key = signature, _count_bytes(part)
         compiled = self._compiled.get(key)
         if compiled is not None and compiled.schedule is part.schedule:
@@ -147,7 +147,7 @@ class NativeCalls:
             del self._compiled[next(iter(self._compiled))]
         return made
 
-    def _compile(self, part: Part, op: ReduceOp | None, signature: int) -> _Compiled | None:
+    def _compile(self, part: Part, op: ReduceOp | None, signature: int) -> CompiledCall | None:
         numbers = _number(op, part.output)
         peers = _list_peers(part.schedule)
         itemsize = part.output.dtype.itemsize
@@ -175,7 +175,7 @@ class NativeCalls:
             ),
         )
         world = tuple(self._ranks[peer] for peer in peers)
-        return _Compiled(part.schedule, call, world, _make_scratch(part))
+        return CompiledCall(part.schedule, call, world, _make_scratch(part))
 
 
 def make_native_calls(

@@ -51,17 +51,17 @@ class StagingBuffer:
     """Staging buffer for the outputs of one call after another."""
 
     def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
+        self.memory = np.empty(0, np.uint8)
 
     def allocate_views(self, sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
         """Return memory of so many bytes each; those of the call before are void."""
         needed = sum(sizes) + _ALIGNMENT * len(sizes)
-        if len(self._memory) < needed:
-            self._memory = np.empty(needed, np.uint8)
+        if len(self.memory) < needed:
+            self.memory = np.empty(needed, np.uint8)
         rooms, at = [], 0
         for nbytes in sizes:
-            rooms.append(self._memory[at : at + nbytes])
-            at += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+            rooms.append(self.memory[at : at + nbytes])
+            at += align(nbytes)
         return rooms
 
 
@@ -288,6 +288,11 @@ def _build_exchange_schedule(
     rank: int, size: int, send: tuple[int, ...], recv: tuple[int, ...]
 ) -> Schedule:
     return pairwise.all_to_all(rank, size, send, recv, in_one_round=True)
+
+
+def align(nbytes: int) -> int:
+    """Return the bytes that so many take in a staging buffer."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def count_bytes(request: CollectiveRequest, size: int) -> int:

@@ -64,24 +64,32 @@ static bool is_here(const ah_recv *recv) {
     return recv->is_begun && recv->came == recv->span.nbytes;
 }
 
-/* Whether the peers have room for what the round sends, and its messages need no asking. */
-static bool has_credit(const ah_call *call, const ah_round *round) {
-    for (int i = 0; i < round->send_count; i++) {
-        const ah_send *send = &round->sends[i];
-        int64_t needed = 0;
-        for (int k = 0; k <= i; k++)
-            if (round->sends[k].link == send->link) needed += (int64_t)round->sends[k].span.nbytes;
-        if (send->span.nbytes > AH_CALL_EAGER || needed > call->links[send->link]->credit)
-            return false;
-    }
+/* Whether all messages of a round go unasked. */
+static bool is_short(const ah_round *round) {
+    for (int i = 0; i < round->send_count; i++)
+        if (round->sends[i].span.nbytes > AH_CALL_EAGER) return false;
     for (int i = 0; i < round->recv_count; i++)
         if (round->recvs[i].span.nbytes > AH_CALL_EAGER) return false;
     return true;
 }
 
-static bool begin_round(ah_call *call) {
+/* Whether the peer has room for what the round sends up to one of its messages. */
+static bool has_credit(const ah_call *call, const ah_round *round, int upto) {
+    int64_t needed = 0;
+    for (int i = 0; i <= upto; i++)
+        if (round->sends[i].link == round->sends[upto].link)
+            needed += (int64_t)round->sends[i].span.nbytes;
+    return needed <= call->links[round->sends[upto].link]->credit;
+}
+
+static bool is_starved(const ah_call *call, const ah_round *round) {
+    for (int i = 0; i < round->send_count; i++)
+        if (!has_credit(call, round, i)) return true;
+    return false;
+}
+
+static void begin_round(ah_call *call) {
     ah_round *round = current(call);
-    if (!has_credit(call, round)) return false;
     for (int i = 0; i < round->move_count; i++) {
         touch(call, &round->moves[i].target);
         copy(call, &round->moves[i].source, &round->moves[i].target);
@@ -111,7 +119,6 @@ static bool begin_round(ah_call *call) {
         recv->is_begun = false;
     }
     call->is_begun = true;
-    return true;
 }
 
 static bool is_over(const ah_round *round) {
@@ -184,10 +191,10 @@ static bool send_more(ah_call *call, bool *moved) {
 
 /* ---------------------------------------------------------------- receiving */
 
-/* The first message of the round from a link that has not come whole. */
+/* The first message of the round from a link that has not come whole; before it begins none. */
 static ah_recv *find_due(const ah_call *call, int link) {
     ah_round *round = current(call);
-    for (int i = 0; i < round->recv_count; i++)
+    for (int i = 0; call->is_begun && i < round->recv_count; i++)
         if (round->recvs[i].link == link && !is_here(&round->recvs[i])) return &round->recvs[i];
     return NULL;
 }
@@ -216,7 +223,8 @@ static bool is_early(const ah_call *call, const ah_frame *frame) {
     }
     if (frame->sequence != call->sequence) return frame->sequence > call->sequence;
     return frame->kind == AH_FRAME_DATA && frame->flags == 0 && frame->part == call->part &&
-           frame->signature == call->signature && frame->step >> 12 > (uint32_t)call->at;
+           frame->signature == call->signature &&
+           frame->step >> 12 >= (uint32_t)call->at + call->is_begun;
 }
 
 static void take_in(ah_link *link, ah_recv *recv, size_t nbytes) {
@@ -318,31 +326,51 @@ static void wait_for_links(const ah_call *call, int64_t nanoseconds) {
     struct pollfd wanted[2 * AWAITED];
     nfds_t count = 0;
     const ah_round *round = current(call);
-    for (int i = 0; i < round->recv_count && count < AWAITED; i++)
+    for (int i = 0; call->is_begun && i < round->recv_count && count < AWAITED; i++)
         if (!is_here(&round->recvs[i]))
             wanted[count++] = (struct pollfd){call->links[round->recvs[i].link]->in, POLLIN, 0};
-    for (int i = 0; i < round->send_count && count < 2 * AWAITED; i++)
-        if (!is_sent(&round->sends[i]))
-            wanted[count++] = (struct pollfd){call->links[round->sends[i].link]->out, POLLOUT, 0};
+    for (int i = 0; i < round->send_count && count < 2 * AWAITED; i++) {
+        const ah_link *link = call->links[round->sends[i].link];
+        if (!call->is_begun) /* for credit */
+            wanted[count++] = (struct pollfd){link->in, POLLIN, 0};
+        else if (!is_sent(&round->sends[i]))
+            wanted[count++] = (struct pollfd){link->out, POLLOUT, 0};
+    }
     struct timespec timeout = {nanoseconds / 1000000000, nanoseconds % 1000000000};
     ppoll(wanted, count, &timeout, NULL);
+}
+
+/* Parse and read once from a link. */
+static ah_call_status read_once(ah_call *call, int at, bool *moved) {
+    parsed outcome = parse(call, at, moved);
+    if (outcome == PARSED_ALL && (!call->is_begun || find_due(call, at) != NULL)) {
+        bool came = false;
+        if (!read_link(call, at, &came)) return AH_CALL_STUCK;
+        *moved |= came;
+        if (came) outcome = parse(call, at, moved);
+    }
+    if (outcome == PARSED_FOREIGN) return AH_CALL_FOREIGN;
+    return outcome == PARSED_STUCK ? AH_CALL_STUCK : AH_CALL_DONE;
+}
+
+/* Read once from every link whose peer has to give credit before the round can begin. */
+static ah_call_status seek_credit(ah_call *call, bool *moved) {
+    const ah_round *round = current(call);
+    for (int i = 0; i < round->send_count; i++)
+        if (!has_credit(call, round, i)) {
+            ah_call_status status = read_once(call, round->sends[i].link, moved);
+            if (status != AH_CALL_DONE) return status;
+        }
+    return AH_CALL_DONE;
 }
 
 /* Parse and read once from every link that the round waits for. */
 static ah_call_status receive(ah_call *call, bool *moved) {
     const ah_round *round = current(call);
     for (int i = 0; i < round->recv_count; i++) {
-        int at = round->recvs[i].link;
         if (is_here(&round->recvs[i])) continue;
-        parsed outcome = parse(call, at, moved);
-        if (outcome == PARSED_ALL && find_due(call, at) != NULL) {
-            bool came = false;
-            if (!read_link(call, at, &came)) return AH_CALL_STUCK;
-            *moved |= came;
-            if (came) outcome = parse(call, at, moved);
-        }
-        if (outcome == PARSED_FOREIGN) return AH_CALL_FOREIGN;
-        if (outcome == PARSED_STUCK) return AH_CALL_STUCK;
+        ah_call_status status = read_once(call, round->recvs[i].link, moved);
+        if (status != AH_CALL_DONE) return status;
     }
     return AH_CALL_DONE;
 }
@@ -358,12 +386,15 @@ void ah_call_begin(ah_call *call, uint64_t sequence, const ah_memory memory[AH_A
 static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
     int64_t idle_since = 0;
     while (call->at < call->round_count) {
-        if (!call->is_begun && !begin_round(call)) return AH_CALL_STUCK;
+        if (!call->is_begun) {
+            if (!is_short(current(call))) return AH_CALL_STUCK;
+            if (!is_starved(call, current(call))) begin_round(call);
+        }
         bool moved = false;
-        if (!send_more(call, &moved)) return AH_CALL_STUCK;
-        ah_call_status status = receive(call, &moved);
+        if (call->is_begun && !send_more(call, &moved)) return AH_CALL_STUCK;
+        ah_call_status status = call->is_begun ? receive(call, &moved) : seek_credit(call, &moved);
         if (status != AH_CALL_DONE) return status;
-        if (is_over(current(call))) {
+        if (call->is_begun && is_over(current(call))) {
             end_round(call);
             idle_since = 0;
             continue;

@@ -25,7 +25,7 @@ bool records_new(CommObject *self, size_t wanted) {
     memset(self->records, 0, count * sizeof(Record));
     self->mask = count - 1;
     self->records_all = wanted > 0;
-    self->start_times.stride = 1;
+    start_times_init(&self->start_times);
     return true;
 }
 
@@ -211,20 +211,6 @@ int add_record_constants(PyObject *module) {
 }
 
 PyObject *comm_start_times(CommObject *self, PyObject *unused) {
-    StartTimes *begun = &self->start_times;
     (void)unused;
-    int count = begun->count;
-    PyObject *list = PyList_New(count);
-    for (int at = 0; list != NULL && at < count; at++) {
-        PyObject *pair = Py_BuildValue("Kd", (unsigned long long)begun->sequence[at],
-                                       (double)begun->at[at] / NANOSECONDS);
-        if (pair == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, at, pair);
-    }
-    /* Sparse because an earlier period had more: closer again. */
-    if (count < STARTS_KEPT / 4 && begun->stride > 1) begun->stride /= 2;
-    begun->count = 0;
-    return list;
+    return start_times_take(&self->start_times);
 }

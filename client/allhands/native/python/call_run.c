@@ -104,21 +104,6 @@ static ah_status note_unshared(CommObject *self, RunningCall *running, ah_status
     return status;
 }
 
-static void record_start(StartTimes *begun, uint64_t sequence, int64_t at) {
-    if (begun->count == STARTS_KEPT) {
-        begun->stride *= 2;
-        begun->count = 0;
-        for (int old = 0; old < STARTS_KEPT; old++)
-            if ((begun->sequence[old] & (begun->stride - 1)) == 0) {
-                begun->sequence[begun->count] = begun->sequence[old];
-                begun->at[begun->count++] = begun->at[old];
-            }
-        if (sequence & (begun->stride - 1)) return;
-    }
-    begun->sequence[begun->count] = sequence;
-    begun->at[begun->count++] = at;
-}
-
 static inline void set_reference(PyObject **place, PyObject *value) {
     if (*place != value) Py_XSETREF(*place, Py_XNewRef(value));
 }
@@ -217,8 +202,7 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
     self->waiting = 0;
     self->waits[sequence % WAITS] = 0;
     call_record(self, plan, sequence, now, label);
-    if (self->records_all && (sequence & (self->start_times.stride - 1)) == 0)
-        record_start(&self->start_times, sequence, now);
+    if (self->records_all) start_times_note(&self->start_times, sequence, now);
 }
 
 void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label) {

@@ -16,16 +16,15 @@
 #include "collectives/collectives.h"
 #include "collectives/kinds.h"
 #include "python/arrays.h"
+#include "python/kind_names.h"
 #include "python/segment_object.h"
+#include "python/start_times.h"
 
 #define NANOSECONDS 1000000000LL
 #define WAITS 64
 #define RECORDS_MOST (1 << 24)
-#define STARTS_KEPT 64
 #define SHAPE_LONG 14 /* in place of the number of dimensions: there is a tuple */
 #define SHAPE_NONE 15
-
-extern const char *const kind_names[AH_KINDS];
 
 /* What one call does, checked: the arguments of collectives.h. */
 typedef struct {
@@ -88,15 +87,6 @@ typedef union {
 } Shape;
 
 #define RECORD_QUEUED 0x80 /* it is told in Python when and where it was made */
-
-/* When calls began, of some of a period's: those whose numbers divide by `stride`, which doubles
- * when they become too many. So ranks whose periods differ a little report the same calls. */
-typedef struct {
-    uint64_t stride;
-    int count;
-    uint64_t sequence[STARTS_KEPT];
-    int64_t at[STARTS_KEPT];
-} StartTimes;
 
 typedef struct CommObject {
     PyObject_HEAD

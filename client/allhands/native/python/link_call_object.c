@@ -2,22 +2,11 @@
 
 #include <structmember.h>
 
-#include "links/call.h"
 #include "python/arrays.h"
+#include "python/link_call_object_state.h"
 #include "python/link_object.h"
 
-typedef struct {
-    PyObject_HEAD
-    ah_call call;
-    PyObject *links;          /* tuple of LinkState */
-    PyObject *held[AH_AREAS]; /* tuples of arrays, while a call is under way */
-    ah_piece *pieces;         /* of those arrays */
-    Py_ssize_t piece_room;
-    size_t needed[AH_AREAS]; /* bytes of each area that the schedule names */
-    bool is_running;
-} LinkCallObject;
-
-static PyTypeObject *LinkCall_Type;
+PyTypeObject *LinkCall_Type;
 
 /* ---------------------------------------------------------------- compiling */
 
@@ -195,13 +184,14 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     return (PyObject *)self;
 }
 
-static void let_go(LinkCallObject *self) {
+void link_call_end(LinkCallObject *self) {
+    self->is_under_way = false;
     for (int area = 0; area < AH_AREAS; area++) Py_CLEAR(self->held[area]);
 }
 
 static void call_dealloc(LinkCallObject *self) {
     PyTypeObject *type = Py_TYPE(self);
-    let_go(self);
+    link_call_end(self);
     for (int i = 0; i < self->call.round_count; i++) {
         PyMem_Free(self->call.rounds[i].moves);
         PyMem_Free(self->call.rounds[i].combines);
@@ -219,7 +209,7 @@ static void call_dealloc(LinkCallObject *self) {
 
 /* ---------------------------------------------------------------- memory of a call */
 
-static bool fits(const LinkCallObject *self, const ah_memory memory[AH_AREAS]) {
+bool link_call_fits(const LinkCallObject *self, const ah_memory memory[AH_AREAS]) {
     const ah_call *call = &self->call;
     for (int at = 0; at < call->round_count; at++) {
         const ah_round *round = &call->rounds[at];
@@ -265,6 +255,11 @@ static bool read_memory(LinkCallObject *self, int area, PyObject *arrays, Py_ssi
     return true;
 }
 
+void link_call_begin(LinkCallObject *self, uint64_t sequence, const ah_memory memory[AH_AREAS]) {
+    self->is_under_way = true;
+    ah_call_begin(&self->call, sequence, memory);
+}
+
 static PyObject *call_begin(LinkCallObject *self, PyObject *args) {
     unsigned long long sequence;
     PyObject *arrays[AH_AREAS];
@@ -288,11 +283,11 @@ static PyObject *call_begin(LinkCallObject *self, PyObject *args) {
         first += PyTuple_GET_SIZE(arrays[area]);
         is_split |= memory[area].count > 1;
     }
-    if (is_split && !fits(self, memory))
+    if (is_split && !link_call_fits(self, memory))
         return PyErr_Format(PyExc_ValueError, "a span of the schedule lies in several arrays");
     for (int area = 0; area < AH_AREAS; area++)
         Py_XSETREF(self->held[area], Py_NewRef(arrays[area]));
-    ah_call_begin(&self->call, sequence, memory);
+    link_call_begin(self, sequence, memory);
     Py_RETURN_NONE;
 }
 
@@ -301,7 +296,7 @@ static PyObject *call_begin(LinkCallObject *self, PyObject *args) {
 static PyObject *call_run(LinkCallObject *self, PyObject *args) {
     long long until, spin;
     if (!PyArg_ParseTuple(args, "LL", &until, &spin)) return NULL;
-    if (self->is_running || self->held[0] == NULL)
+    if (self->is_running || !self->is_under_way)
         return PyErr_Format(PyExc_RuntimeError, "the call is not to be run now");
     ah_call_status status;
     self->is_running = true;
@@ -309,7 +304,7 @@ static PyObject *call_run(LinkCallObject *self, PyObject *args) {
     status = ah_call_run(&self->call, until, spin);
     Py_END_ALLOW_THREADS
     self->is_running = false;
-    if (status == AH_CALL_DONE) let_go(self);
+    if (status == AH_CALL_DONE) link_call_end(self);
     return PyLong_FromLong(status);
 }
 
@@ -342,7 +337,7 @@ static PyObject *make_rest(const ah_send *send) {
 static PyObject *call_withdraw(LinkCallObject *self, PyObject *unused) {
     (void)unused;
     ah_call *call = &self->call;
-    if (self->is_running || self->held[0] == NULL)
+    if (self->is_running || !self->is_under_way)
         return PyErr_Format(PyExc_RuntimeError, "no call is under way");
     PyObject *rests = PyList_New(0);
     if (rests == NULL) return NULL;
@@ -365,7 +360,7 @@ static PyObject *call_withdraw(LinkCallObject *self, PyObject *unused) {
     }
     for (int i = 0; i < call->link_count; i++) call->links[i]->has_rest = false;
     PyObject *found = Py_BuildValue("iON", call->at, call->is_begun ? Py_True : Py_False, rests);
-    let_go(self);
+    link_call_end(self);
     return found;
 }
 

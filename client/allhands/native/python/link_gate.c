@@ -5,7 +5,10 @@
 
 #include "python/p2p_object_state.h"
 
-static PyObject *get(PyObject *object, const char *lock, const char *method) {
+#define CREDIT_STEP (256 << 10) /* bytes taken in that are given back at once */
+#define ATTEMPTS 3
+
+PyObject *gate_find(PyObject *object, const char *lock, const char *method) {
     PyObject *found = PyObject_GetAttrString(object, lock);
     PyObject *bound = found == NULL ? NULL : PyObject_GetAttrString(found, method);
     Py_XDECREF(found);
@@ -17,10 +20,10 @@ int gate_init(LinkGate *gate, PyObject *thread, PyObject *owner) {
     gate->owner = Py_NewRef(owner);
     gate->turns = -1;
     gate->generation = p2p_generation;
-    gate->borrow = get(thread, "borrow_lock", "acquire");
-    gate->unborrow = get(thread, "borrow_lock", "release");
-    gate->hold = get(thread, "loop_lock", "acquire");
-    gate->unhold = get(thread, "loop_lock", "release");
+    gate->borrow = gate_find(thread, "borrow_lock", "acquire");
+    gate->unborrow = gate_find(thread, "borrow_lock", "release");
+    gate->hold = gate_find(thread, "loop_lock", "acquire");
+    gate->unhold = gate_find(thread, "loop_lock", "release");
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -93,6 +96,33 @@ int gate_enter(LinkGate *gate) {
     release(gate->unborrow);
     PyErr_Restore(type, value, trace);
     return open;
+}
+
+int gate_call_owner(LinkGate *gate, const char *method, long rank, LinkStateObject *link,
+                    bool (*is_due)(const LinkStateObject *)) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    for (int i = 0; i < ATTEMPTS && is_due(link); i++) {
+        PyObject *done = PyObject_CallMethod(gate->owner, method, "l", rank);
+        if (done == NULL && type == NULL)
+            PyErr_Fetch(&type, &value, &trace);
+        else if (done == NULL)
+            PyErr_Clear();
+        Py_XDECREF(done);
+    }
+    int failed = type == NULL ? 0 : -1;
+    PyErr_Restore(type, value, trace);
+    return failed;
+}
+
+/* Whether the loop has to know of what was read ahead or taken in. */
+static bool is_unsettled(const LinkStateObject *state) {
+    const ah_link *link = &state->link;
+    return link->consumed >= CREDIT_STEP || (ah_link_pending(link) > 0 && !link->is_noted);
+}
+
+int gate_settle(LinkGate *gate, long rank, LinkStateObject *link) {
+    return gate_call_owner(gate, "take_back", rank, link, is_unsettled);
 }
 
 void gate_leave(LinkGate *gate, bool wakes) {

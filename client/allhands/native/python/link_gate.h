@@ -11,6 +11,13 @@
 
 #include <stdbool.h>
 
+#include "python/link_object.h"
+
+/* How long a call keeps the loop from its thread: as engine/queue.py. */
+#define GATE_HOLD_NS INT64_C(2000000)
+/* How long it looks again and again before it sleeps: about what waking up takes. */
+#define GATE_SPIN_NS INT64_C(100000)
+
 typedef struct {
     PyObject *thread; /* LoopThread */
     PyObject *owner;  /* has a method `prepare`: whether calls may go this way */
@@ -18,6 +25,9 @@ typedef struct {
     long turns; /* those of the thread when that was asked; -1: ask */
     unsigned generation;
 } LinkGate;
+
+/* The method of a lock that is an attribute of an object; NULL with an exception. */
+PyObject *gate_find(PyObject *object, const char *lock, const char *method);
 
 /* Take references to the thread's locks; -1 with an exception. */
 int gate_init(LinkGate *gate, PyObject *thread, PyObject *owner);
@@ -29,6 +39,15 @@ enum { GATE_BUSY = 2 };
 /* 1: entered; 0: calls may not go this way; GATE_BUSY: the loop is not free; -1: with an exception.
  */
 int gate_enter(LinkGate *gate);
+
+/* Call a method of the owner, with a rank, until it has done what is due: the handler of a signal
+ * may raise before it begins. The first exception stays, one that was set before too: -1. */
+int gate_call_owner(LinkGate *gate, const char *method, long rank, LinkStateObject *link,
+                    bool (*is_due)(const LinkStateObject *));
+
+/* Let the loop know of what a call has read ahead or taken in of a link, where it has to: by the
+ * owner's `take_back`, as gate_call_owner. */
+int gate_settle(LinkGate *gate, long rank, LinkStateObject *link);
 
 /* `wakes`: the loop has something to do. Exceptions that are set stay so. */
 void gate_leave(LinkGate *gate, bool wakes);

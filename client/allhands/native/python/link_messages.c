@@ -14,12 +14,6 @@
 #include "python/p2p_log.h"
 
 #define SIGNATURES 16
-#define CREDIT_STEP (256 << 10) /* bytes taken in that are given back at once */
-#define HOLD_NS                                                                                    \
-    INT64_C(2000000) /* how long the loop is kept from its thread: as engine/queue.py              \
-                      */
-#define SPIN_NS INT64_C(100000)
-#define ATTEMPTS 3
 #define NANOSECONDS 1e9
 
 typedef struct {
@@ -117,7 +111,7 @@ static int read_arguments(LinkMessagesObject *self, PyObject *const *args, Py_ss
     if (tag == -1 && PyErr_Occurred()) PyErr_Clear();
     size_t nbytes = (size_t)PyArray_NBYTES(asked->array);
     if (tag < 0 || tag > UINT32_MAX || nbytes > AH_MESSAGE_EAGER) return 0;
-    if (read_limit(self, args[3]) <= 2 * HOLD_NS) return 0;
+    if (read_limit(self, args[3]) <= 2 * GATE_HOLD_NS) return 0;
     asked->frame = (ah_frame){.kind = AH_FRAME_DATA,
                               .group = self->group,
                               .part = (uint32_t)tag,
@@ -180,27 +174,6 @@ static uint64_t begin_record(LinkMessagesObject *self, const Asked *asked, bool 
                      label);
 }
 
-/* ---------------------------------------------------------------- the owner's part */
-
-/* Call a method of the owner until it has done what is due: the handler of a signal may raise
- * before it begins. The first exception stays, one that was set before too: -1. */
-static int call_owner(LinkMessagesObject *self, const char *method, const Peer *peer,
-                      bool (*is_due)(const LinkStateObject *)) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    for (int i = 0; i < ATTEMPTS && is_due(peer->link); i++) {
-        PyObject *done = PyObject_CallMethod(self->gate.owner, method, "l", peer->rank);
-        if (done == NULL && type == NULL)
-            PyErr_Fetch(&type, &value, &trace);
-        else if (done == NULL)
-            PyErr_Clear();
-        Py_XDECREF(done);
-    }
-    int failed = type == NULL ? 0 : -1;
-    PyErr_Restore(type, value, trace);
-    return failed;
-}
-
 /* ---------------------------------------------------------------- send */
 
 static bool has_rest(const LinkStateObject *state) { return state->rest != NULL; }
@@ -222,7 +195,7 @@ static int send_rest(LinkMessagesObject *self, const Asked *asked, const uint8_t
             memcpy(to, (const char *)PyArray_DATA(asked->array) + past, asked->frame.length - past);
         state->rest = rest;
         state->link.has_rest = true;
-        failed = call_owner(self, "send_rest", asked->peer, has_rest);
+        failed = gate_call_owner(&self->gate, "send_rest", asked->peer->rank, state, has_rest);
     }
     if (rest == NULL || has_rest(state)) { /* half a frame: the next would be read as its end */
         shutdown(state->link.out, SHUT_RDWR);
@@ -283,14 +256,14 @@ static int deliver(LinkMessagesObject *self, const Asked *asked, size_t nbytes) 
 static int receive(LinkMessagesObject *self, Asked *asked) {
     ah_link *link = &asked->peer->link->link;
     uint8_t *target = PyArray_DATA(asked->array);
-    int64_t until = ah_link_now() + HOLD_NS;
+    int64_t until = ah_link_now() + GATE_HOLD_NS;
     for (;;) {
         ah_message_status status;
         size_t foreign = 0;
         asked->frame.sequence = next_count(self->received, asked->peer->key);
         if (asked->frame.sequence == 0) return -1;
         Py_BEGIN_ALLOW_THREADS
-        status = ah_link_receive(link, &asked->frame, target, until, SPIN_NS, &foreign);
+        status = ah_link_receive(link, &asked->frame, target, until, GATE_SPIN_NS, &foreign);
         Py_END_ALLOW_THREADS
         if (status == AH_MESSAGE_DONE)
             return set_count(self->received, asked->peer->key, asked->frame.sequence) < 0 ? -1 : 1;
@@ -298,12 +271,6 @@ static int receive(LinkMessagesObject *self, Asked *asked) {
         int going = deliver(self, asked, foreign);
         if (going <= 0) return going;
     }
-}
-
-/* Whether the loop has to know of what was read ahead or taken in. */
-static bool is_unsettled(const LinkStateObject *state) {
-    const ah_link *link = &state->link;
-    return link->consumed >= CREDIT_STEP || (ah_link_pending(link) > 0 && !link->is_noted);
 }
 
 static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, Py_ssize_t nargs) {
@@ -326,7 +293,7 @@ static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, 
         log_end(&self->log, entry, &message, AH_DELIVERED);
     }
     Py_DECREF(asked.array);
-    int failed = call_owner(self, "take_back", asked.peer, is_unsettled);
+    int failed = gate_settle(&self->gate, asked.peer->rank, asked.peer->link);
     long sender = received > 0 ? asked.peer->rank : -1; /* the peers are the holder's */
     gate_leave(&self->gate, received <= 0);
     return failed ? NULL : PyLong_FromLong(sender);

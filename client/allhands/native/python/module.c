@@ -15,6 +15,7 @@
 #include "python/deadline.h"
 #include "python/dlpack.h"
 #include "python/link_call_object.h"
+#include "python/link_collectives.h"
 #include "python/link_messages.h"
 #include "python/link_object.h"
 #include "python/p2p_object.h"
@@ -103,7 +104,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     if (module == NULL || find_deadlines() < 0 || add_segment_types(module) < 0 ||
         add_comm_type(module) < 0 || add_atomic_type(module) < 0 || add_p2p_types(module) < 0 ||
         add_link_state_type(module) < 0 || add_link_call_type(module) < 0 ||
-        add_link_messages_type(module) < 0 || add_call_site_functions(module) < 0 ||
+        add_link_messages_type(module) < 0 || add_link_collectives_type(module) < 0 ||
+        add_call_site_functions(module) < 0 ||
         PyModule_AddStringConstant(module, "INSTRUCTIONS", ah_instructions()) < 0)
         return NULL;
     return module;

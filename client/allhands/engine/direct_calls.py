@@ -1,0 +1,273 @@
+"""Plain collectives over links, on their callers' threads.
+
+The native core borrows the event loop for each, as `runtime.loop_thread` has it, and carries out a
+schedule that was compiled for arguments like these. A call that it declines goes the checked way; a
+call that does not end there within moments goes on in the queue, from the round that it is in.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from allhands.collectives.buffer import Array
+from allhands.collectives.composite_call import Step, StepBuilder
+from allhands.collectives.part import Part
+from allhands.collectives.reduction import ReduceOp
+from allhands.engine.context import EngineContext
+from allhands.engine.link_calls import LinkCalls
+from allhands.engine.links.native_calls import CompiledCall, NativeCall, NativeCalls
+from allhands.engine.links.output_guard import (
+    STAGED_BYTES,
+    StagingBuffer,
+    count_bytes,
+    guard_outputs,
+)
+from allhands.engine.operation import Operation
+from allhands.engine.queue import CallQueue
+from allhands.engine.work.work import Work
+from allhands.runtime import native_core
+from allhands.runtime.loop_thread import LoopThread
+from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
+from allhands.transport.lent_links import LentLinks
+
+if TYPE_CHECKING:
+    from allhands._native import LinkCollectives, Piece, PlanRow
+
+_STAGING, _SCRATCH = 2, 3
+"""Memory of a piece, beside the arrays of the call; as `Place` in the core."""
+
+_PREPARED_CALLS = 64
+"""Calls whose messages are put back at once: peers may be thousands of calls ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectCallParts:
+    """Parts of a group's engine that direct calls work with."""
+
+    context: EngineContext
+    link_calls: LinkCalls
+    queue: CallQueue
+    lent_links: LentLinks
+    native_calls: NativeCalls
+    is_plain: Callable[[], bool]
+    """Whether calls go over links, and nothing speaks against that."""
+
+
+class DirectCalls:
+    """The owner of a group's `LinkCollectives`: what the core cannot do by itself."""
+
+    def __init__(self, thread: LoopThread, parts: DirectCallParts) -> None:
+        core, _ = native_core.find()
+        assert core is not None, "links are lent to the native core only"
+        context = parts.context
+        self._thread = thread
+        self._parts = parts
+        self._links = parts.lent_links
+        self._context = context
+        self._link_cost = parts.link_calls.link_cost
+        self.native: LinkCollectives = core.LinkCollectives(
+            thread=thread,
+            owner=self,
+            order=context.order,
+            progress=context.progress,
+            group=context.hash,
+            signatures=self._links.get_own_signatures(context.hash),
+            calls=context.failures.own_calls,
+            completed=self._links.completed_calls,
+            note_duration=context.failures.durations.append,
+            rank=context.rank,
+            size=len(context.ranks),
+            records=context.recorder.size,
+        )
+
+    # ------------------------------------------------------------ for the core
+
+    def take_loop(self) -> bool:
+        """Have the thread hand the loop over, without having anything done there."""
+        return self._thread.run_on_caller_thread(_do_nothing)
+
+    def prepare(self) -> bool:
+        """Say whether calls may go by the core until the loop runs again."""
+        parts, context = self._parts, self._context
+        with self._thread.enter():
+            if (
+                not parts.is_plain()
+                or not parts.queue.is_idle
+                or context.mesh.has_digests(context.hash)
+                or context.mesh.is_asked_for(context.hash)
+                or not context.failures.is_quiet
+            ):
+                return False
+            if self._link_cost != parts.link_calls.link_cost:
+                self._link_cost = parts.link_calls.link_cost
+                self.native.forget_plans()
+            self._links.lend_all(context.failures.has_left)
+            last = context.progress.last_ended
+            sequences = self._links.limit_early(
+                context.hash, range(last + 1, last + 1 + _PREPARED_CALLS)
+            )
+            self.native.prepared = sequences.stop - 1
+            return bool(sequences) and self._links.take_calls(context.hash, sequences)
+
+    def compile(self, kind: str, arguments: Sequence[object]) -> "PlanRow | Literal[False] | None":
+        """Compile the plan of calls with such arguments; None: there is none. False: not yet."""
+        with self._thread.enter():
+            context, link_calls = self._context, self._parts.link_calls
+            try:
+                step = self._build(kind, arguments)
+            except (TypeError, ValueError):
+                return False  # the checked way says what is wrong
+            request, size = step.request, len(context.ranks)
+            if step.substeps is not None or count_bytes(request, size) > STAGED_BYTES:
+                return None
+            if not link_calls.is_agreed(request):
+                return False
+            parts = step.build(context.rank, size)
+            guard = guard_outputs(request, context.rank, size, parts, staging := StagingBuffer())
+            if guard.arrival_check is not None or len(guard.parts) != 1:
+                return None
+            compiled = self._parts.native_calls.find(
+                guard.parts[0], request.op, request.call.signature
+            )
+            if compiled is None:
+                return False  # there may be a link later
+            arrays = [one for one in arguments if isinstance(one, np.ndarray)]
+            return _make_row(
+                _PlanSource(arrays, staging, compiled),
+                parts[0],
+                guard.parts[0],
+                step,
+                link_calls.explain(parts[0].name),
+                divides=request.op is ReduceOp.AVG
+                and bool(request.targets)
+                and not request.is_ordered(size, context.deterministic),
+            )
+
+    def deliver(self, rank: int, frame: bytes, compiled: CompiledCall) -> bool:
+        """Pass a frame on that is not of the call; say whether the call may go on by the core."""
+        with self._thread.enter():
+            self._thread.turns += 1
+            self._links.deliver(rank, frame)
+            sequence = self._context.order.last_number
+            return self._context.failures.find_failure(
+                sequence
+            ) is None and self._links.are_lendable(compiled.peers)
+
+    def take_back(self, rank: int) -> None:
+        """Look after the credit and what was read ahead of a rank of the world."""
+        with self._thread.enter():
+            self._thread.turns += 1
+            self._links.take_back([rank])
+
+    def hand_over(
+        self,
+        kind: str,
+        arguments: Sequence[object],
+        sequence: int,
+        compiled: CompiledCall,
+        staged: bytes,
+        timeout: float,
+        began: float,
+        interruption: type[BaseException] | None,
+    ) -> Work:
+        """Let the loop go on with a call; with an `interruption` only to end it."""
+        with self._thread.enter():
+            self._thread.turns += 1
+            step = self._build(kind, arguments)
+            context, queue = self._context, self._parts.queue
+            signature = step.request.call
+            callbacks = self._thread.callbacks
+            work = Work(signature, sequence, None, context.name, callbacks)
+            work.waiting_thread = threading.get_ident()
+            work.entry = context.recorder.record_call(
+                kind, sequence, step.request.nbytes, signature, None
+            )
+            operation = Operation(
+                work, signature, step.request, step.build, None, timeout, began + timeout
+            )
+            work.own(lambda: self._thread.call(queue.cancel, operation))
+            context.order.adopt(work)
+            queue.go_on(operation, NativeCall(self._links, compiled), staged)
+            if interruption is not None:
+                work.abandon(get_cancel_reason(interruption.__name__))
+            return work
+
+    def wait(self, work: Work) -> None:
+        """Wait for a call that was handed over; Ctrl-C ends the call."""
+        try:
+            work.wait()
+        except INTERRUPTIONS as interruption:
+            work.abandon(get_cancel_reason(type(interruption).__name__))
+            raise
+
+    def _build(self, kind: str, arguments: Sequence[object]) -> Step:
+        context = self._context
+        builder = StepBuilder(
+            context.name,
+            context.rank,
+            len(context.ranks),
+            context.deterministic,
+            self._parts.link_calls.link_cost,
+        )
+        step: Step = getattr(builder, kind)(*arguments)
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanSource:
+    """The memory in which the areas of a plan lie."""
+
+    arrays: Sequence[Array]
+    staging: StagingBuffer
+    compiled: CompiledCall
+
+    def locate(self, array: Array) -> "Piece":
+        """Return where the bytes of an array are."""
+        if array.nbytes == 0:
+            return _STAGING, 0, 0
+        for place, memory in (*enumerate(self.arrays), (_STAGING, self.staging.memory)):
+            offset = _address(array) - _address(memory)
+            if offset >= 0 and offset + array.nbytes <= memory.nbytes:
+                return place, offset, array.nbytes
+        raise ValueError("an array of a plan is none of its call's")
+
+
+def _make_row(
+    source: _PlanSource, own: Part, guarded: Part, step: Step, how: str, *, divides: bool
+) -> "PlanRow":
+    request, scratch = step.request, source.compiled.scratch
+    staged = []
+    if guarded is not own:
+        staged = [
+            (source.locate(copy), source.locate(array))
+            for copy, array in zip(guarded.output.arrays, own.output.arrays, strict=True)
+            if array.nbytes
+        ]
+    return (
+        source.compiled.call,
+        source.compiled,
+        request.call,
+        request.call.signature,
+        how,
+        scratch,
+        source.compiled.peers,
+        tuple(map(source.locate, guarded.input.arrays)),
+        tuple(map(source.locate, guarded.output.arrays)),
+        ((_SCRATCH, 0, scratch.nbytes),),
+        source.staging.memory.nbytes,
+        tuple(staged),
+        request.primitive.is_in_place and not request.primitive.is_rooted,
+        divides,
+    )
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _do_nothing() -> bool:
+    return False

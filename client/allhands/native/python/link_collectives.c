@@ -1,0 +1,246 @@
+#include "python/link_collectives.h"
+
+#include <structmember.h>
+
+#include "python/kind_names.h"
+#include "python/link_collectives_state.h"
+
+static PyTypeObject *LinkCollectives_Type;
+
+/* ---------------------------------------------------------------- calls */
+
+#define BEGIN(wanted_, kind_)                                                                      \
+    LinkCollectivesObject *self = (LinkCollectivesObject *)self_;                                  \
+    if (nargs != (wanted_)) {                                                                      \
+        PyErr_Format(PyExc_TypeError, "wants %d arguments, has %zd", (wanted_), nargs);            \
+        return NULL;                                                                               \
+    }                                                                                              \
+    LinkArguments given = {.kind = (kind_), .root = -1}
+
+static PyObject *run(LinkCollectivesObject *self, const LinkArguments *given, PyObject *const *args,
+                     Py_ssize_t nargs) {
+    return link_collectives_run(self, given, args + given->array_count, args[nargs - 2],
+                                args[nargs - 1]);
+}
+
+static bool read_root(LinkCollectivesObject *self, PyObject *rank, LinkArguments *given) {
+    if (!PyLong_CheckExact(rank)) return false;
+    long root = PyLong_AsLong(rank);
+    if (root == -1 && PyErr_Occurred()) PyErr_Clear();
+    if (root < 0 || root >= self->size) return false;
+    given->root = (int)root;
+    return true;
+}
+
+static bool read_array(LinkArguments *given, PyObject *x, bool written) {
+    PyArrayObject *array = plain_array(x, written);
+    if (array == NULL) return false;
+    given->arrays[given->array_count++] = array;
+    return true;
+}
+
+/* Two arrays of one dtype that lie apart: the written one, and one that is read. */
+static bool read_pair(LinkArguments *given, PyObject *output, PyObject *x) {
+    if (!read_array(given, output, true) || !read_array(given, x, false)) return false;
+    PyArrayObject *out = given->arrays[0], *in = given->arrays[1];
+    uintptr_t first = (uintptr_t)PyArray_DATA(out), second = (uintptr_t)PyArray_DATA(in);
+    return PyArray_DESCR(out) == PyArray_DESCR(in) &&
+           (first + (uintptr_t)PyArray_NBYTES(out) <= second ||
+            second + (uintptr_t)PyArray_NBYTES(in) <= first);
+}
+
+static PyObject *barrier(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    BEGIN(2, AH_KIND_BARRIER);
+    return run(self, &given, args, nargs);
+}
+
+static PyObject *all_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    BEGIN(4, AH_KIND_ALL_REDUCE); /* x, op, timeout, label */
+    if (!read_array(&given, args[0], true)) Py_RETURN_FALSE;
+    given.op = args[1];
+    return run(self, &given, args, nargs);
+}
+
+static PyObject *reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    BEGIN(5, AH_KIND_REDUCE); /* x, root, op, timeout, label */
+    if (!read_root(self, args[1], &given) || !read_array(&given, args[0], given.root == self->rank))
+        Py_RETURN_FALSE;
+    given.op = args[2];
+    return run(self, &given, args, nargs);
+}
+
+static PyObject *broadcast(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    BEGIN(4, AH_KIND_BROADCAST); /* x, root, timeout, label */
+    if (!read_root(self, args[1], &given) || !read_array(&given, args[0], true)) Py_RETURN_FALSE;
+    return run(self, &given, args, nargs);
+}
+
+static PyObject *all_gather(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    BEGIN(4, AH_KIND_ALL_GATHER_INTO_TENSOR); /* output, x, timeout, label */
+    if (!read_pair(&given, args[0], args[1])) Py_RETURN_FALSE;
+    return run(self, &given, args, nargs);
+}
+
+static PyObject *reduce_scatter(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    BEGIN(5, AH_KIND_REDUCE_SCATTER_TENSOR); /* output, x, op, timeout, label */
+    if (!read_pair(&given, args[0], args[1])) Py_RETURN_FALSE;
+    given.op = args[2];
+    return run(self, &given, args, nargs);
+}
+
+/* Calls that do not go this way. */
+static PyObject *decline(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    (void)args;
+    (void)nargs;
+    Py_RETURN_FALSE;
+}
+
+/* ---------------------------------------------------------------- what others ask */
+
+static PyObject *records(LinkCollectivesObject *self, PyObject *given) {
+    size_t last = PyLong_AsSize_t(given);
+    return PyErr_Occurred() ? NULL : link_log_rows(&self->log, last);
+}
+
+static PyObject *call_site(LinkCollectivesObject *self, PyObject *given) {
+    unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
+    return PyErr_Occurred() ? NULL : link_log_site(&self->log, sequence);
+}
+
+static PyObject *start_times(LinkCollectivesObject *self, PyObject *unused) {
+    (void)unused;
+    return start_times_take(&self->log.start_times);
+}
+
+static PyObject *inline_call(LinkCollectivesObject *self, PyObject *unused) {
+    (void)unused;
+    if (self->thread == 0) Py_RETURN_NONE;
+    return Py_BuildValue("kKsO", self->thread, (unsigned long long)self->sequence,
+                         kind_names[self->kind], Py_None);
+}
+
+static PyObject *forget_plans(LinkCollectivesObject *self, PyObject *unused) {
+    (void)unused;
+    plans_clear(&self->plans);
+    Py_RETURN_NONE;
+}
+
+/* ---------------------------------------------------------------- life */
+
+static PyObject *collectives_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"thread",     "owner",   "order",     "progress",      "group",
+                            "signatures", "calls",   "completed", "note_duration", "rank",
+                            "size",       "records", NULL};
+    PyObject *thread, *owner, *order, *progress, *group, *signatures, *calls, *completed, *hear;
+    int rank, size;
+    Py_ssize_t kept;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOO!O!O!O!Oiin", names, &thread, &owner,
+                                     &order, &progress, &PyLong_Type, &group, &PyDict_Type,
+                                     &signatures, &PyDict_Type, &calls, &PyDict_Type, &completed,
+                                     &hear, &rank, &size, &kept))
+        return NULL;
+    LinkCollectivesObject *self = (LinkCollectivesObject *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    plans_init(&self->plans);
+    self->order = Py_NewRef(order);
+    self->progress = Py_NewRef(progress);
+    self->group = Py_NewRef(group);
+    self->signatures = Py_NewRef(signatures);
+    self->calls = Py_NewRef(calls);
+    self->completed = Py_NewRef(completed);
+    self->note_duration = Py_NewRef(hear);
+    self->rank = rank;
+    self->size = size;
+    if (gate_init(&self->gate, thread, owner) < 0 ||
+        (self->lock = gate_find(order, "lock", "acquire")) == NULL ||
+        (self->unlock = gate_find(order, "lock", "release")) == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    if (!link_log_new(&self->log, kept > 0 ? (size_t)kept : 0)) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static int collectives_clear(LinkCollectivesObject *self) {
+    gate_clear(&self->gate);
+    plans_clear(&self->plans);
+    Py_CLEAR(self->order);
+    Py_CLEAR(self->progress);
+    Py_CLEAR(self->lock);
+    Py_CLEAR(self->unlock);
+    Py_CLEAR(self->note_duration);
+    return 0;
+}
+
+static int collectives_traverse(LinkCollectivesObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->order);
+    Py_VISIT(self->progress);
+    Py_VISIT(self->note_duration);
+    return gate_visit(&self->gate, visit, arg);
+}
+
+static void collectives_dealloc(LinkCollectivesObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    collectives_clear(self);
+    Py_XDECREF(self->group);
+    Py_XDECREF(self->signatures);
+    Py_XDECREF(self->calls);
+    Py_XDECREF(self->completed);
+    PyMem_Free(self->staging);
+    link_log_free(&self->log);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL, NULL
+static PyMethodDef collectives_methods[] = {
+    {"barrier", FAST(barrier)},
+    {"all_reduce", FAST(all_reduce)},
+    {"reduce", FAST(reduce)},
+    {"broadcast", FAST(broadcast)},
+    {"all_gather_into_tensor", FAST(all_gather)},
+    {"reduce_scatter_tensor", FAST(reduce_scatter)},
+    {"all_to_all_single", FAST(decline)},
+    {"scan", FAST(decline)},
+    {"exscan", FAST(decline)},
+    {"records", (PyCFunction)records, METH_O, NULL},
+    {"call_site", (PyCFunction)call_site, METH_O, NULL},
+    {"start_times", (PyCFunction)start_times, METH_NOARGS, NULL},
+    {"inline_call", (PyCFunction)inline_call, METH_NOARGS, NULL},
+    {"forget_plans", (PyCFunction)forget_plans, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef collectives_members[] = {
+    {"prepared", T_ULONGLONG, offsetof(LinkCollectivesObject, prepared), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot collectives_slots[] = {
+    {Py_tp_members, collectives_members},
+    {Py_tp_new, collectives_new},
+    {Py_tp_dealloc, collectives_dealloc},
+    {Py_tp_clear, collectives_clear},
+    {Py_tp_traverse, collectives_traverse},
+    {Py_tp_methods, collectives_methods},
+    {0, NULL},
+};
+
+static PyType_Spec collectives_spec = {
+    .name = "allhands._native.LinkCollectives",
+    .basicsize = sizeof(LinkCollectivesObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = collectives_slots,
+};
+
+int add_link_collectives_type(PyObject *module) {
+    LinkCollectives_Type = (PyTypeObject *)PyType_FromSpec(&collectives_spec);
+    if (LinkCollectives_Type == NULL) return -1;
+    return PyModule_AddObjectRef(module, "LinkCollectives", (PyObject *)LinkCollectives_Type);
+}

@@ -1,0 +1,10 @@
+/* LinkCollectives: plain collectives of one group over links, on their callers' threads. */
+#ifndef ALLHANDS_LINK_COLLECTIVES_H
+#define ALLHANDS_LINK_COLLECTIVES_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+int add_link_collectives_type(PyObject *module);
+
+#endif

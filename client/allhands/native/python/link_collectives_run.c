@@ -1,0 +1,289 @@
+#define _GNU_SOURCE
+#include "python/deadline.h"
+#include "python/kind_names.h"
+#include "python/link_collectives_state.h"
+
+#define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
+#define NANOSECONDS 1e9
+#define MOST_BYTES (512 << 10) /* of an array: STAGED_BYTES in engine/links/output_guard.py */
+
+/* ---------------------------------------------------------------- before the call */
+
+/* The nanoseconds that a call may take; 0: no plain timeout. */
+static int64_t read_limit(LinkCollectivesObject *self, PyObject *timeout) {
+    PyObject *given =
+        timeout == Py_None ? PyObject_GetAttrString(self->order, "timeout") : Py_NewRef(timeout);
+    double seconds = given == NULL ? -1 : PyFloat_AsDouble(given);
+    Py_XDECREF(given);
+    if (PyErr_Occurred()) PyErr_Clear(); /* the checked way says what is wrong with it */
+    if (!(seconds > 0) || !(seconds < 1e9)) return 0;
+    return limit_by_deadlines((int64_t)(seconds * NANOSECONDS));
+}
+
+static bool is_small(const LinkArguments *given) {
+    for (int i = 0; i < given->array_count; i++)
+        if (PyArray_SIZE(given->arrays[i]) == 0 || PyArray_NBYTES(given->arrays[i]) > MOST_BYTES)
+            return false;
+    return true;
+}
+
+/* Enter the gate, whose thread may have the loop just now; as gate_enter, but for GATE_BUSY. */
+static int enter(LinkCollectivesObject *self) {
+    if (self->sequence >= self->prepared) self->gate.turns = -1;
+    int entered = gate_enter(&self->gate);
+    if (entered != GATE_BUSY) return entered;
+    PyObject *taken = PyObject_CallMethod(self->gate.owner, "take_loop", NULL);
+    int free = taken == NULL ? -1 : taken == Py_True;
+    Py_XDECREF(taken);
+    if (free <= 0) return free;
+    entered = gate_enter(&self->gate);
+    return entered == GATE_BUSY ? 0 : entered;
+}
+
+static PyObject *as_tuple(const LinkArguments *given, PyObject *const *rest) {
+    PyObject *arguments =
+        PyTuple_New(given->array_count + (given->root >= 0) + (given->op != NULL));
+    Py_ssize_t at = 0;
+    if (arguments == NULL) return NULL;
+    for (int i = 0; i < given->array_count; i++)
+        PyTuple_SET_ITEM(arguments, at++, Py_NewRef((PyObject *)given->arrays[i]));
+    for (int i = 0; at < PyTuple_GET_SIZE(arguments); i++)
+        PyTuple_SET_ITEM(arguments, at++, Py_NewRef(rest[i]));
+    return arguments;
+}
+
+/* The plan of the call, made now if there is none. NULL: it does not go this way, or with an
+ * exception. */
+static LinkPlan *find_plan(LinkCollectivesObject *self, const LinkArguments *given,
+                           PyObject *const *rest) {
+    LinkPlan *plan = plans_find(&self->plans, given);
+    if (plan == NULL) {
+        PyObject *arguments = as_tuple(given, rest);
+        PyObject *row = arguments == NULL ? NULL
+                                          : PyObject_CallMethod(self->gate.owner, "compile", "sN",
+                                                                kind_names[given->kind], arguments);
+        if (row == NULL) return NULL;
+        if (row != Py_False) plan = plans_add(&self->plans, given, row);
+        Py_DECREF(row);
+    }
+    return plan == NULL || plan->call == NULL ? NULL : plan;
+}
+
+/* Whether all links of the call can be used as they are. */
+static bool are_lent(const LinkPlan *plan) {
+    if (plan->call->is_running || plan->call->is_under_way) return false;
+    for (int i = 0; i < plan->call->call.link_count; i++) {
+        const ah_link *link = plan->call->call.links[i];
+        if (!link->is_lent || link->has_rest || link->in < 0 || link->out < 0) return false;
+    }
+    return true;
+}
+
+static bool reserve_staging(LinkCollectivesObject *self, size_t nbytes) {
+    if (nbytes <= self->staging_bytes) return true;
+    uint8_t *memory = PyMem_Malloc(nbytes);
+    if (memory == NULL) return false;
+    PyMem_Free(self->staging);
+    self->staging = memory;
+    self->staging_bytes = nbytes;
+    return true;
+}
+
+static long read_number(PyObject *object, const char *name) {
+    PyObject *value = PyObject_GetAttrString(object, name);
+    long number = value == NULL ? -1 : PyLong_AsLong(value);
+    Py_XDECREF(value);
+    return number;
+}
+
+static int set_number(PyObject *object, const char *name, uint64_t number) {
+    PyObject *value = PyLong_FromUnsignedLongLong(number);
+    int failed = value == NULL ? -1 : PyObject_SetAttrString(object, name, value);
+    Py_XDECREF(value);
+    return failed;
+}
+
+/* Give the call its number, if all before it have ended; 0: not so, or with an exception. */
+static uint64_t take_number(LinkCollectivesObject *self) {
+    PyObject *got = PyObject_CallOneArg(self->lock, Py_False);
+    bool locked = got == Py_True;
+    Py_XDECREF(got);
+    if (!locked) return 0;
+    long last = read_number(self->order, "last_number");
+    long ended = last < 0 ? -1 : read_number(self->progress, "last_ended");
+    uint64_t taken = ended >= 0 && last == ended ? (uint64_t)last + 1 : 0;
+    if (taken && set_number(self->order, "last_number", taken) < 0) taken = 0;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *given = PyObject_CallNoArgs(self->unlock);
+    if (given == NULL) PyErr_WriteUnraisable(self->unlock);
+    Py_XDECREF(given);
+    PyErr_Restore(type, value, trace);
+    return taken;
+}
+
+/* ---------------------------------------------------------------- the call */
+
+/* Keep the latest of a dict by numbers. */
+static int note(PyObject *dict, uint64_t sequence, PyObject *value) {
+    PyObject *key = PyLong_FromUnsignedLongLong(sequence);
+    if (key == NULL) return -1;
+    int failed = PyDict_SetItem(dict, key, value);
+    Py_DECREF(key);
+    if (failed || sequence <= HISTORY) return failed;
+    if ((key = PyLong_FromUnsignedLongLong(sequence - HISTORY)) == NULL) return -1;
+    int found = PyDict_Contains(dict, key);
+    failed = found > 0 ? PyDict_DelItem(dict, key) : found;
+    Py_DECREF(key);
+    return failed;
+}
+
+/* Pass on the frame that is in the way; whether the call may go on here, -1 with an exception. */
+static int deliver(LinkCollectivesObject *self, LinkPlan *plan) {
+    int link;
+    size_t nbytes;
+    const uint8_t *frame = ah_call_take_foreign(&plan->call->call, &link, &nbytes);
+    PyObject *given = PyObject_CallMethod(self->gate.owner, "deliver", "ly#O", plan->ranks[link],
+                                          (const char *)frame, (Py_ssize_t)nbytes, plan->compiled);
+    int going = given == NULL ? -1 : given == Py_True;
+    Py_XDECREF(given);
+    return going;
+}
+
+/* Carry the call out as far as it goes here: 1: it has ended; 0: it goes on elsewhere; -1 likewise,
+ * with an exception. */
+static int carry_out(LinkCollectivesObject *self, LinkPlan *plan) {
+    int64_t until = ah_link_now() + GATE_HOLD_NS;
+    LinkCallObject *call = plan->call;
+    for (;;) {
+        ah_call_status status;
+        call->is_running = true;
+        Py_BEGIN_ALLOW_THREADS
+        status = ah_call_run(&call->call, until, GATE_SPIN_NS);
+        Py_END_ALLOW_THREADS
+        call->is_running = false;
+        if (status != AH_CALL_FOREIGN) return status == AH_CALL_DONE;
+        int going = deliver(self, plan);
+        if (going <= 0) return going;
+    }
+}
+
+/* Write down that the call has ended well, where others look; -1 with an exception. */
+static int conclude(LinkCollectivesObject *self, uint64_t sequence, int64_t began) {
+    double now = (double)ah_link_now() / NANOSECONDS;
+    PyObject *number = PyLong_FromUnsignedLongLong(sequence), *since = PyFloat_FromDouble(now);
+    PyObject *took = PyFloat_FromDouble(now - (double)began / NANOSECONDS), *done = NULL;
+    if (number != NULL && since != NULL && took != NULL &&
+        PyObject_SetAttrString(self->progress, "sequence", number) == 0 &&
+        PyObject_SetAttrString(self->progress, "last_ended", number) == 0 &&
+        PyObject_SetAttrString(self->progress, "last_completed", number) == 0 &&
+        PyObject_SetAttrString(self->progress, "since", since) == 0 &&
+        PyDict_SetItem(self->completed, self->group, number) == 0)
+        done = PyObject_CallOneArg(self->note_duration, took);
+    Py_XDECREF(number);
+    Py_XDECREF(since);
+    Py_XDECREF(took);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Let the loop know of what was read ahead, with an exception set or not; -1 with one. */
+static int settle(LinkCollectivesObject *self, const LinkPlan *plan) {
+    int failed = PyErr_Occurred() ? -1 : 0;
+    PyObject *links = plan->call->links;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(links); i++)
+        if (gate_settle(&self->gate, plan->ranks[i],
+                        (LinkStateObject *)PyTuple_GET_ITEM(links, i)) < 0)
+            failed = -1;
+    return failed;
+}
+
+/* Hand the rest of the call over to the loop: the work that ends with it; NULL with an exception. A
+ * signal's exception that is set ends the call, and stays set. */
+static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan, const LinkArguments *given,
+                           PyObject *const *rest, int64_t limit, int64_t began) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    link_log_drop(&self->log, self->sequence);
+    PyObject *arguments = as_tuple(given, rest), *work = NULL;
+    PyObject *staged =
+        PyBytes_FromStringAndSize((const char *)self->staging, (Py_ssize_t)plan->staging_bytes);
+    if (arguments != NULL && staged != NULL)
+        work = PyObject_CallMethod(
+            self->gate.owner, "hand_over", "sOKOSddO", kind_names[given->kind], arguments,
+            (unsigned long long)self->sequence, plan->compiled, staged, (double)limit / NANOSECONDS,
+            (double)began / NANOSECONDS, type == NULL ? Py_None : type);
+    Py_XDECREF(arguments);
+    Py_XDECREF(staged);
+    if (type != NULL) {
+        PyErr_Clear();
+        PyErr_Restore(type, value, trace);
+    }
+    return work;
+}
+
+static PyObject *await(LinkCollectivesObject *self, PyObject *work) {
+    PyObject *done = PyObject_CallMethod(self->gate.owner, "wait", "O", work);
+    Py_XDECREF(done);
+    return done == NULL ? NULL : Py_NewRef(Py_True);
+}
+
+/* Carry out a call that has its number, within the gate, which is left. */
+static PyObject *run(LinkCollectivesObject *self, LinkPlan *plan, const LinkArguments *given,
+                     PyObject *const *rest, int64_t limit) {
+    uint64_t sequence = self->sequence;
+    int64_t began = ah_link_now();
+    ah_memory memory[AH_AREAS];
+    link_log_begin(
+        &self->log, sequence, plan->signature, plan->how,
+        given->array_count ? (size_t)PyArray_NBYTES(given->arrays[given->array_count - 1]) : 0);
+    plan_load(plan, given, self->staging);
+    plan_locate(plan, given, self->staging, memory);
+    link_call_begin(plan->call, sequence, memory);
+    int ended = note(self->signatures, sequence, plan->number) < 0 ||
+                        note(self->calls, sequence, plan->signature) < 0
+                    ? -1
+                    : carry_out(self, plan);
+    PyObject *work = NULL, *result = NULL;
+    if (ended > 0) {
+        link_call_end(plan->call);
+        plan_commit(plan, given, self->staging);
+        link_log_end(&self->log, sequence);
+        if (conclude(self, sequence, began) == 0 && settle(self, plan) == 0)
+            result = Py_NewRef(Py_True);
+    } else
+        work = hand_over(self, plan, given, rest, limit, began);
+    self->thread = 0;
+    gate_leave(&self->gate, ended <= 0);
+    if (ended == 0 && work != NULL) result = await(self, work);
+    Py_XDECREF(work);
+    return result;
+}
+
+PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkArguments *given,
+                               PyObject *const *rest, PyObject *timeout, PyObject *label) {
+    if (label != Py_None || !is_small(given)) Py_RETURN_FALSE;
+    int64_t limit = read_limit(self, timeout);
+    if (limit <= 2 * GATE_HOLD_NS) Py_RETURN_FALSE;
+    int entered = enter(self);
+    if (entered < 0) return NULL;
+    if (entered == 0) Py_RETURN_FALSE;
+    LinkPlan *plan = find_plan(self, given, rest);
+    uint64_t sequence = 0;
+    if (plan != NULL && are_lent(plan) && reserve_staging(self, plan->staging_bytes) &&
+        (sequence = take_number(self)) != 0) {
+        self->sequence = sequence;
+        self->thread = PyThread_get_thread_ident();
+        self->kind = given->kind;
+        PyObject *held[2] = {NULL, NULL}; /* the caller's own may go while others run */
+        for (int i = 0; i < given->array_count; i++)
+            held[i] = Py_NewRef((PyObject *)given->arrays[i]);
+        PyObject *result = run(self, plan, given, rest, limit);
+        Py_XDECREF(held[0]);
+        Py_XDECREF(held[1]);
+        return result;
+    }
+    gate_leave(&self->gate, false);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_FALSE;
+}

@@ -1,0 +1,43 @@
+/* LinkCollectives: its state, which its files share. */
+#ifndef ALLHANDS_LINK_COLLECTIVES_STATE_H
+#define ALLHANDS_LINK_COLLECTIVES_STATE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "python/link_call_log.h"
+#include "python/link_gate.h"
+#include "python/link_plan.h"
+
+typedef struct {
+    PyObject_HEAD
+    LinkGate gate;
+    PyObject *order;         /* a CallNumbering */
+    PyObject *progress;      /* a GroupProgress */
+    PyObject *lock, *unlock; /* of the order */
+    PyObject *group;         /* the number of the group on the wire */
+    PyObject *signatures;    /* of this rank's latest calls on the wire, by their numbers */
+    PyObject *calls;         /* the same calls, as people read them */
+    PyObject *completed;     /* the latest call that has ended, by group */
+    PyObject *note_duration; /* hears how many seconds a call took */
+    int rank, size;
+    LinkPlans plans;
+    uint8_t *staging;
+    size_t staging_bytes;
+    LinkCallLog log;
+    /* The call that a thread is in; 0: none. */
+    unsigned long thread;
+    uint64_t sequence; /* its number, or that of the latest such call */
+    ah_kind kind;
+    unsigned long long prepared; /* the last call for which the owner has prepared */
+} LinkCollectivesObject;
+
+/* Carry out a call with these arguments: True; False: nothing has happened, it is to go another
+ * way; NULL with an exception. `rest` is what the owner needs to make it elsewhere. */
+PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkArguments *given,
+                               PyObject *const *rest, PyObject *timeout, PyObject *label);
+
+#endif

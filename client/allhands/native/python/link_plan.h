@@ -1,0 +1,90 @@
+/* Plans of collectives over links: compiled schedules by the arguments of the calls that they are
+ * for, and where in those arguments the schedules' areas lie.
+ */
+#ifndef ALLHANDS_LINK_PLAN_H
+#define ALLHANDS_LINK_PLAN_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "collectives/kinds.h"
+#include "python/arrays.h"
+#include "python/link_call_object_state.h"
+
+#define LINK_PLANS 64
+
+/* Arguments of a call, as far as a plan depends on them. */
+typedef struct {
+    ah_kind kind;
+    PyObject *op; /* borrowed; NULL: nothing is reduced */
+    int root;     /* -1: there is none */
+    int array_count;
+    PyArrayObject *arrays[2]; /* borrowed; plain, of one dtype, and apart; the written one first */
+} LinkArguments;
+
+typedef enum { PLACE_FIRST, PLACE_SECOND, PLACE_STAGING, PLACE_SCRATCH, PLACES } Place;
+
+/* Bytes of an array of the arguments, or of memory beside. */
+typedef struct {
+    Place place;
+    size_t offset, nbytes;
+} PlanPiece;
+
+typedef struct {
+    PlanPiece staged, output;
+} StagedOutput;
+
+typedef struct {
+    /* the arguments */
+    ah_kind kind;
+    PyObject *op, *descr; /* owned; NULL: none */
+    int root, array_count;
+    int ndim[2];
+    npy_intp dims[2][SHAPE_DIMS];
+    /* the call */
+    LinkCallObject *call; /* NULL: calls with these arguments do not go this way */
+    PyObject *compiled;   /* what the owner knows it by */
+    PyObject *signature;  /* CallSignature */
+    PyObject *number;     /* its 64 bits */
+    PyObject *how;        /* for people */
+    PyObject *scratch;    /* array */
+    long *ranks;          /* of the world, by the call's links */
+    PlanPiece *pieces;    /* of all areas */
+    ah_piece *memory;     /* of the call under way, as the pieces */
+    int counts[AH_AREAS];
+    StagedOutput *staged;
+    int staged_count;
+    size_t staging_bytes;
+    bool loads;   /* what is staged begins as the output */
+    bool divides; /* the first array holds the sum of what is averaged */
+    ah_type type;
+} LinkPlan;
+
+typedef struct {
+    LinkPlan plans[LINK_PLANS]; /* by a hash of the arguments; kind AH_KINDS: none */
+} LinkPlans;
+
+void plans_init(LinkPlans *self);
+void plans_clear(LinkPlans *self);
+
+/* The plan for these arguments; NULL: there is none yet. */
+LinkPlan *plans_find(LinkPlans *self, const LinkArguments *given);
+
+/* Add the plan that the owner has compiled: a row of `PlanRow`, or None where such calls do not go
+ * this way. NULL with an exception. */
+LinkPlan *plans_add(LinkPlans *self, const LinkArguments *given, PyObject *row);
+
+/* Find the memory of a call's areas, `staging` having `staging_bytes`. */
+void plan_locate(LinkPlan *plan, const LinkArguments *given, uint8_t *staging,
+                 ah_memory memory[AH_AREAS]);
+
+/* Fill the staging memory with what the outputs hold, where the call reads them. */
+void plan_load(const LinkPlan *plan, const LinkArguments *given, uint8_t *staging);
+
+/* Bring what has landed into the outputs, and finish a reduction. */
+void plan_commit(const LinkPlan *plan, const LinkArguments *given, const uint8_t *staging);
+
+#endif

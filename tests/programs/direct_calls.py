@@ -1,0 +1,263 @@
+"""Plain collectives over links on their callers' threads: values, running ahead, and failures."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import allhands as ah
+from allhands.engine.direct_calls import DirectCalls
+from programs.protocol import failure, hear, tell
+
+COUNTS = (1, 8, 1000, 16_384, 65_536)
+
+
+def _join() -> tuple[int, int]:
+    ah.init_process_group(backend="socket", timeout=30)
+    return ah.get_rank(), ah.get_world_size()
+
+
+def _count_direct() -> int:
+    direct = ah.default_group().submitter.engine.order.direct_calls
+    return 0 if direct is None else len(direct.records(1 << 20))
+
+
+def _warm_up(calls: int = 200) -> None:
+    x = np.zeros(4)
+    for _ in range(calls):
+        ah.all_reduce(x)
+    assert _count_direct() > 2, "calls do not go this way"
+
+
+def _check_all_reduce(me: int, size: int, count: int, number: int) -> bool:
+    x = np.full(count, me + number, np.int64)
+    ah.all_reduce(x)
+    return bool((x == size * (size - 1) // 2 + size * number).all())
+
+
+def _check_average(me: int, size: int, count: int, number: int) -> bool:
+    x = np.full(count, me + number, np.float32)
+    ah.all_reduce(x, ah.ReduceOp.AVG)
+    return bool((x == (size - 1) / 2 + number).all())
+
+
+def _check_integer_average(me: int, size: int, count: int, number: int) -> bool:
+    x = np.full(count, -number - me, np.int32)
+    ah.all_reduce(x, ah.ReduceOp.AVG)
+    return bool((x == int(-(size * (size - 1) // 2 + size * number) / size)).all())
+
+
+def _check_broadcast(me: int, size: int, count: int, number: int) -> bool:
+    x = np.full(count, me * 100_000 + number)
+    ah.broadcast(x, number % size)
+    return bool((x == number % size * 100_000 + number).all())
+
+
+def _check_reduce(me: int, size: int, count: int, number: int) -> bool:
+    x = np.full(count, 1.5 * me + number)
+    ah.reduce(x, number % size)
+    mine = 1.5 * size * (size - 1) / 2 + size * number
+    return bool((x == (mine if me == number % size else 1.5 * me + number)).all())
+
+
+def _check_all_gather(me: int, size: int, count: int, number: int) -> bool:
+    x, y = np.full((count, 1), me + number, np.uint32), np.empty((size, count, 1), np.uint32)
+    ah.all_gather_into_tensor(y, x)
+    return bool((y == np.arange(number, number + size).reshape(size, 1, 1)).all())
+
+
+def _check_reduce_scatter(me: int, size: int, count: int, number: int) -> bool:
+    x = np.arange(size * count, dtype=np.int64) * (number + me)
+    y = np.empty(count, np.int64)
+    ah.reduce_scatter_tensor(y, x)
+    total = size * (size - 1) // 2 + size * number
+    return bool((y == np.arange(me * count, (me + 1) * count) * total).all())
+
+
+def _check_barrier(me: int, size: int, count: int, number: int) -> bool:
+    ah.barrier()
+    return True
+
+
+_CHECKS: tuple[Callable[[int, int, int, int], bool], ...] = (
+    _check_all_reduce,
+    _check_average,
+    _check_integer_average,
+    _check_broadcast,
+    _check_reduce,
+    _check_all_gather,
+    _check_reduce_scatter,
+    _check_barrier,
+)
+
+
+def call_all_kinds(seed: int, phases: int) -> None:
+    """Make runs of calls of one kind, in an order drawn alike on all ranks."""
+    me, size = _join()
+    drawn, wrong, seen = random.Random(seed), [], 0
+    for _ in range(phases):
+        check, count = drawn.choice(_CHECKS), drawn.choice(COUNTS)
+        if drawn.random() < 0.2:
+            ah.all_gather_object([None] * size, me)
+        for number in range(drawn.choice((1, 3, 40))):
+            if not check(me, size, count, number):
+                wrong.append((check.__name__, count, number))
+        seen = max(seen, _count_direct())
+    tell("done", wrong=wrong, direct=seen)
+    ah.destroy_process_group()
+
+
+def run_far_ahead(calls: int, count: int) -> None:
+    """Let all but the root be as many calls ahead as they can be, more than once."""
+    me, _size = _join()
+    wrong = []
+    for number in range(10):
+        _check_reduce(me, _size, count, number)
+    for _ in range(2):
+        ah.barrier()
+        if me == 0:
+            hear()
+        for number in range(calls):
+            x = np.full(count, me + number, np.int64)
+            ah.reduce(x, 0)
+            total = _size * (_size - 1) // 2 + _size * number
+            if me == 0 and not (x == total).all():
+                wrong.append(number)
+    tell("done", wrong=wrong)
+    ah.destroy_process_group()
+
+
+def miss_a_call() -> None:
+    """Let a rank stay away from one call of many; then all go on."""
+    me, size = _join()
+    _warm_up()
+    x = np.full(100, float(me))
+    told: dict[str, Any] = {}
+    if me == 0:
+        told = failure(lambda: ah.all_reduce(x, timeout=0.5))
+        told["kept"] = bool((x == 0).all())
+    tell("missed", **told)
+    hear()
+    if me != 0:
+        told = failure(lambda: ah.all_reduce(x, timeout=0.5))
+    after = np.full(3, me + 1)
+    ah.all_reduce(after)
+    tell("done", right=bool((after == size * (size + 1) // 2).all()), **told)
+    ah.destroy_process_group()
+
+
+def call_differently() -> None:
+    me, _ = _join()
+    _warm_up()
+    x = np.zeros(10 + me % 2)
+    tell("done", **failure(lambda: ah.all_reduce(x)))
+
+
+def lose_a_rank() -> None:
+    me, size = _join()
+    _warm_up()
+    x = np.zeros(100)
+
+    def go_on() -> None:
+        for number in range(1 << 30):
+            if number == 300 and me == size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            ah.all_reduce(x)
+
+    tell("done", **failure(go_on))
+
+
+def interrupt_a_call() -> None:
+    """Interrupt one rank in a call that the other does not make, until it has heard of that."""
+    me, _ = _join()
+    _warm_up()
+    x = np.zeros(100)
+    told: dict[str, Any] = {}
+    if me == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            ah.all_reduce(x)
+        except KeyboardInterrupt:
+            told = {"error": "KeyboardInterrupt"}
+        tell("interrupted", **told)
+    else:
+        hear()
+        tell("interrupted", **failure(lambda: ah.all_reduce(x)))
+    hear()
+
+
+def call_from_two_threads() -> None:
+    """Make calls in two threads at once, which no rank could tell apart."""
+    _join()
+    _warm_up()
+    errors: list[str] = []
+
+    def call() -> None:
+        try:
+            for _ in range(20_000):
+                ah.all_reduce(np.zeros(4))
+        except ah.AllhandsError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=call, name=f"worker {at}") for at in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tell("done", errors=errors)
+
+
+def record_calls() -> None:
+    """Look at the records of calls that end at once, and of one that is waited for."""
+    me, _ = _join()
+    _warm_up(calls=10)
+    before = ah.default_group().sequence
+    if me == 1:
+        time.sleep(0.2)  # far longer than a call is carried out without the loop
+    ah.barrier()
+    for _ in range(3):
+        ah.broadcast(np.zeros(7), 0)
+        ah.broadcast(np.zeros(7), 0)
+    recorder = ah.default_group().submitter.engine.recorder
+    rows = [one for one in recorder.list_records() if one.sequence > before]
+    tell(
+        "done",
+        numbers=[one.sequence - before for one in rows],
+        operations=[one.operation for one in rows],
+        outcomes=[one.outcome for one in rows],
+        how=[one.how for one in rows],
+        places=[f"{os.path.basename(one.file)} {one.function}" for one in rows],
+        signatures=sorted({one.signature for one in rows}),
+        direct=_count_direct(),
+    )
+    ah.destroy_process_group()
+
+
+def hand_every_call_over() -> None:
+    """Let every other call be late by more than it is carried out without the loop."""
+    me, size = _join()
+    _warm_up()
+    handed: list[int] = []
+    hand_over = DirectCalls.hand_over
+
+    def count(self: DirectCalls, *arguments: Any) -> Any:
+        handed.append(1)
+        return hand_over(self, *arguments)
+
+    DirectCalls.hand_over = count  # type: ignore[method-assign, assignment]
+    wrong = []
+    for number in range(30):
+        check = _CHECKS[number % len(_CHECKS)]
+        for again in range(3):
+            if again and number % size == me:
+                time.sleep(0.01)
+            if not check(me, size, COUNTS[number % len(COUNTS)], number):
+                wrong.append((check.__name__, number))
+    tell("done", wrong=wrong, handed=len(handed))
+    ah.destroy_process_group()
