@@ -14,6 +14,7 @@ import allhands as ah
 from allhands.engine.direct_calls import DirectCalls
 from programs.protocol import failure, hear, tell
 
+DTYPES = ("int64", "float32", "complex64", "float16", "uint16")
 COUNTS = (1, 8, 1000, 16_384, 65_536)
 
 
@@ -35,7 +36,7 @@ def _warm_up(calls: int = 200) -> None:
 
 
 def _check_all_reduce(me: int, size: int, count: int, number: int) -> bool:
-    x = np.full(count, me + number, np.int64)
+    x = np.full(count, me + number, DTYPES[number % len(DTYPES)])
     ah.all_reduce(x)
     return bool((x == size * (size - 1) // 2 + size * number).all())
 

@@ -12,6 +12,9 @@ from allhands.api.default_world import default
 from allhands.engine.links.native_calls import NativeCall
 from programs.protocol import failure, hear, tell
 
+LABEL = "through the queue"
+"""A label sends calls the checked way, by `NativeCall`: see `engine.direct_calls`."""
+
 
 def _replace(run: Callable[[NativeCall, Any, float], bool]) -> list[int]:
     """Have every call in the core run so; return a list of an entry for each."""
@@ -29,8 +32,8 @@ def _warm_up(length: int) -> np.ndarray[Any, Any]:
     """Make calls until all links are there and lent."""
     x = np.ones(length, np.float32)
     for _ in range(5):
-        ah.all_reduce(x)
-        ah.broadcast(x, 0)
+        ah.all_reduce(x, label=LABEL)
+        ah.broadcast(x, 0, label=LABEL)
         ah.barrier()
     return x
 
@@ -53,7 +56,7 @@ def die_within_a_call(length: int) -> None:
 
     def forever() -> None:
         while True:
-            ah.all_reduce(x)
+            ah.all_reduce(x, label=LABEL)
 
     seen = _replace(run)
     tell("failed", **failure(forever), seen=len(seen))
@@ -135,12 +138,12 @@ def hand_over_at_any_time(count: int) -> None:
         length = (1, 7, 1000, 30_000)[number // 4 % 4]
         base = (np.arange(length) % 5).astype(dtype)
         x = base + np.asarray(rank, dtype)
-        ah.all_reduce(x)
+        ah.all_reduce(x, label=LABEL)
         wanted = base * np.asarray(size, dtype) + np.asarray(size * (size - 1) // 2, dtype)
         y = np.full(length, rank, dtype)
-        ah.broadcast(y, number % size)
+        ah.broadcast(y, number % size, label=LABEL)
         every = np.zeros((size, length), dtype)
-        ah.all_gather_into_tensor(every, np.full(length, rank, dtype))
+        ah.all_gather_into_tensor(every, np.full(length, rank, dtype), label=LABEL)
         right = (
             (x == wanted).all()
             and (y == number % size).all()
