@@ -1,4 +1,5 @@
-/* Latency of the collectives between forked ranks, microseconds (median of rank 0); not a test.
+/* Latency of the collectives between forked ranks, microseconds (median of rank 0), and what a call
+ * costs each rank in processor time and in context switches, its own and others'; not a test.
  *
  *     bench_collectives OPERATIONS RANKS SIZES [key=value...]
  *     bench_collectives all_reduce,barrier 2,4 8,1K,64K,1M slot_max=8K chunk=256K attach_min=64K
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -102,6 +104,10 @@ static void call(const job *j, int rank, char *x, char *y) {
         status = ah_scatter(comm, &c, in, y, each, 0);
     else if (strcmp(j->name, "all_to_all") == 0)
         status = ah_all_to_all(comm, &c, in, sizes, out, sizes);
+    else if (strcmp(j->name, "scan") == 0)
+        status = ah_scan(comm, &c, AH_SUM, options.type, x, n / ah_type_size(options.type));
+    else if (strcmp(j->name, "exscan") == 0)
+        status = ah_exscan(comm, &c, AH_SUM, options.type, x, n / ah_type_size(options.type));
     else
         exit(2);
     if (status != AH_OK) {
@@ -123,6 +129,11 @@ static bool go_on(int rank, bool more) {
     (void)rank;
     if (ah_broadcast(comm, &c, &word, 1, 0) != AH_OK) exit(1);
     return word;
+}
+
+static double cpu_of(const struct rusage *usage) {
+    return (double)(usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) * 1e6 +
+           (double)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec);
 }
 
 static void measure(const job *j, int rank) {
@@ -160,6 +171,8 @@ static void measure(const job *j, int rank) {
     const int batch = large ? 1 : 200;
     int count = 0;
     for (int i = 0; i < 3 * batch; i++) call(j, rank, x, y);
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
     int64_t end = now() + (int64_t)(options.seconds * 1e9);
     do {
         if (large)
@@ -169,12 +182,18 @@ static void measure(const job *j, int rank) {
         for (int i = 0; i < batch; i++) call(j, rank, x, y);
         times[count++] = (double)(now() - begun) / batch / 1000;
     } while (go_on(rank, count < MOST && now() < end));
+    getrusage(RUSAGE_SELF, &after);
     if (rank == 0) {
+        double calls = (double)count * (batch + 2);
         qsort(times, (size_t)count, sizeof *times, by_size);
         double median = times[count / 2];
-        printf("%-14s %2d ranks %10zu B  %9.2f us  (%.2f-%.2f, %d)  %6.2f GB/s  %s\n", j->name,
-               j->size, j->nbytes, median, times[count / 10], times[count * 9 / 10], count,
-               (double)j->nbytes / median / 1000, variants[variant]);
+        printf("%-14s %2d ranks %10zu B  %9.2f us  (%.2f-%.2f, %d)  %6.2f GB/s  %-9s "
+               "%8.2f us CPU  %6.2f + %.2f switches\n",
+               j->name, j->size, j->nbytes, median, times[count / 10], times[count * 9 / 10], count,
+               (double)j->nbytes / median / 1000, variants[variant],
+               (cpu_of(&after) - cpu_of(&before)) / calls,
+               (double)(after.ru_nvcsw - before.ru_nvcsw) / calls,
+               (double)(after.ru_nivcsw - before.ru_nivcsw) / calls);
         fflush(stdout);
     }
 }

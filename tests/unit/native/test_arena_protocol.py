@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-AWAKE, ASLEEP = 0, 1
+AWAKE = 0
+NUMBERS = {"word": 1, "one": 1, "other": 2}
+"""What the doorbell of a rank says that sleeps until the word's owner publishes it."""
 
 Word = str
 Operation = tuple[object, ...]
@@ -150,10 +152,11 @@ def waiter(
         for word in left:
             steps += [("load", word), ("if", 1, others[word])]
         steps += [("load", "interrupted"), ("if", 1, "interrupted")]
-        steps += [("store", "bell", ASLEEP, asleep)]
-        for word in [*left, "abandoned", "interrupted"] if look_again else []:
+        awaited = left[-1]
+        steps += [("store", "bell", NUMBERS[awaited], asleep)]
+        for word in [awaited, "abandoned", "interrupted"] if look_again else []:
             steps += [("load", word), ("if", 1, f"awake {here}")]
-        steps += [("futex_wait", "bell", ASLEEP), ("label", f"awake {here}")]
+        steps += [("futex_wait", "bell", NUMBERS[awaited]), ("label", f"awake {here}")]
         steps += [("store", "bell", AWAKE, "seq_cst"), ("goto", here)]
         steps += [("label", f"given up {here}")]
         for word in left if last_look else []:  # what was published before it was given up
@@ -163,12 +166,22 @@ def waiter(
     return tuple(steps)
 
 
-def publisher(*words: Word, publish: str = "seq_cst", ring: str = "exchange") -> Program:
-    """Stores each word and rings after each: ah_post, ah_publish_*, ah_comm_interrupt, ..."""
+def publisher(
+    *words: Word, publish: str = "seq_cst", ring: str = "exchange", wakes: str = "all"
+) -> Program:
+    """Stores each word and rings after each: ah_post, ah_publish_*, ah_comm_interrupt, ...
+
+    A word with a number is for those that sleep until it comes; others wake whoever sleeps, unless
+    `wakes` says that they do nothing.
+    """
     steps: list[Operation] = []
     for word in words:
         done = f"{word} told"
         steps += [("store", word, 1, publish), ("load", "bell"), ("if", AWAKE, done)]
+        others = {1, 2} - {NUMBERS[word]} if word in NUMBERS else set()
+        steps += [("if", number, done) for number in sorted(others)]
+        if word not in NUMBERS and wakes == "none":
+            steps += [("goto", done)]
         if ring == "exchange":
             steps += [("exchange", "bell", AWAKE), ("if", AWAKE, done)]
         if ring != "only store":
@@ -187,6 +200,17 @@ def test_who_waits_for_two_ranks_is_woken_by_both() -> None:
     ways = endings(waiter("one", "other"), publisher("one"), publisher("other"))
 
     assert ways == {("ok", "told", "told")}
+
+
+def test_who_sleeps_until_one_of_two_ranks_comes_is_not_left_there_by_the_other() -> None:
+    assert endings(waiter("one", "other"), publisher("one", "other")) == {("ok", "told")}
+    assert endings(waiter("one", "other"), publisher("other", "one")) == {("ok", "told")}
+
+
+def test_who_sleeps_until_one_of_two_ranks_comes_is_woken_by_whoever_gives_up() -> None:
+    ways = endings(waiter("one", "other"), publisher("one", "abandoned"))
+
+    assert ways == {("abandoned", "told")}
 
 
 def test_an_interrupt_ends_a_sleep() -> None:
@@ -216,6 +240,11 @@ def test_what_was_published_before_giving_up_counts() -> None:
         pytest.param(waiter("word", asleep="release"), publisher("word"), id="no fence asleep"),
         pytest.param(waiter("word"), publisher("word", publish="release"), id="no fence posting"),
         pytest.param(waiter("word"), publisher("word", ring="only store"), id="no wake-up call"),
+        pytest.param(
+            waiter("one", "other"),
+            publisher("one", "abandoned", wakes="none"),
+            id="no wake-up of all",
+        ),
     ],
 )
 def test_a_broken_doorbell_sleeps_for_ever(sleeper: Program, poster: Program) -> None:

@@ -39,7 +39,7 @@ ah_status ah_call_finish(ah_comm *comm, ah_status status) {
         atomic_store(&comm->area[comm->rank]->abandoned, call->sequence);
         /* Our buffers may change from here on; a rank that sees that sees this word: law 6. */
         atomic_thread_fence(memory_order_seq_cst);
-        ah_wake(comm, comm->others);
+        ah_wake_all(comm);
         ah_await_no_access(comm);
         /* Other ranks write into what is exposed once all have posted, seen by us or not. */
         if (comm->exposed && ranks_posted(comm) == comm->others && status != AH_MISMATCH)

@@ -16,6 +16,7 @@ struct ah_comm {
     size_t staging_offset;  /* of the staging boxes in each area */
     size_t box_bytes;       /* of one staging box */
     bool oversubscribed;    /* more ranks than processors */
+    int ranks_per_cpu;      /* rounded up */
     int64_t next_migration; /* to another processor: not before */
     int previous_cpu;       /* from which this rank migrated last */
     int64_t no_yield_until; /* the own processor has other work to do: sleep rather than yield */

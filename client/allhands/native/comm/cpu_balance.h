@@ -9,12 +9,15 @@
 
 #include "comm/comm_state.h"
 
-/* No rank that only waits keeps its processor for so long. */
-#define AH_LONG_DELAY (300 * INT64_C(1000))
+/* Ranks that only wait do not keep a processor from one of them for so long. */
+static inline int64_t ah_long_delay(const ah_comm *comm) {
+    const int64_t turn = 100 * INT64_C(1000), least = 3;
+    return turn * (comm->ranks_per_cpu > least ? comm->ranks_per_cpu : least);
+}
 
 /* This rank waits from `now` on. */
 void ah_balance_cpus(ah_comm *comm, int64_t now);
-/* Its yield has taken AH_LONG_DELAY or more. If that was not for other ranks, which have work to do
+/* Its yield has taken ah_long_delay or more. If that was not for other ranks, which have work to do
  * as well, the processor is shared with strangers: no rank migrates there for a while. */
 void ah_record_delay(ah_comm *comm, int64_t began, int64_t now);
 /* The other ranks that waited last where this one is. */

@@ -59,7 +59,9 @@ ah_comm *ah_comm_new(int rank, int size, void *const areas[], const pid_t pids[]
     comm->slot_stride = stride_of(limits);
     comm->staging_offset = staging_of(limits);
     comm->box_bytes = box_of(size, limits);
-    comm->oversubscribed = size > ah_cpu_count();
+    int cpus = ah_cpu_count();
+    comm->oversubscribed = size > cpus;
+    comm->ranks_per_cpu = (size + cpus - 1) / cpus;
     comm->previous_cpu = -1;
     for (int r = 0; r < size; r++) {
         comm->area[r] = areas[r];
@@ -94,5 +96,5 @@ void ah_comm_skip(ah_comm *comm, uint64_t sequence) {
     _Atomic uint64_t *abandoned = &comm->area[comm->rank]->abandoned;
     if (atomic_load(abandoned) >= sequence) return;
     atomic_store(abandoned, sequence); /* none of them is under way here: the buffers are free */
-    ah_wake(comm, comm->others);
+    ah_wake_all(comm);
 }

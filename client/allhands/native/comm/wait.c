@@ -11,7 +11,7 @@
 #include "comm/cpu_balance.h"
 #include "comm/host.h"
 
-enum { AWAKE, ASLEEP };
+enum { AWAKE }; /* else 1 + the rank that the sleeper waits for */
 
 #define MICROSECONDS INT64_C(1000)
 
@@ -23,7 +23,7 @@ enum { AWAKE, ASLEEP };
 #define SPINS 64
 #define SPIN_AGAIN_AFTER 64
 #define SOON_YIELDS 4 /* yields that show that the processor was what the other lacked */
-/* A yield that took AH_LONG_DELAY was for somebody with work to do. Who yields to that goes behind
+/* A yield that took ah_long_delay was for somebody with work to do. Who yields to that goes behind
  * it again and again, a slice of some milliseconds each time; who sleeps goes before it when woken.
  * So for this long afterwards nobody yields. */
 #define NO_YIELD_FOR (20 * 1000 * MICROSECONDS)
@@ -58,12 +58,21 @@ uint64_t ah_abandoning(const ah_comm *comm, uint64_t ranks) {
 }
 
 void ah_wake_rank(ah_area *area) {
-    if (atomic_load(&area->doorbell) == ASLEEP && atomic_exchange(&area->doorbell, AWAKE) == ASLEEP)
+    if (atomic_load(&area->doorbell) != AWAKE && atomic_exchange(&area->doorbell, AWAKE) != AWAKE)
         syscall(SYS_futex, &area->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 void ah_wake(ah_comm *comm, uint64_t ranks) {
-    for (; ranks; ranks &= ranks - 1) ah_wake_rank(comm->area[__builtin_ctzll(ranks)]);
+    uint32_t own = (uint32_t)comm->rank + 1;
+    for (; ranks; ranks &= ranks - 1) {
+        ah_area *area = comm->area[__builtin_ctzll(ranks)];
+        if (atomic_load(&area->doorbell) == own) ah_wake_rank(area);
+    }
+}
+
+void ah_wake_all(ah_comm *comm) {
+    for (uint64_t rest = comm->others; rest; rest &= rest - 1)
+        ah_wake_rank(comm->area[__builtin_ctzll(rest)]);
 }
 
 void ah_pause(ah_comm *comm) {
@@ -92,17 +101,22 @@ ah_status ah_poll_interrupt(ah_comm *comm) {
     return interrupted(comm, comm->call->tick ? ah_now() : 0, 0) ? AH_INTERRUPTED : AH_OK;
 }
 
-/* Sleep until the doorbell rings, or `until`; not at all if there is something to see already. */
+/* Sleep until the doorbell rings, or `until`; not at all if there is something to see already. Of
+ * several ranks the highest is the one to ring: who wakes others begins with the lowest, so that
+ * one comes last most likely, and a sleeper is woken once and not once for each rank that it
+ * awaits. */
 static void sleep_until(ah_comm *comm, uint64_t left, ah_wait_goal goal, int64_t until,
                         int64_t now) {
     _Atomic uint32_t *doorbell = &comm->area[comm->rank]->doorbell;
-    atomic_store(doorbell, ASLEEP);
-    if (missing(comm, left, goal) == left && !ah_abandoning(comm, left) &&
+    int rank = 63 - __builtin_clzll(left);
+    uint32_t asleep = (uint32_t)rank + 1;
+    atomic_store(doorbell, asleep);
+    if (!has_arrived(comm, rank, goal) && !ah_abandoning(comm, left) &&
         atomic_load(&comm->interrupted) < comm->call->sequence) {
         int64_t span = until - now < POLL_INTERVAL ? until - now : POLL_INTERVAL;
         struct timespec timeout = {span / 1000000000, span % 1000000000};
         /* Not FUTEX_PRIVATE_FLAG: other processes ring. Any return is taken as a wake-up. */
-        if (span > 0) syscall(SYS_futex, doorbell, FUTEX_WAIT, ASLEEP, &timeout, NULL, 0);
+        if (span > 0) syscall(SYS_futex, doorbell, FUTEX_WAIT, asleep, &timeout, NULL, 0);
     }
     atomic_store(doorbell, AWAKE);
 }
@@ -131,7 +145,8 @@ static ah_status block(ah_comm *comm, uint64_t ranks, uint64_t left, ah_wait_goa
     ah_pause(comm);
     int64_t start = ah_now(), now = start;
     int64_t awake = start < comm->no_yield_until ? 0 : ah_yield_time(call->nbytes);
-    uint64_t compared = ranks; /* at the headers of all but these */
+    awake *= comm->ranks_per_cpu; /* each may have something to do before the others go on */
+    uint64_t compared = ranks;    /* at the headers of all but these */
     if (comm->oversubscribed) ah_balance_cpus(comm, now);
     for (int turn = 0;; turn++) {
         uint64_t gone = ah_abandoning(comm, left);
@@ -151,7 +166,7 @@ static ah_status block(ah_comm *comm, uint64_t ranks, uint64_t left, ah_wait_goa
             int64_t before = now;
             sched_yield();
             now = ah_now();
-            if (now - before > AH_LONG_DELAY) {
+            if (now - before > ah_long_delay(comm)) {
                 awake = 0;
                 comm->no_yield_until = now + NO_YIELD_FOR;
                 if (comm->oversubscribed) ah_record_delay(comm, before, now);

@@ -1,12 +1,14 @@
 /* Waiting for words of other ranks, and waking ranks that wait for ours: futexes as doorbells.
  *
- * Each rank has one doorbell, a futex on which only that rank sleeps: AWAKE or ASLEEP. A rank that
- * is about to sleep writes ASLEEP, looks once more at what it waits for, and sleeps while the word
- * stays ASLEEP. A rank that publishes writes its word, then looks at the doorbells of the ranks
- * that may wait for it; where one is ASLEEP it puts it back to AWAKE and wakes. In both, a store
- * comes before a load of the other's word: all four are seq_cst, so at least one of the two sees
- * the other's store, and no wake-up is lost. (tests/unit/native/test_arena_protocol.py goes through
- * all interleavings, and shows that weaker orders do lose one.)
+ * Each rank has one doorbell, a futex on which only that rank sleeps: AWAKE, or the rank whose word
+ * the sleeper awaits. A rank that is about to sleep writes that, looks once more at the word, and
+ * sleeps while the doorbell stays as it is. A rank that publishes writes its word, then looks at
+ * the doorbells of the ranks that may wait for it; where one has its own number it puts it back to
+ * AWAKE and wakes. Who abandons a call wakes all sleepers, whomever they await: so does a rank that
+ * finds a mismatch, and it finds one, for the sleepers posted before it. In both, a store comes
+ * before a load of the other's word: all four are seq_cst, so at least one of the two sees the
+ * other's store, and no wake-up is lost. (tests/unit/native/test_arena_protocol.py goes through all
+ * interleavings, and shows that weaker orders do lose one.)
  */
 #ifndef ALLHANDS_WAIT_H
 #define ALLHANDS_WAIT_H
@@ -48,8 +50,10 @@ void ah_unpause(ah_comm *comm);
 /* Between pieces of long work: AH_INTERRUPTED if the call is to end. */
 ah_status ah_poll_interrupt(ah_comm *comm);
 
-/* After publishing: ring the doorbells of those of `ranks` that sleep. */
+/* After publishing: ring the doorbells of those of `ranks` that sleep until this rank does. */
 void ah_wake(ah_comm *comm, uint64_t ranks);
+/* After abandoning: ring those of all that sleep. */
+void ah_wake_all(ah_comm *comm);
 void ah_wake_rank(ah_area *area);
 
 #endif
