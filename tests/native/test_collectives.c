@@ -805,9 +805,10 @@ static void mismatch_without_all(rank_state *me) {
     }
 }
 
-/* Rooted calls that the ranks have not all made before are refused by all, whoever is the root. */
+/* Rooted calls and scans that the ranks have not all made before are refused by all, whoever is the
+ * root, or the odd rank. */
 static void rooted_mismatches(rank_state *me) {
-    enum { KINDS = 4 };
+    enum { KINDS = 5 };
     for (int i = 0; i < 40 * KINDS; i++) {
         int kind = i % KINDS, odd = i / KINDS % 3, root = i / KINDS / 3 % 3;
         if (me->rank == odd) root = (root + 1) % 3;
@@ -817,15 +818,30 @@ static void rooted_mismatches(rank_state *me) {
         dawdle(me, 3, 20000);
         ah_call call = next_call(me, LONG_TIME);
         call.signature += (uint64_t)i;
-        ah_status status = kind == 0   ? ah_broadcast(me->comm, &call, &x, sizeof x, root)
-                           : kind == 1 ? ah_gather(me->comm, &call, &x, out, sizeof x, root)
-                           : kind == 2
-                               ? ah_scatter(me->comm, &call, in, &y[0], sizeof x, root)
-                               : ah_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, &x, &y[0], 1, root);
+        ah_status status =
+            kind == 0   ? ah_broadcast(me->comm, &call, &x, sizeof x, root)
+            : kind == 1 ? ah_gather(me->comm, &call, &x, out, sizeof x, root)
+            : kind == 2 ? ah_scatter(me->comm, &call, in, &y[0], sizeof x, root)
+            : kind == 3
+                ? ah_scan(me->comm, &call, me->rank == odd ? AH_MAX : AH_SUM, AH_FLOAT32, &x, 1)
+                : ah_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, &x, &y[0], 1, root);
         CHECK(me, status == AH_MISMATCH && call.offenders && !call.all_arrived);
         CHECK(me, x == 3 && all_are(y, 3, 3));
         next_is_right(me, &(float[MANY]){0}[0], 3);
     }
+}
+
+/* A scan that all have made before ends on a rank without those behind it. */
+static void scans_ahead(rank_state *me) {
+    for (int i = 0; i < 2; i++) {
+        float x = (float)(me->rank + 1);
+        if (i == 1 && me->rank > 0) hear(me, 80 + me->rank - 1);
+        ah_call call = next_call(me, LONG_TIME);
+        CHECK(me, ah_scan(me->comm, &call, AH_SUM, AH_FLOAT32, &x, 1) == AH_OK);
+        CHECK(me, x == (float)((me->rank + 1) * (me->rank + 2) / 2));
+        if (i == 1) tell(me, 80 + me->rank);
+    }
+    next_is_right(me, &(float[MANY]){0}[0], 3);
 }
 
 static _Thread_local const float *watched;
@@ -1166,6 +1182,7 @@ static void run_scenarios(bool forks, bool heaps, uint64_t seed) {
     run_world("mismatches", &three, mismatches);
     run_world("mismatch without all", &three, mismatch_without_all);
     run_world("rooted mismatches", &three, rooted_mismatches);
+    run_world("scans ahead", &three, scans_ahead);
     if (heaps) run_world("written unseen", &three, written_unseen);
     run_world("one-way mismatches", &two, one_way_mismatches);
     run_world("interrupts", &three, interrupts);

@@ -1,8 +1,9 @@
 /* The collectives of ranks that share memory.
  *
  * On any status but AH_OK outputs may be undefined if `all_arrived` is set, are untouched else, and
- * the next call on the communicator is correct. One thread at a time. A rooted call may end on a
- * rank that reads nothing before the others have posted it, if all ranks have made its like before.
+ * the next call on the communicator is correct. One thread at a time. A rooted call, or a scan, may
+ * end on a rank before those have posted it whose data it does not read, if all ranks have made its
+ * like before.
  */
 #ifndef ALLHANDS_COLLECTIVES_H
 #define ALLHANDS_COLLECTIVES_H

@@ -29,7 +29,8 @@ static ah_status scan_slots(ah_comm *comm, uint64_t signature, const prefix *wha
     if (status != AH_OK) return status;
     ah_copy_small(ah_slot_data(slot, what->nbytes), what->x, what->nbytes);
     ah_post(comm, slot, signature);
-    status = ah_await_posted(comm, comm->others, signature);
+    /* No more than what is folded: the first ranks are calls ahead of the last, as roots are. */
+    status = ah_await_posted_rooted(comm, AH_BIT(comm->rank) - 1, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < comm->rank; r++) in[r] = ah_posted_data(comm, r, what->nbytes);
