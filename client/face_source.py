@@ -139,19 +139,16 @@ def _read_faces(method: ast.FunctionDef) -> dict[str, Any]:
 
 
 def read_fast_paths() -> dict[str, list[str]]:
-    """Read the collectives of the native communicator, and their parameters."""
+    """Read the collectives of the native communicator, and their parameters.
+
+    It has two methods for each: one makes the call, `start_...` begins it.
+    """
     return {
         method.name: [one.arg for one in method.args.posonlyargs[1:-2]]
         for method in _list_methods("_native.pyi")
         if [one.arg for one in method.args.posonlyargs[-2:]] == ["timeout", "label"]
         and ast.unparse(method.returns or ast.Constant(None)) == "bool"
     }
-
-
-def read_async_paths() -> set[str]:
-    """Read the collectives that the native communicator starts without waiting."""
-    names = {method.name for method in _list_methods("_native.pyi")}
-    return {name for name in read_fast_paths() if f"start_{name}" in names}
 
 
 def read_public_calls() -> set[str]:

@@ -19,7 +19,6 @@ from face_source import (
     PACKAGE,
     Collective,
     Parameter,
-    read_async_paths,
     read_collectives,
     read_fast_paths,
     read_functions,
@@ -161,28 +160,29 @@ def _write_fast_path(call: Collective, fast: list[str]) -> str:
         f"{root} if group is None else find_group_rank(group, {root})" if name == "root" else name
         for name in fast
     ]
-    skipped = [name for name in call.names if name not in fast and name != root]
-    slow = " or ".join(["async_op", *(f"{name} is not None" for name in skipped)])
+    slow = " or ".join(f"{name} is not None" for name in _list_skipped(call, fast))
+    found = "(group or default.group).order"
+    if slow:
+        found = f"None if {slow} else {found}"
     arguments = ", ".join([*passed, "timeout", "label"])
-    if call.name in read_async_paths():
-        assert call.output is not None
-        assert not skipped
-        return (
-            "    order = (group or default.group).order\n"
-            "    if not async_op:\n"
-            "        direct = order.direct_calls\n"
-            f"        if direct is not None and direct.{call.name}({arguments}):\n"
-            "            return None\n"
-            "    elif (comm := order.comm) is not None and (\n"
-            f"        work := comm.start_{call.name}({arguments}, {call.output.name})\n"
-            "    ):\n"
-            "        return work\n"
-        )
+    result = "None" if call.output is None else call.output.name
+    known = "order is not None and " if slow else ""
     return (
-        f"    direct = None if {slow} else (group or default.group).order.direct_calls\n"
-        f"    if direct is not None and direct.{call.name}({arguments}):\n"
-        "        return None\n"
+        f"    order = {found}\n"
+        f"    if {known}not async_op:\n"
+        "        direct = order.direct_calls\n"
+        f"        if direct is not None and direct.{call.name}({arguments}):\n"
+        "            return None\n"
+        f"    elif {known}(comm := order.comm) is not None and (\n"
+        f"        work := comm.start_{call.name}({arguments}, {result})\n"
+        "    ):\n"
+        "        return work\n"
     )
+
+
+def _list_skipped(call: Collective, fast: list[str]) -> list[str]:
+    """Return the parameters that the native core does not take."""
+    return [name for name in call.names if name not in fast and name != call.root]
 
 
 def _write_queued_call(call: Collective, is_fast: bool) -> str:
@@ -306,13 +306,15 @@ def write_awaited_module(
         _quote("Collectives of a group, awaited; each returns its output.", "    "),
         "\n    group: Group\n",
     ]
+    fast_paths = read_fast_paths()
     parts += [
-        _write_awaited_call(one, bool(one.plain) or one.name in public) for one in collectives
+        _write_awaited_call(one, bool(one.plain) or one.name in public, fast_paths.get(one.name))
+        for one in collectives
     ]
     return "".join(parts)
 
 
-def _write_awaited_call(call: Collective, has_plain: bool) -> str:
+def _write_awaited_call(call: Collective, has_plain: bool, fast: list[str] | None) -> str:
     output = call.output
     generic = output is not None and output.annotation == "AnyArray | SparseArray"
     declared = ", ".join(
@@ -332,17 +334,21 @@ def _write_awaited_call(call: Collective, has_plain: bool) -> str:
         if call.root == "dst" and not returned.endswith("| None"):
             returned += " | None"
             value += " if dst == self.group.rank else None"
-        body = f"return await await_then_return({begun}, {value})"
+        ending = f"await_then_return({{}}, {value})"
+        body = f"return await {ending.format(begun)}"
     elif call.returns_new:
         returned, body = "Any", f"return await await_result({begun})"
     else:
         returned, body = "None", f"await await_then_return({begun}, None)"
-    if output is not None and call.name in read_async_paths():
-        given = ", ".join([*call.names, "None, None", output.name])
+    if fast is not None:
+        slow = ["options", *(f"{name} is not None" for name in _list_skipped(call, fast))]
+        given = [str(call.root) if name == "root" else name for name in fast]
+        arguments = ", ".join([*given, "None", "None", "None"])
+        ended = "await await_result(work); return" if output is None else None
         body = (
-            "comm = None if options else self.group.order.comm\n"
-            f"        if comm is not None and (work := comm.start_{call.name}({given})):\n"
-            f"            return await await_then_return(work, {output.name})\n"
+            f"comm = None if {' or '.join(slow)} else self.group.order.comm\n"
+            f"        if comm is not None and (work := comm.start_{call.name}({arguments})):\n"
+            f"            {ended or 'return await ' + ending.format('work')}\n"
             f"        {body}"
         )
     return (

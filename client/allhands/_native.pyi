@@ -493,14 +493,55 @@ class ShmComm:
         `timer` hears when a thread should run them because nobody does.
         """
 
-    def start_all_reduce(
-        self, x: object, op: object, timeout: float | None, label: str | None, value: Any, /
+    def start_barrier(
+        self, timeout: float | None, label: str | None, value: Any, /
     ) -> ShmWork | None:
-        """Queue an all_reduce; None: an argument is not plain, or others are ahead elsewhere.
+        """Queue a barrier; None: an argument is not plain, or others are ahead elsewhere.
 
-        `value` is the result of its work. A small one is published at once if it is next.
+        `value` is the result of its work. A small call is published at once if it is next; what
+        needs nobody then ends at once. So it is with the other calls of this kind.
         """
 
+    def start_all_reduce(
+        self, x: object, op: object, timeout: float | None, label: str | None, value: Any, /
+    ) -> ShmWork | None: ...
+    def start_reduce(
+        self,
+        x: object,
+        root: int,
+        op: object,
+        timeout: float | None,
+        label: str | None,
+        value: Any,
+        /,
+    ) -> ShmWork | None:
+        """As the others; a `value` that is `x` is the result on the root, elsewhere None is."""
+
+    def start_broadcast(
+        self, x: object, root: int, timeout: float | None, label: str | None, value: Any, /
+    ) -> ShmWork | None: ...
+    def start_all_gather_into_tensor(
+        self, output: object, x: object, timeout: float | None, label: str | None, value: Any, /
+    ) -> ShmWork | None: ...
+    def start_reduce_scatter_tensor(
+        self,
+        output: object,
+        x: object,
+        op: object,
+        timeout: float | None,
+        label: str | None,
+        value: Any,
+        /,
+    ) -> ShmWork | None: ...
+    def start_all_to_all_single(
+        self, output: object, x: object, timeout: float | None, label: str | None, value: Any, /
+    ) -> ShmWork | None: ...
+    def start_scan(
+        self, x: object, op: object, timeout: float | None, label: str | None, value: Any, /
+    ) -> ShmWork | None: ...
+    def start_exscan(
+        self, x: object, op: object, timeout: float | None, label: str | None, value: Any, /
+    ) -> ShmWork | None: ...
     def enqueue(
         self,
         *,
@@ -646,6 +687,8 @@ class AsyncCall:
     operation: str
     label: str | None
     group: str
+    nbytes: int
+    """What this rank brings."""
     comm: ShmComm
     value: Any
     """Result of its work."""
@@ -719,9 +762,15 @@ class CallCollector:
     def all_reduce(
         self, x: object, op: object, timeout: float | None, label: str | None, /
     ) -> bool: ...
-    def start_all_reduce(
-        self, x: object, op: object, timeout: float | None, label: str | None, value: object, /
-    ) -> None: ...
+    def start_barrier(self, *arguments: object) -> None: ...
+    def start_all_reduce(self, *arguments: object) -> None: ...
+    def start_reduce(self, *arguments: object) -> None: ...
+    def start_broadcast(self, *arguments: object) -> None: ...
+    def start_all_gather_into_tensor(self, *arguments: object) -> None: ...
+    def start_reduce_scatter_tensor(self, *arguments: object) -> None: ...
+    def start_all_to_all_single(self, *arguments: object) -> None: ...
+    def start_scan(self, *arguments: object) -> None: ...
+    def start_exscan(self, *arguments: object) -> None: ...
     def barrier(self, *arguments: object) -> Literal[False]: ...
     def reduce(self, *arguments: object) -> Literal[False]: ...
     def broadcast(self, *arguments: object) -> Literal[False]: ...

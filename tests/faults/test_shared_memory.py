@@ -131,6 +131,8 @@ DIFFERENT = [
     ("ah.all_reduce(big)", "ah.all_reduce(x)"),
     ("ah.broadcast(big, 1)", "ah.broadcast(big, 2)"),
     ("ah.reduce(big, 2)", "ah.reduce(big, 0)"),
+    ("ah.broadcast(x, 0)", "ah.reduce(x, 0)"),
+    ("ah.scan(x)", "ah.exscan(x)"),
     ("ah.broadcast(big.view('>i8'), 0)", "ah.broadcast(big.view('V8'), 0)"),
     ("ah.broadcast(big.view('f4,f4'), 0)", "ah.broadcast(big.view('f4,i4'), 0)"),
     ("ah.all_gather_into_tensor(big, big[:40_000])", "ah.reduce_scatter_tensor(big[:40_000], big)"),

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "collectives/collectives.h"
+#include "comm/call.h"
 
 #define LONG_TIME (60000 * MILLISECONDS)
 
@@ -336,11 +337,30 @@ static void remember(attempt *a) {
 
 static size_t elements(const plan *p) { return p->nbytes / ah_type_size(p->type); }
 
+/* A call that only tries is made again until it has ended, and waits in the end, or at any time. */
+static bool goes_on(attempt *a, ah_status status) {
+    if (status != AH_PENDING) return false;
+    CHECK(a->me, a->call->only_tries && a->me->resumed == a->me->paused);
+    a->me->paused = a->me->resumed = 0;
+    a->call->only_tries = draw(&a->me->own) % 8 != 0;
+    if (a->call->only_tries && draw(&a->me->own) % 2) sched_yield();
+    return true;
+}
+
+static ah_status try_barrier(attempt *a) {
+    ah_status status;
+    do status = ah_barrier(a->me->comm, a->call);
+    while (goes_on(a, status));
+    return status;
+}
+
 static ah_status try_all_reduce(attempt *a) {
     const plan *p = a->p;
     void *in = own(a, 0, p->nbytes);
     remember(a);
-    ah_status status = ah_all_reduce(a->me->comm, a->call, p->op, p->type, in, elements(p));
+    ah_status status;
+    do status = ah_all_reduce(a->me->comm, a->call, p->op, p->type, in, elements(p));
+    while (goes_on(a, status));
     if (status == AH_OK) expect(a->me, p, in, folded(a->me, a->all, p, 0), p->nbytes, "all_reduce");
     return status;
 }
@@ -351,8 +371,9 @@ static ah_status try_reduce(attempt *a) {
     void *in = own(a, 0, p->nbytes);
     void *out = rank != p->root ? NULL : p->in_place ? in : space(a, rank, p->nbytes);
     remember(a);
-    ah_status status =
-        ah_reduce(a->me->comm, a->call, p->op, p->type, in, out, elements(p), p->root);
+    ah_status status;
+    do status = ah_reduce(a->me->comm, a->call, p->op, p->type, in, out, elements(p), p->root);
+    while (goes_on(a, status));
     if (status == AH_OK && rank == p->root)
         expect(a->me, p, out, folded(a->me, a->all, p, 0), p->nbytes, "reduce");
     if (in != out) expect(a->me, p, in, brought(a, rank, 0, p->nbytes), p->nbytes, "input");
@@ -364,8 +385,11 @@ static ah_status try_scan(attempt *a) {
     const int folded_ranks = a->me->rank + (p->operation == SCAN);
     void *x = own(a, 0, p->nbytes);
     remember(a);
-    ah_status status = (p->operation == SCAN ? ah_scan : ah_exscan)(a->me->comm, a->call, p->op,
-                                                                    p->type, x, elements(p));
+    ah_status status;
+    do
+        status = (p->operation == SCAN ? ah_scan : ah_exscan)(a->me->comm, a->call, p->op, p->type,
+                                                              x, elements(p));
+    while (goes_on(a, status));
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     void *wanted = brought(a, a->me->rank, 0, p->nbytes);
@@ -383,8 +407,11 @@ static ah_status try_reduce_scatter(attempt *a) {
     own_pieces(a, ins);
     void *out = p->in_place ? ins[rank] : space(a, rank, p->nbytes);
     remember(a);
-    ah_status status = ah_reduce_scatter(a->me->comm, a->call, p->op, p->type,
-                                         (const void *const *)ins, out, elements(p));
+    ah_status status;
+    do
+        status = ah_reduce_scatter(a->me->comm, a->call, p->op, p->type, (const void *const *)ins,
+                                   out, elements(p));
+    while (goes_on(a, status));
     if (status == AH_OK)
         expect(a->me, p, out, folded(a->me, a->all, p, rank), p->nbytes, "reduce_scatter");
     for (int r = 0; r < a->me->world->size; r++)
@@ -397,7 +424,9 @@ static ah_status try_broadcast(attempt *a) {
     const plan *p = a->p;
     void *in = own(a, 0, p->nbytes);
     remember(a);
-    ah_status status = ah_broadcast(a->me->comm, a->call, in, p->nbytes, p->root);
+    ah_status status;
+    do status = ah_broadcast(a->me->comm, a->call, in, p->nbytes, p->root);
+    while (goes_on(a, status));
     if (status == AH_OK || a->me->rank == p->root)
         expect(a->me, p, in, brought(a, p->root, 0, p->nbytes), p->nbytes, "broadcast");
     return status;
@@ -411,10 +440,12 @@ static ah_status try_gather(attempt *a) {
     for (int r = 0; r < size; r++) outs[r] = r == rank && p->in_place ? in : space(a, r, p->nbytes);
     remember(a);
     const bool gets = p->operation == ALL_GATHER || rank == p->root;
-    ah_status status =
-        p->operation == GATHER
-            ? ah_gather(a->me->comm, a->call, in, gets ? outs : NULL, p->nbytes, p->root)
-            : ah_all_gather(a->me->comm, a->call, in, outs, p->nbytes);
+    ah_status status;
+    do
+        status = p->operation == GATHER
+                     ? ah_gather(a->me->comm, a->call, in, gets ? outs : NULL, p->nbytes, p->root)
+                     : ah_all_gather(a->me->comm, a->call, in, outs, p->nbytes);
+    while (goes_on(a, status));
     if (status == AH_OK && gets)
         for (int r = 0; r < size; r++)
             expect(a->me, p, outs[r], brought(a, r, 0, p->nbytes), p->nbytes, "gather");
@@ -429,7 +460,9 @@ static ah_status try_scatter(attempt *a) {
     void *out = p->in_place ? ins[rank] : space(a, rank, p->nbytes);
     remember(a);
     const void *const *given = rank == p->root ? (const void *const *)ins : NULL;
-    ah_status status = ah_scatter(a->me->comm, a->call, given, out, p->nbytes, p->root);
+    ah_status status;
+    do status = ah_scatter(a->me->comm, a->call, given, out, p->nbytes, p->root);
+    while (goes_on(a, status));
     if (status == AH_OK)
         expect(a->me, p, out, brought(a, p->root, rank, p->nbytes), p->nbytes, "scatter");
     return status;
@@ -447,8 +480,9 @@ static ah_status try_all_to_all(attempt *a) {
         outs[r] = space(a, r, recv[r]);
     }
     remember(a);
-    ah_status status =
-        ah_all_to_all(a->me->comm, a->call, (const void *const *)ins, send, outs, recv);
+    ah_status status;
+    do status = ah_all_to_all(a->me->comm, a->call, (const void *const *)ins, send, outs, recv);
+    while (goes_on(a, status));
     if (status == AH_OK)
         for (int r = 0; r < size; r++)
             expect(a->me, p, outs[r], brought(a, r, rank, recv[r]), recv[r], "all_to_all");
@@ -507,7 +541,7 @@ static ah_status try_exchange(attempt *a) {
 
 static ah_status try_operation(attempt *a) {
     switch (a->p->operation) {
-    case BARRIER: return ah_barrier(a->me->comm, a->call);
+    case BARRIER: return try_barrier(a);
     case ALL_REDUCE: return try_all_reduce(a);
     case REDUCE: return try_reduce(a);
     case REDUCE_SCATTER: return try_reduce_scatter(a);
@@ -526,6 +560,8 @@ static ah_status try_operation(attempt *a) {
 static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
     static _Thread_local buffers all;
     attempt a = {.me = me, .p = p, .call = call, .all = &all};
+    call->only_tries =
+        p->operation != EXCHANGE && draw(&me->own) % 2 && ah_slot_is_free(me->comm, call->sequence);
     ah_status status = try_operation(&a);
     if (status != AH_OK && !call->all_arrived) CHECK(me, a.before == digest(&all, a.given));
     release_all(me, &all);

@@ -28,6 +28,9 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.broadcast`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (work := comm.start_broadcast(x, src, None, None, None)):
+            return await await_then_return(work, x)
         return await await_then_return(self.group.broadcast(x, src, **options), x)
 
     async def all_reduce(
@@ -38,7 +41,7 @@ class AsyncComposed:
         Return `x`. Arrays and errors are as for `allhands.all_reduce`.
         """
         comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_all_reduce(x, op, None, None, x)):
+        if comm is not None and (work := comm.start_all_reduce(x, op, None, None, None)):
             return await await_then_return(work, x)
         return await await_then_return(self.group.all_reduce(x, op, **options), x)
 
@@ -49,6 +52,9 @@ class AsyncComposed:
 
         Return `x` on `dst`, None elsewhere. Arrays and errors are as for `allhands.reduce`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (work := comm.start_reduce(x, dst, op, None, None, None)):
+            return await await_then_return(work, x if dst == self.group.rank else None)
         return await await_then_return(
             self.group.reduce(x, dst, op, **options), x if dst == self.group.rank else None
         )
@@ -98,6 +104,11 @@ class AsyncComposed:
 
         Return `output`. Arrays and errors are as for `allhands.all_gather_into_tensor`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (
+            work := comm.start_all_gather_into_tensor(output, x, None, None, None)
+        ):
+            return await await_then_return(work, output)
         return await await_then_return(
             self.group.all_gather_into_tensor(output, x, **options), output
         )
@@ -128,6 +139,11 @@ class AsyncComposed:
 
         Return `output`. Arrays and errors are as for `allhands.reduce_scatter_tensor`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (
+            work := comm.start_reduce_scatter_tensor(output, x, op, None, None, None)
+        ):
+            return await await_then_return(work, output)
         return await await_then_return(
             self.group.reduce_scatter_tensor(output, x, op, **options), output
         )
@@ -153,6 +169,13 @@ class AsyncComposed:
 
         Return `output`. Arrays and errors are as for `allhands.all_to_all_single`.
         """
+        comm = (
+            None
+            if options or output_split_sizes is not None or input_split_sizes is not None
+            else self.group.order.comm
+        )
+        if comm is not None and (work := comm.start_all_to_all_single(output, x, None, None, None)):
+            return await await_then_return(work, output)
         return await await_then_return(
             self.group.all_to_all_single(
                 output, x, output_split_sizes, input_split_sizes, **options
@@ -165,6 +188,10 @@ class AsyncComposed:
 
         Arrays and errors are as for `allhands.barrier`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (work := comm.start_barrier(None, None, None)):
+            await await_result(work)
+            return
         await await_then_return(self.group.barrier(**options), None)
 
     async def all_gather_v(self, x: AnyArray, **options: Unpack[CallOptions]) -> Any:
@@ -219,6 +246,9 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.scan`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (work := comm.start_scan(x, op, None, None, None)):
+            return await await_then_return(work, x)
         return await await_then_return(self.group.scan(x, op, **options), x)
 
     async def exscan(
@@ -228,6 +258,9 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.exscan`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (work := comm.start_exscan(x, op, None, None, None)):
+            return await await_then_return(work, x)
         return await await_then_return(self.group.exscan(x, op, **options), x)
 
     async def all_reduce_coalesced(

@@ -17,7 +17,7 @@ _CANCEL_SECONDS = 1.0
 async def await_result(work: Work) -> Any:
     """Return the result of a call; on cancellation end the call first.
 
-    A small all_reduce over shared memory for which the other ranks are there, or come within
+    A call over shared memory of at most 1 MiB for which the other ranks are there, or come within
     `INLINE_SECONDS`, ends here without another thread; the loop has its turn after some of those.
     """
     if work._try_complete(INLINE_SECONDS):

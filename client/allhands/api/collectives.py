@@ -44,11 +44,19 @@ def broadcast(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    direct = None if async_op else (group or default.group).order.direct_calls
-    if direct is not None and direct.broadcast(
-        x, src if group is None else find_group_rank(group, src), timeout, label
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.broadcast(
+            x, src if group is None else find_group_rank(group, src), timeout, label
+        ):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_broadcast(
+            x, src if group is None else find_group_rank(group, src), timeout, label, x
+        )
     ):
-        return None
+        return work
     if (found := resolve_group(group, async_op, "broadcast")) is None:
         return None
     root = to_group_rank(found, src, "src")
@@ -122,11 +130,19 @@ def reduce(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` on `dst` is undefined
             unless the error's `outputs_intact` is true.
     """
-    direct = None if async_op else (group or default.group).order.direct_calls
-    if direct is not None and direct.reduce(
-        x, dst if group is None else find_group_rank(group, dst), op, timeout, label
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.reduce(
+            x, dst if group is None else find_group_rank(group, dst), op, timeout, label
+        ):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_reduce(
+            x, dst if group is None else find_group_rank(group, dst), op, timeout, label, x
+        )
     ):
-        return None
+        return work
     if (found := resolve_group(group, async_op, "reduce")) is None:
         return None
     root = to_group_rank(found, dst, "dst")
@@ -244,9 +260,15 @@ def all_gather_into_tensor(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    direct = None if async_op else (group or default.group).order.direct_calls
-    if direct is not None and direct.all_gather_into_tensor(output, x, timeout, label):
-        return None
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.all_gather_into_tensor(output, x, timeout, label):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_all_gather_into_tensor(output, x, timeout, label, output)
+    ):
+        return work
     if (found := resolve_group(group, async_op, "all_gather_into_tensor")) is None:
         return None
     return wait_or_return(
@@ -308,9 +330,15 @@ def reduce_scatter_tensor(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    direct = None if async_op else (group or default.group).order.direct_calls
-    if direct is not None and direct.reduce_scatter_tensor(output, x, op, timeout, label):
-        return None
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.reduce_scatter_tensor(output, x, op, timeout, label):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_reduce_scatter_tensor(output, x, op, timeout, label, output)
+    ):
+        return work
     if (found := resolve_group(group, async_op, "reduce_scatter_tensor")) is None:
         return None
     return wait_or_return(
@@ -374,13 +402,21 @@ def all_to_all_single(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    direct = (
+    order = (
         None
-        if async_op or output_split_sizes is not None or input_split_sizes is not None
-        else (group or default.group).order.direct_calls
+        if output_split_sizes is not None or input_split_sizes is not None
+        else (group or default.group).order
     )
-    if direct is not None and direct.all_to_all_single(output, x, timeout, label):
-        return None
+    if order is not None and not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.all_to_all_single(output, x, timeout, label):
+            return None
+    elif (
+        order is not None
+        and (comm := order.comm) is not None
+        and (work := comm.start_all_to_all_single(output, x, timeout, label, output))
+    ):
+        return work
     if (found := resolve_group(group, async_op, "all_to_all_single")) is None:
         return None
     return wait_or_return(
@@ -402,9 +438,13 @@ def barrier(
 
     Earlier calls on the group have ended by then. Arguments and errors are as for `all_reduce`.
     """
-    direct = None if async_op else (group or default.group).order.direct_calls
-    if direct is not None and direct.barrier(timeout, label):
-        return None
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.barrier(timeout, label):
+            return None
+    elif (comm := order.comm) is not None and (work := comm.start_barrier(timeout, label, None)):
+        return work
     if (found := resolve_group(group, async_op, "barrier")) is None:
         return None
     return wait_or_return(found.barrier(timeout=timeout, label=label), async_op)

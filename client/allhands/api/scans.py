@@ -27,9 +27,13 @@ def scan(
         x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
             ranks.
     """
-    direct = None if async_op else (group or default.group).order.direct_calls
-    if direct is not None and direct.scan(x, op, timeout, label):
-        return None
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.scan(x, op, timeout, label):
+            return None
+    elif (comm := order.comm) is not None and (work := comm.start_scan(x, op, timeout, label, x)):
+        return work
     if (found := resolve_group(group, async_op, "scan")) is None:
         return None
     return wait_or_return(found.scan(x, op, timeout=timeout, label=label), async_op)
@@ -53,9 +57,13 @@ def exscan(
         x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
             ranks.
     """
-    direct = None if async_op else (group or default.group).order.direct_calls
-    if direct is not None and direct.exscan(x, op, timeout, label):
-        return None
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.exscan(x, op, timeout, label):
+            return None
+    elif (comm := order.comm) is not None and (work := comm.start_exscan(x, op, timeout, label, x)):
+        return work
     if (found := resolve_group(group, async_op, "exscan")) is None:
         return None
     return wait_or_return(found.exscan(x, op, timeout=timeout, label=label), async_op)

@@ -52,6 +52,11 @@ class Primitive:
     """Whether `ShmComm` has a method of this name, for calls on the caller's thread."""
 
     @property
+    def has_plain_arguments(self) -> bool:
+        """Whether that method takes arrays, operation and root, and one begins such a call."""
+        return self.has_inline_method and self.inputs is not Operand.MESSAGES
+
+    @property
     def algorithm(self) -> str:
         """Name of the plan, the phases and the C function."""
         return self.form_of or self.name

@@ -1,8 +1,8 @@
 """Routes of a collective call: tables of all routes, with their conditions.
 
-Before all of them come the plain functions of `api` and `c10d`: a blocking call with one array,
-and an all_reduce that is not waited for, go straight to the group's communicator, if there is one,
-and need none of these unless that declines.
+Before all of them come the plain functions of `api` and `c10d`, and the awaited ones: a call with
+one array a side, waited for or not, goes straight to the group's communicator, if there is one, and
+needs none of these unless that declines.
 
 A checked call begins on its caller's thread, by the row of `list_starts`; its turn on the loop goes
 by `choose_route`. All ranks come to choices that fit together: communicators, hosts and phases are
@@ -30,7 +30,7 @@ class Route(Enum):
     goes on there, as LINKS."""
     COMM_QUEUE = "communicator's queue"
     """Over shared memory, only calls of this route ahead: the thread that waits, or one of those
-    for callbacks. A small all_reduce that is next in turn is published at once."""
+    for callbacks. A small call that is next in turn is published at once."""
     PERSISTENT = "persistent"
     """An `all_reduce_init` of an ndarray and an operation of the core: at each start published
     likewise, by the C core itself; submitted as a new call where that is not possible."""

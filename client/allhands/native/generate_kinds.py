@@ -50,6 +50,11 @@ static inline bool ah_kind_has_blocks(ah_kind kind) {{
     return {blocks};
 }}
 
+/* Whether what a rank brings, or its output, is a block for each rank. */
+static inline bool ah_kind_has_pieces(ah_kind kind) {{
+    return {pieces};
+}}
+
 #endif
 """
 KIND_CALLS = """\
@@ -61,8 +66,9 @@ KIND_CALLS = """\
 
 /* clang-format off */
 
-/* EACH(name) for every kind that ShmComm has a method for, on the caller's thread. */
-#define INLINE_METHODS(EACH) \\
+/* EACH(name, kind) for every kind that ShmComm has methods for which take plain arguments: one
+ * makes the call on the caller's thread, one begins it. */
+#define PLAIN_METHODS(EACH) \\
 {methods}
 
 /* Carry out the plan of a communicator. */
@@ -128,7 +134,8 @@ def generate() -> dict[Path, str]:
     splits = [row for row in rows if row.has_splits]
     same = [row for row in rows if row.has_same_result]
     blocks = [row for row in rows if row.outputs is Operand.BLOCKS]
-    methods = [f"    EACH({row.name})" for row in rows if row.has_inline_method]
+    methods = [f"    EACH({row.name}, {name_kind(row)})" for row in rows if row.has_plain_arguments]
+    pieces = [row for row in rows if row.has_blocks]
     by_algorithm = groupby(rows, key=lambda row: row.algorithm)
     return {
         NATIVE / "collectives" / "kinds.h": HEAD
@@ -138,6 +145,7 @@ def generate() -> dict[Path, str]:
             splits=test_kind(splits),
             same=test_kind(same),
             blocks=test_kind(blocks),
+            pieces=test_kind(pieces),
         ),
         NATIVE / "python" / "kind_calls.h": HEAD
         + KIND_CALLS.format(

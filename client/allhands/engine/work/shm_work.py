@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 INLINE_CALLS = 16
 """Calls awaited one after the other that may end at once, before the loop has its turn."""
+LARGE_BYTES = 64 << 10
+"""What a call moves that takes so long that the loop has its turn after it alone."""
 
 
 class ShmWorkContext:
@@ -125,7 +127,7 @@ class ShmWork(AsyncCall, Work):
         return self.poll(int(seconds * 1e9))
 
     def _owes_turn(self) -> bool:
-        return self.context.count_inline()
+        return self.nbytes >= LARGE_BYTES or self.context.count_inline()
 
     # ------------------------------------------------------------ for the engine
 

@@ -123,10 +123,12 @@ static ah_status all_to_all(ah_comm *comm, uint64_t signature, const pieces *wha
                             const size_t send[], const size_t recv[]) {
     ah_slot *slot;
     ah_swap swap = {0, what, produce, consume};
-    ah_status status = ah_acquire_slot(comm, &slot);
-    if (status != AH_OK) return status;
-    post(comm, slot, signature, &swap, what, send, recv);
-    status = ah_await_headers(comm, signature);
+    if (!comm->call->is_posted) {
+        ah_status status = ah_acquire_slot(comm, &slot);
+        if (status != AH_OK) return status;
+        post(comm, slot, signature, &swap, what, send, recv);
+    }
+    ah_status status = ah_await_headers(comm, signature);
     if (status == AH_OK) status = check(comm);
     comm->call->all_arrived = status == AH_OK;
     if (status != AH_OK) return status;

@@ -14,6 +14,39 @@ static inline void ah_copy_small(void *to, const void *from, size_t nbytes) {
     if (nbytes && to != from) memcpy(to, from, nbytes);
 }
 
+/* Post what this rank brings in its slot, unless it has. */
+static inline ah_status ah_post_data(ah_comm *comm, uint64_t signature, const void *data,
+                                     size_t nbytes) {
+    ah_slot *slot;
+    if (comm->call->is_posted) return AH_OK;
+    ah_status status = ah_acquire_slot(comm, &slot);
+    if (status != AH_OK) return status;
+    ah_copy_small(ah_slot_data(slot, nbytes), data, nbytes);
+    ah_post(comm, slot, signature);
+    return AH_OK;
+}
+
+/* The same, where every rank gets a part of its own. */
+static inline ah_status ah_post_parts(ah_comm *comm, uint64_t signature, const void *const parts[],
+                                      size_t nbytes) {
+    ah_slot *slot;
+    size_t total = nbytes * (size_t)comm->size;
+    if (comm->call->is_posted) return AH_OK;
+    ah_status status = ah_acquire_slot(comm, &slot);
+    if (status != AH_OK) return status;
+    for (int r = 0; r < comm->size; r++)
+        if (r != comm->rank)
+            ah_copy_small(ah_slot_data(slot, total) + (size_t)r * nbytes, parts[r], nbytes);
+    ah_post(comm, slot, signature);
+    return AH_OK;
+}
+
+/* Whether the call under way stops here, because what follows does not stop before its end. */
+static inline bool ah_stops(ah_comm *comm) {
+    if (comm->call->only_tries) comm->call->waiting = 0;
+    return comm->call->only_tries;
+}
+
 /* What `rank` has in its slot of this call, of so many bytes in all. */
 static inline const char *ah_posted_data(const ah_comm *comm, int rank, size_t nbytes) {
     return ah_slot_data(ah_slot_of(comm, rank, comm->call->sequence), nbytes);

@@ -15,13 +15,11 @@ static uint64_t all_ranks(const ah_comm *comm) { return comm->others | AH_BIT(co
 /* ---- barrier */
 
 ah_status ah_barrier(ah_comm *comm, ah_call *call) {
-    ah_slot *slot;
     uint64_t signature = ah_sign_call(call, AH_KIND_BARRIER, 0, 0, 0);
     ah_status status = ah_call_start(comm, call);
     if (status == AH_OK && comm->size > 1) {
         call->variant = AH_SLOTS;
-        status = ah_acquire_slot(comm, &slot);
-        if (status == AH_OK) ah_post(comm, slot, signature);
+        status = ah_post_data(comm, signature, NULL, 0);
         if (status == AH_OK) status = ah_await_posted(comm, comm->others, signature);
     }
     return ah_call_finish(comm, status);
@@ -67,12 +65,9 @@ static void consume_part(const ah_comm *comm, const void *given, uint64_t step, 
 
 static ah_status broadcast_slots(ah_comm *comm, uint64_t signature, void *x, size_t nbytes,
                                  int root) {
-    ah_slot *slot;
-    ah_status status = ah_acquire_slot(comm, &slot);
+    ah_status status = ah_post_data(comm, signature, x, comm->rank == root ? nbytes : 0);
     if (status != AH_OK) return status;
     comm->call->variant = AH_SLOTS;
-    if (comm->rank == root) ah_copy_small(ah_slot_data(slot, nbytes), x, nbytes);
-    ah_post(comm, slot, signature);
     status = ah_await_posted_rooted(comm, AH_BIT(root) & ~AH_BIT(comm->rank), signature);
     if (status != AH_OK || comm->rank == root) return status;
     ah_copy_small(x, ah_posted_data(comm, root, nbytes), nbytes);
@@ -134,16 +129,10 @@ static void consume_block(const ah_comm *comm, const void *given, uint64_t step,
 
 static ah_status gather_slots(ah_comm *comm, uint64_t signature, const void *in, char *const out[],
                               size_t nbytes, int root) {
-    ah_slot *slot;
-    ah_status status = ah_acquire_slot(comm, &slot);
+    ah_status status = ah_post_data(comm, signature, in, comm->rank == root ? 0 : nbytes);
     if (status != AH_OK) return status;
     comm->call->variant = AH_SLOTS;
-    if (comm->rank != root) {
-        ah_copy_small(ah_slot_data(slot, nbytes), in, nbytes);
-        ah_post(comm, slot, signature);
-        return ah_await_posted_rooted(comm, 0, signature);
-    }
-    ah_post(comm, slot, signature);
+    if (comm->rank != root) return ah_await_posted_rooted(comm, 0, signature);
     status = ah_await_posted_rooted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     ah_copy_small(out[root], in, nbytes);
@@ -203,14 +192,12 @@ ah_status ah_gather(ah_comm *comm, ah_call *call, const void *in, void *const ou
 
 static ah_status scatter_slots(ah_comm *comm, uint64_t signature, const char *const in[], void *out,
                                size_t nbytes, int root) {
-    ah_slot *slot;
     size_t total = nbytes * (size_t)comm->size;
-    ah_status status = ah_acquire_slot(comm, &slot);
+    ah_status status = comm->rank == root
+                           ? ah_post_parts(comm, signature, (const void *const *)in, nbytes)
+                           : ah_post_data(comm, signature, NULL, 0);
     if (status != AH_OK) return status;
     comm->call->variant = AH_SLOTS;
-    for (int r = 0; r < comm->size && comm->rank == root; r++)
-        if (r != root) ah_copy_small(ah_slot_data(slot, total) + (size_t)r * nbytes, in[r], nbytes);
-    ah_post(comm, slot, signature);
     status = ah_await_posted_rooted(comm, AH_BIT(root) & ~AH_BIT(comm->rank), signature);
     if (status != AH_OK) return status;
     const char *mine = ah_posted_data(comm, root, total) + (size_t)comm->rank * nbytes;
@@ -224,14 +211,15 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
     ah_call_header header = {0};
     uint64_t source = AH_BIT(root), readers = all_ranks(comm) & ~source;
     ah_pause(comm);
-    ah_status status = ah_acquire_slot(comm, &slot);
-    if (status != AH_OK) return status;
-    if (comm->rank == root) {
-        header.flags =
-            ah_locate_buffers(comm, (const void *const *)in, NULL, nbytes, ah_slot_table(slot, 0));
+    if (!comm->call->is_posted) {
+        ah_status status = ah_acquire_slot(comm, &slot);
+        if (status != AH_OK) return status;
+        if (comm->rank == root)
+            header.flags = ah_locate_buffers(comm, (const void *const *)in, NULL, nbytes,
+                                             ah_slot_table(slot, 0));
+        ah_post_header(comm, slot, signature, header);
     }
-    ah_post_header(comm, slot, signature, header);
-    status = ah_await_headers(comm, signature);
+    ah_status status = ah_await_headers(comm, signature);
     if (status != AH_OK) return status;
     if (comm->rank == root) ah_copy_small(out, in[root], nbytes);
     if (!ah_can_read_remote(comm, source, nbytes)) {
@@ -284,12 +272,9 @@ static void consume_all(const ah_comm *comm, const void *given, uint64_t step,
 
 static ah_status all_gather_slots(ah_comm *comm, uint64_t signature, const void *in,
                                   char *const out[], size_t nbytes) {
-    ah_slot *slot;
-    ah_status status = ah_acquire_slot(comm, &slot);
+    ah_status status = ah_post_data(comm, signature, in, nbytes);
     if (status != AH_OK) return status;
     comm->call->variant = AH_SLOTS;
-    ah_copy_small(ah_slot_data(slot, nbytes), in, nbytes);
-    ah_post(comm, slot, signature);
     status = ah_await_posted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     for (int r = 0; r < comm->size; r++)
@@ -306,14 +291,16 @@ static ah_status all_gather_large(ah_comm *comm, uint64_t signature, const void 
     transfer what = {.in = in, .outs = out, .nbytes = nbytes};
     ah_swap swap = {ah_steps(nbytes, comm->box_bytes), &what, produce_same, consume_all};
     ah_pause(comm);
-    ah_status status = ah_acquire_slot(comm, &slot);
-    if (status != AH_OK) return status;
-    header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
-    bool early =
-        !(header.flags & AH_IN_HEAP) && !(comm->can_attach && nbytes >= comm->limits.attach_min);
-    ah_swap_open(comm, &swap, early, &header);
-    ah_post_header(comm, slot, signature, header);
-    status = ah_await_headers(comm, signature);
+    if (!comm->call->is_posted) {
+        ah_status status = ah_acquire_slot(comm, &slot);
+        if (status != AH_OK) return status;
+        header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
+        bool early = !(header.flags & AH_IN_HEAP) &&
+                     !(comm->can_attach && nbytes >= comm->limits.attach_min);
+        ah_swap_open(comm, &swap, early, &header);
+        ah_post_header(comm, slot, signature, header);
+    }
+    ah_status status = ah_await_headers(comm, signature);
     if (status != AH_OK) return status;
     if (out[comm->rank] != in) ah_copy(out[comm->rank], in, nbytes, nbytes >= FAR);
     if (ah_can_read_remote(comm, all, nbytes)) {

@@ -51,6 +51,7 @@ static ah_status reduce_range(ah_comm *comm, ah_op op, ah_type type, char *const
 
 ah_status ah_in_place_all_reduce(ah_comm *comm, ah_op op, ah_type type, char *const x[],
                                  size_t nbytes) {
+    if (ah_stops(comm)) return AH_PENDING;
     ah_slice mine = ah_slice_in(0, nbytes, comm->size, comm->rank);
     ah_status status = AH_OK;
     comm->call->variant = AH_DIRECT;
@@ -110,6 +111,7 @@ static ah_status consume(ah_comm *comm, const reduction *what, uint64_t step) {
 
 ah_status ah_in_place_reduce(ah_comm *comm, ah_op op, ah_type type, char *const in[], char *out,
                              size_t nbytes, int root) {
+    if (ah_stops(comm)) return AH_PENDING;
     uint64_t steps = ah_steps(nbytes, ah_step_bytes(comm, nbytes));
     reduction what = {op, type, in, out, nbytes, steps, root};
     ah_status status = AH_OK;
@@ -128,6 +130,7 @@ ah_status ah_in_place_reduce(ah_comm *comm, ah_op op, ah_type type, char *const 
 
 ah_status ah_in_place_reduce_scatter(ah_comm *comm, ah_op op, ah_type type, char *const in[],
                                      char *out, size_t nbytes) {
+    if (ah_stops(comm)) return AH_PENDING;
     comm->call->variant = AH_DIRECT;
     for (size_t at = 0; at < nbytes; at += POLL_EVERY) {
         ah_status status = ah_access_begin(comm, comm->others);

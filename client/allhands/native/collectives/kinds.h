@@ -68,4 +68,16 @@ static inline bool ah_kind_has_blocks(ah_kind kind) {
            kind == AH_KIND_ALL_TO_ALL_SINGLE;
 }
 
+/* Whether what a rank brings, or its output, is a block for each rank. */
+static inline bool ah_kind_has_pieces(ah_kind kind) {
+    return kind == AH_KIND_GATHER ||
+           kind == AH_KIND_SCATTER ||
+           kind == AH_KIND_ALL_GATHER ||
+           kind == AH_KIND_ALL_GATHER_INTO_TENSOR ||
+           kind == AH_KIND_REDUCE_SCATTER ||
+           kind == AH_KIND_REDUCE_SCATTER_TENSOR ||
+           kind == AH_KIND_ALL_TO_ALL ||
+           kind == AH_KIND_ALL_TO_ALL_SINGLE;
+}
+
 #endif

@@ -78,6 +78,7 @@ void ah_mailbox_reduce_open(ah_comm *comm, const void *in, size_t nbytes) {
 
 ah_status ah_mailbox_reduce(ah_comm *comm, ah_op op, ah_type type, const char *in, char *out,
                             size_t nbytes, int root) {
+    if (ah_stops(comm)) return AH_PENDING;
     reduction what = {op, type, in, out, nbytes, root};
     uint64_t steps = ah_steps(nbytes, ah_step_bytes(comm, nbytes));
     bool early = comm->produced > comm->base; /* ah_mailbox_reduce_open has put the first step */

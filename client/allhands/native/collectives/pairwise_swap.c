@@ -36,7 +36,8 @@ void ah_swap_open(ah_comm *comm, const ah_swap *swap, bool early, ah_call_header
     header->flags |= AH_EARLY;
 }
 
-ah_status ah_swap_run(ah_comm *comm, const ah_swap *swap) {
+/* Agree on the boxes, by the headers of all ranks. */
+static void begin(ah_comm *comm) {
     const ah_call_header *own = &comm->header[comm->rank];
     bool agreed = true, ready = true; /* ready: everybody's first step is there */
     for (int r = 0; r < comm->size; r++) {
@@ -50,22 +51,33 @@ ah_status ah_swap_run(ah_comm *comm, const ah_swap *swap) {
             if (comm->header[r].flags & AH_EARLY) comm->header[r].base++;
         comm->base = own->base;
     }
-    uint64_t phase = agreed ? own->phase : 0;
-    uint64_t first = agreed && (own->flags & AH_EARLY) ? 1 : 0;
+    comm->course = (ah_course){
+        .is_begun = true,
+        .is_ready = agreed && ready,
+        .phase = agreed ? own->phase : 0,
+        .unproduced = agreed && (own->flags & AH_EARLY) ? 1 : 0,
+    };
+}
+
+ah_status ah_swap_run(ah_comm *comm, const ah_swap *swap) {
+    ah_course *course = &comm->course;
     ah_status status = AH_OK;
-    for (uint64_t step = 0; step <= swap->steps && status == AH_OK; step++) {
-        if (step >= first && step < swap->steps) {
-            produce(comm, swap, phase, step);
+    if (!course->is_begun) begin(comm);
+    for (; course->step <= swap->steps && status == AH_OK; course->step++) {
+        uint64_t step = course->step;
+        if (step >= course->unproduced && step < swap->steps) {
+            produce(comm, swap, course->phase, step);
+            course->unproduced = step + 1;
             ah_publish_produced(comm, step + 1);
         }
         if (step == 0) continue;
-        if (step > 1 || !agreed || !ready) status = ah_await_produced(comm, comm->others, step);
+        if (step > 1 || !course->is_ready) status = ah_await_produced(comm, comm->others, step);
         if (status != AH_OK) break;
-        consume(comm, swap, phase, step - 1);
+        consume(comm, swap, course->phase, step - 1);
         status = ah_poll_interrupt(comm);
     }
     if (status == AH_OK) {
-        comm->phase = phase + swap->steps;
+        comm->phase = course->phase + swap->steps;
         comm->phase_known = true;
     }
     return status;

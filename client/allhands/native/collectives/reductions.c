@@ -30,15 +30,6 @@ typedef struct {
     size_t nbytes;
 } swapped;
 
-static ah_status post_slot(ah_comm *comm, uint64_t signature, const void *x, size_t nbytes) {
-    ah_slot *slot;
-    ah_status status = ah_acquire_slot(comm, &slot);
-    if (status != AH_OK) return status;
-    ah_copy_small(ah_slot_data(slot, nbytes), x, nbytes);
-    ah_post(comm, slot, signature);
-    return AH_OK;
-}
-
 static ah_status fold_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_type type, void *x,
                             size_t count, size_t nbytes) {
     ah_status status = ah_await_posted(comm, comm->others, signature);
@@ -77,16 +68,18 @@ static ah_status all_reduce_large(ah_comm *comm, uint64_t signature, ah_op op, a
     ah_swap swap = {ah_steps(nbytes, comm->box_bytes), &what, produce_own, fold_own};
     bool pair = comm->size == 2;
     ah_pause(comm);
-    ah_status status = ah_acquire_slot(comm, &slot);
-    if (status != AH_OK) return status;
-    header.flags = ah_locate_buffer(comm, x, nbytes, &header.where);
-    if (header.flags & AH_IN_HEAP) ah_expose(comm, x, nbytes);
-    if (pair)
-        ah_swap_open(comm, &swap, !(header.flags & AH_IN_HEAP), &header);
-    else if (!(header.flags & AH_IN_HEAP))
-        ah_mailbox_reduce_open(comm, x, nbytes);
-    ah_post_header(comm, slot, signature, header);
-    status = ah_await_headers(comm, signature);
+    if (!comm->call->is_posted) {
+        ah_status status = ah_acquire_slot(comm, &slot);
+        if (status != AH_OK) return status;
+        header.flags = ah_locate_buffer(comm, x, nbytes, &header.where);
+        if (header.flags & AH_IN_HEAP) ah_expose(comm, x, nbytes);
+        if (pair)
+            ah_swap_open(comm, &swap, !(header.flags & AH_IN_HEAP), &header);
+        else if (!(header.flags & AH_IN_HEAP))
+            ah_mailbox_reduce_open(comm, x, nbytes);
+        ah_post_header(comm, slot, signature, header);
+    }
+    ah_status status = ah_await_headers(comm, signature);
     if (status != AH_OK) return status;
     char *all[AH_MAX_RANKS];
     if (ah_in_place_inputs(comm, nbytes, all))
@@ -98,7 +91,7 @@ static ah_status all_reduce_large(ah_comm *comm, uint64_t signature, ah_op op, a
 
 static ah_status all_reduce_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_type type,
                                   void *x, size_t count, size_t nbytes) {
-    ah_status status = post_slot(comm, signature, x, nbytes);
+    ah_status status = ah_post_data(comm, signature, x, nbytes);
     return status == AH_OK ? fold_slots(comm, signature, op, type, x, count, nbytes) : status;
 }
 
@@ -110,7 +103,7 @@ ah_status ah_all_reduce_start(ah_comm *comm, ah_call *call, ah_op op, ah_type ty
                               size_t count) {
     uint64_t signature = sign(call, AH_KIND_ALL_REDUCE, op, type, count, 0);
     ah_status status = ah_call_start(comm, call);
-    if (status == AH_OK) status = post_slot(comm, signature, x, count * ah_type_size(type));
+    if (status == AH_OK) status = ah_post_data(comm, signature, x, count * ah_type_size(type));
     if (status != AH_OK) return ah_call_finish(comm, status);
     ah_unpause(comm);
     return AH_OK;
@@ -142,16 +135,10 @@ ah_status ah_all_reduce(ah_comm *comm, ah_call *call, ah_op op, ah_type type, vo
 
 static ah_status reduce_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_type type,
                               const void *mine, void *out, size_t count, size_t nbytes, int root) {
-    ah_slot *slot;
-    ah_status status = ah_acquire_slot(comm, &slot);
+    ah_status status = ah_post_data(comm, signature, mine, comm->rank == root ? 0 : nbytes);
     if (status != AH_OK) return status;
     comm->call->variant = AH_SLOTS;
-    if (comm->rank != root) {
-        ah_copy_small(ah_slot_data(slot, nbytes), mine, nbytes);
-        ah_post(comm, slot, signature);
-        return ah_await_posted_rooted(comm, 0, signature);
-    }
-    ah_post(comm, slot, signature);
+    if (comm->rank != root) return ah_await_posted_rooted(comm, 0, signature);
     status = ah_await_posted_rooted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
@@ -197,14 +184,9 @@ ah_status ah_reduce(ah_comm *comm, ah_call *call, ah_op op, ah_type type, const 
 static ah_status reduce_scatter_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_type type,
                                       const void *const mine[], void *out, size_t count,
                                       size_t nbytes) {
-    ah_slot *slot;
     size_t total = nbytes * (size_t)comm->size;
-    ah_status status = ah_acquire_slot(comm, &slot);
+    ah_status status = ah_post_parts(comm, signature, mine, nbytes);
     if (status != AH_OK) return status;
-    for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank)
-            ah_copy_small(ah_slot_data(slot, total) + (size_t)r * nbytes, mine[r], nbytes);
-    ah_post(comm, slot, signature);
     status = ah_await_posted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
@@ -253,12 +235,14 @@ static ah_status reduce_scatter_large(ah_comm *comm, uint64_t signature, ah_op o
     swapped what = {op, type, in, out, nbytes};
     ah_swap swap = {ah_steps(nbytes, comm->box_bytes), &what, produce_theirs, fold_mine};
     ah_pause(comm);
-    ah_status status = ah_acquire_slot(comm, &slot);
-    if (status != AH_OK) return status;
-    header.flags = ah_locate_buffers(comm, in, NULL, nbytes, ah_slot_table(slot, 0));
-    ah_swap_open(comm, &swap, !header.flags, &header);
-    ah_post_header(comm, slot, signature, header);
-    status = ah_await_headers(comm, signature);
+    if (!comm->call->is_posted) {
+        ah_status status = ah_acquire_slot(comm, &slot);
+        if (status != AH_OK) return status;
+        header.flags = ah_locate_buffers(comm, in, NULL, nbytes, ah_slot_table(slot, 0));
+        ah_swap_open(comm, &swap, !header.flags, &header);
+        ah_post_header(comm, slot, signature, header);
+    }
+    ah_status status = ah_await_headers(comm, signature);
     if (status != AH_OK) return status;
     uint64_t direct = AH_IN_HEAP;
     for (int r = 0; r < comm->size; r++) direct &= comm->header[r].flags;

@@ -1,6 +1,6 @@
 #include "collectives/remote_read.h"
 
-#include "comm/call.h"
+#include "collectives/calls.h"
 #include "comm/cma.h"
 #include "comm/heap_access.h"
 #include "comm/wait.h"
@@ -20,6 +20,7 @@ bool ah_can_read_remote(const ah_comm *comm, uint64_t sources, size_t nbytes) {
 }
 
 ah_status ah_remote_read(ah_comm *comm, int from, uint64_t where, void *to, size_t nbytes) {
+    if (ah_stops(comm)) return AH_PENDING;
     bool heap = comm->header[from].flags & AH_IN_HEAP;
     const char *source = heap ? ah_heap_address(comm, from, where, nbytes) : NULL;
     if (heap && !source)
@@ -40,6 +41,7 @@ ah_status ah_remote_read(ah_comm *comm, int from, uint64_t where, void *to, size
 }
 
 ah_status ah_remote_read_end(ah_comm *comm, uint64_t sources, uint64_t readers) {
+    if (ah_stops(comm)) return AH_PENDING;
     if (comm->call->variant == AH_NONE)
         comm->call->variant = comm->header[comm->rank].flags & AH_IN_HEAP ? AH_DIRECT : AH_ATTACH;
     if (ah_abandoning(comm, sources & comm->others)) return AH_ABANDONED;

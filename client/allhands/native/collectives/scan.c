@@ -24,11 +24,8 @@ static void fold_prefix(const ah_comm *comm, const prefix *what, size_t at, size
 }
 
 static ah_status scan_slots(ah_comm *comm, uint64_t signature, const prefix *what) {
-    ah_slot *slot;
-    ah_status status = ah_acquire_slot(comm, &slot);
+    ah_status status = ah_post_data(comm, signature, what->x, what->nbytes);
     if (status != AH_OK) return status;
-    ah_copy_small(ah_slot_data(slot, what->nbytes), what->x, what->nbytes);
-    ah_post(comm, slot, signature);
     /* No more than what is folded: the first ranks are calls ahead of the last, as roots are. */
     status = ah_await_posted_rooted(comm, AH_BIT(comm->rank) - 1, signature);
     if (status != AH_OK) return status;
@@ -62,11 +59,13 @@ static ah_status scan_large(ah_comm *comm, uint64_t signature, const prefix *wha
     ah_call_header header = {0};
     ah_swap swap = {ah_steps(what->nbytes, comm->box_bytes), what, produce, consume};
     ah_pause(comm);
-    ah_status status = ah_acquire_slot(comm, &slot);
-    if (status != AH_OK) return status;
-    ah_swap_open(comm, &swap, true, &header);
-    ah_post_header(comm, slot, signature, header);
-    status = ah_await_headers(comm, signature);
+    if (!comm->call->is_posted) {
+        ah_status status = ah_acquire_slot(comm, &slot);
+        if (status != AH_OK) return status;
+        ah_swap_open(comm, &swap, true, &header);
+        ah_post_header(comm, slot, signature, header);
+    }
+    ah_status status = ah_await_headers(comm, signature);
     if (status != AH_OK) return status;
     comm->call->variant = AH_SWAP;
     return ah_swap_run(comm, &swap);

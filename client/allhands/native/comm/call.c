@@ -18,6 +18,7 @@ static uint64_t ranks_posted(const ah_comm *comm) {
 }
 
 ah_status ah_call_start(ah_comm *comm, ah_call *call) {
+    if (call->is_posted) return AH_OK; /* it goes on */
     comm->call = call;
     comm->paused = false;
     comm->base = comm->produced > comm->consumed ? comm->produced : comm->consumed;
@@ -27,11 +28,16 @@ ah_status ah_call_start(ah_comm *comm, ah_call *call) {
     call->unshared = NULL;
     comm->exposes = false;
     comm->exposed = NULL;
+    comm->course = (ah_course){0};
     return atomic_load(&comm->interrupted) >= call->sequence ? AH_INTERRUPTED : AH_OK;
 }
 
 ah_status ah_call_finish(ah_comm *comm, ah_status status) {
     ah_call *call = comm->call;
+    if (status == AH_PENDING) {
+        ah_unpause(comm);
+        return status;
+    }
     if (status == AH_OK && call->digest != NULL && comm->others) status = ah_compare_results(comm);
     if (status != AH_OK && status != AH_DIFFERENT && !call->is_left) {
         if (status == AH_ABANDONED) call->offenders = ah_abandoning(comm, comm->others);
@@ -82,9 +88,9 @@ bool ah_slot_is_free(const ah_comm *comm, uint64_t sequence) {
     return sequence <= AH_SLOTS_PER_RANK || !ranks_behind(comm, sequence - AH_SLOTS_PER_RANK + 1);
 }
 
-bool ah_all_posted_alike(const ah_comm *comm, uint64_t sequence) {
+bool ah_have_posted_alike(const ah_comm *comm, uint64_t ranks, uint64_t sequence) {
     uint64_t signature = ah_slot_of(comm, comm->rank, sequence)->signature;
-    for (uint64_t rest = comm->others; rest; rest &= rest - 1) {
+    for (uint64_t rest = ranks; rest; rest &= rest - 1) {
         const ah_slot *slot = ah_slot_of(comm, __builtin_ctzll(rest), sequence);
         if (atomic_load(&slot->sequence) != sequence || slot->signature != signature) return false;
     }
@@ -109,7 +115,16 @@ ah_status ah_acquire_slot(ah_comm *comm, ah_slot **slot) {
 void ah_post(ah_comm *comm, ah_slot *slot, uint64_t signature) {
     slot->signature = signature;
     atomic_store(&slot->sequence, comm->call->sequence);
+    comm->call->is_posted = true;
     ah_wake(comm, comm->others);
+}
+
+/* Whether a call that only tries has to be left to who waits. */
+static bool is_pending(ah_comm *comm, uint64_t ranks) {
+    ah_call *call = comm->call;
+    if (call->digest == NULL && ah_have_posted_alike(comm, ranks, call->sequence)) return false;
+    call->waiting = call->digest == NULL ? ranks : 0;
+    return true;
 }
 
 static ah_status compare(ah_comm *comm, uint64_t ranks, uint64_t signature) {
@@ -127,6 +142,7 @@ static ah_status compare(ah_comm *comm, uint64_t ranks, uint64_t signature) {
 }
 
 ah_status ah_await_posted(ah_comm *comm, uint64_t ranks, uint64_t signature) {
+    if (comm->call->only_tries && is_pending(comm, ranks)) return AH_PENDING;
     ah_wait_goal goal = posted(comm, comm->call->sequence);
     goal.is_slot = true;
     goal.signature = signature;
@@ -141,6 +157,8 @@ ah_status ah_await_posted_rooted(ah_comm *comm, uint64_t ranks, uint64_t signatu
     uint64_t *known_signatures =
         &comm->known_signatures[signature >> 32 & (AH_KNOWN_SIGNATURES - 1)];
     if (*known_signatures == signature) {
+        if (comm->call->only_tries && is_pending(comm, ranks | ranks_posted(comm)))
+            return AH_PENDING;
         ah_status status = ranks ? ah_await_posted(comm, ranks, signature) : AH_OK;
         return status == AH_OK ? ah_check_posted(comm, signature) : status;
     }
@@ -163,6 +181,7 @@ void ah_post_header(ah_comm *comm, ah_slot *slot, uint64_t signature, ah_call_he
 }
 
 ah_status ah_await_headers(ah_comm *comm, uint64_t signature) {
+    if (comm->call->has_headers) return AH_OK;
     ah_status status = ah_await_posted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     for (uint64_t rest = comm->others; rest; rest &= rest - 1) {
@@ -170,11 +189,13 @@ ah_status ah_await_headers(ah_comm *comm, uint64_t signature) {
         memcpy(&comm->header[rank], ah_slot_of(comm, rank, comm->call->sequence)->small,
                sizeof(ah_call_header));
     }
+    comm->call->has_headers = true;
     return AH_OK;
 }
 
 ah_status ah_exchange_headers(ah_comm *comm, uint64_t signature, ah_call_header header) {
     ah_slot *slot;
+    if (comm->call->is_posted) return ah_await_headers(comm, signature);
     ah_status status = ah_acquire_slot(comm, &slot);
     if (status != AH_OK) return status;
     ah_post_header(comm, slot, signature, header);

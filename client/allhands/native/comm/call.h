@@ -16,8 +16,8 @@ uint64_t ah_sign_call(const ah_call *call, int operation, uint64_t a, uint64_t b
 
 /* Whether a call with that number can start without waiting for ranks that are far behind. */
 bool ah_slot_is_free(const ah_comm *comm, uint64_t sequence);
-/* Whether all ranks have posted that call, which this one has, with one signature. */
-bool ah_all_posted_alike(const ah_comm *comm, uint64_t sequence);
+/* Whether these ranks have posted that call, which this one has, with its signature. */
+bool ah_have_posted_alike(const ah_comm *comm, uint64_t ranks, uint64_t sequence);
 /* This call's own slot, waiting until it may be overwritten. */
 ah_status ah_acquire_slot(ah_comm *comm, ah_slot **slot);
 /* Publish it. */

@@ -21,7 +21,8 @@ typedef enum {
     AH_INTERRUPTED, /* ah_comm_interrupt was called, or the tick hook said so */
     AH_MISMATCH,    /* `offenders` made another call under this number; no output was touched */
     AH_ABANDONED,   /* `offenders` abandoned this very call (timeout, interrupt) */
-    AH_DIFFERENT    /* the results of `offenders` are unlike the others'; of all: no majority */
+    AH_DIFFERENT,   /* the results of `offenders` are unlike the others'; of all: no majority */
+    AH_PENDING /* of a call that only tries: it has posted, and goes on when it is made again */
 } ah_status;
 
 /* How a call was carried out; Work.explain() names it. */
@@ -63,9 +64,15 @@ typedef struct {
      * they are not. All ranks must say the same. */
     uint64_t (*digest)(void *owner);
     void *owner;
+    /* Wait for nobody: end in AH_PENDING instead. The same call, made again with this structure and
+     * the same arguments, trying or not, goes on; no other call comes between. Trying begins where
+     * ah_slot_is_free, and finds no mismatch: that is left to who waits. */
+    bool only_tries;
 
     /* Out. */
-    uint64_t waiting;   /* ranks that had not posted */
+    bool is_posted;     /* what this rank brings lies where the others find it */
+    bool has_headers;   /* those of all ranks have been read */
+    uint64_t waiting;   /* ranks that had not posted; AH_PENDING with none: only waiting helps */
     uint64_t offenders; /* of a mismatch, an abandoned call or different results */
     bool is_left;       /* set by the tick hook that interrupts: the call has not ended, and goes on
                          * when it is started again under its number */

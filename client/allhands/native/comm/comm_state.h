@@ -7,6 +7,15 @@
 #define AH_MAX_UNSHARED 8
 #define AH_KNOWN_SIGNATURES 256
 
+/* How far a call has come in its steps, which it stops between if it only tries. */
+typedef struct {
+    bool is_begun;
+    bool is_ready;       /* what is awaited first is there */
+    uint64_t phase;      /* of a swap */
+    uint64_t step;       /* the next one */
+    uint64_t unproduced; /* the first step that this rank has not produced */
+} ah_course;
+
 struct ah_comm {
     int rank, size;
     uint64_t others; /* bit of every rank but this one */
@@ -34,6 +43,7 @@ struct ah_comm {
     bool boxes_returned; /* every box that this rank wrote last is back: see mailboxes.h */
 
     ah_call *call; /* under way */
+    ah_course course;
     bool exposes;  /* other ranks may access our heap in it */
     void *exposed; /* and write here */
     size_t exposed_bytes;

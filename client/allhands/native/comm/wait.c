@@ -182,6 +182,10 @@ static ah_status block(ah_comm *comm, uint64_t ranks, uint64_t left, ah_wait_goa
 
 ah_status ah_await(ah_comm *comm, uint64_t ranks, ah_wait_goal goal) {
     uint64_t left = missing(comm, ranks, goal);
+    if (left && comm->call->only_tries) {
+        comm->call->waiting = left;
+        return AH_PENDING;
+    }
     ah_status status = left ? block(comm, ranks, left, goal) : AH_OK;
     if (status == AH_OK) comm->call->waiting = 0;
     return status;

@@ -10,13 +10,14 @@
 #include "python/call_run.h"
 #include "python/call_site.h"
 #include "python/clock.h"
-#include "python/deadline.h"
 #include "python/due_timer.h"
 #include "python/plan.h"
 #include "python/turn.h"
 
 #define SPINS 64 /* looks at other ranks' slots with the GIL held: about two microseconds */
 #define TURN_POLL_US 50000
+/* What a loop moves itself, of calls that are awaited: some tens of microseconds' worth. */
+#define AWAITED_BYTES ((size_t)1 << 20)
 
 static PyTypeObject *Call_Type;
 static PyObject *kind_texts[AH_KINDS];
@@ -71,7 +72,10 @@ PyObject *async_enqueue(CommObject *self, const Plan *plan, PyObject *label, PyO
     call->sequence = ++self->last_number;
     Py_INCREF(call);
     async_append(self, call);
-    async_try_publish(call);
+    if (self->first_async == call && async_run_ready(call, self->comm->limits.slot_max) < 0) {
+        Py_DECREF(call);
+        return NULL;
+    }
     if (call->state == CALL_WAITING && call->sequence - self->begun <= self->mask / 2) {
         const AsyncCall *runs = self->running_async;
         self->running_async = call; /* where it was made */
@@ -80,33 +84,6 @@ PyObject *async_enqueue(CommObject *self, const Plan *plan, PyObject *label, PyO
     }
     async_set_due(self);
     return (PyObject *)call;
-}
-
-PyObject *comm_start_all_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    CommObject *self = (CommObject *)self_;
-    if (nargs != 5)
-        return PyErr_Format(PyExc_TypeError, "start_all_reduce(x, op, timeout, label, value)");
-    PyArrayObject *x = plain_array(args[0], true);
-    int op = comm_op_index(self, args[1]);
-    if (x == NULL || op < 0 || self->async_type == NULL) Py_RETURN_NONE;
-    int64_t limit = self->timeout_ns;
-    if (args[2] != Py_None) {
-        double seconds = PyFloat_AsDouble(args[2]);
-        if (PyErr_Occurred() || !(seconds > 0) || !(seconds < 1e9)) {
-            PyErr_Clear();
-            Py_RETURN_NONE;
-        }
-        limit = (int64_t)(seconds * NANOSECONDS);
-    }
-    Plan plan; /* but for its last part, which an all_reduce has one item of */
-    plan_type(&plan, x);
-    if (!ah_supports(op, plan.type) || !plan_label(&plan, args[3])) Py_RETURN_NONE;
-    plan.kind = AH_KIND_ALL_REDUCE;
-    plan.op = op;
-    plan.root = -1;
-    plan.count = (size_t)PyArray_SIZE(x);
-    plan.out[0] = PyArray_DATA(x);
-    return async_enqueue(self, &plan, args[3], args[4], args[0], limit_by_deadlines(limit), false);
 }
 
 /* ---------------------------------------------------------------- waiting for them */
@@ -164,22 +141,25 @@ static PyObject *call_poll(AsyncCall *self, PyObject *given) {
         return PyBool_FromLong(async_has_ended(self));
     int64_t until = 0;
     if (comm->comm->oversubscribed) span = 0; /* who is awaited needs this processor */
+    size_t nbytes = span == 0 ? comm->comm->limits.slot_max : AWAITED_BYTES;
     for (int spin = 0; !async_has_ended(self); spin++) {
-        if (async_is_ready(comm) && async_run_ready(self) < 0) return NULL;
+        if (async_is_ready(comm, nbytes) && async_run_ready(self, nbytes) < 0) return NULL;
         const AsyncCall *first = comm->first_async;
-        if (async_has_ended(self) || span == 0 || first == NULL || first->state != CALL_PUBLISHED)
+        if (async_has_ended(self) || span == 0 || first == NULL || first->state != CALL_PUBLISHED ||
+            first->running.call.waiting == 0)
             break;
-        if (spin < SPINS && !async_is_ready(comm)) { /* else another thread has the turn */
+        if (spin < SPINS && !async_is_ready(comm, nbytes)) { /* else another thread has the turn */
             ah_cpu_relax();
             continue;
         }
         int64_t now = ah_now();
         if (until == 0) until = now + span;
         if (now >= until) break;
-        uint64_t sequence = first->sequence;
+        uint64_t sequence = first->sequence, waiting = first->running.call.waiting;
         Py_BEGIN_ALLOW_THREADS
         ah_cpu_relax();
-        for (int look = 1; look < SPINS && !ah_all_posted_alike(comm->comm, sequence); look++)
+        for (int look = 1; look < SPINS && !ah_have_posted_alike(comm->comm, waiting, sequence);
+             look++)
             ah_cpu_relax();
         Py_END_ALLOW_THREADS
     }
@@ -265,6 +245,7 @@ static PyMethodDef call_methods[] = {
 
 static PyMemberDef call_members[] = {
     {"sequence", T_ULONGLONG, offsetof(AsyncCall, sequence), READONLY, NULL},
+    {"nbytes", T_PYSSIZET, offsetof(AsyncCall, nbytes), READONLY, NULL},
     {"waiting_thread", T_ULONG, offsetof(AsyncCall, waiting_thread), 0, NULL},
     {"operation", T_OBJECT, offsetof(AsyncCall, operation), READONLY, NULL},
     {"label", T_OBJECT, offsetof(AsyncCall, label), READONLY, NULL},

@@ -7,7 +7,6 @@
 
 /* Methods of ShmComm. */
 PyObject *comm_set_async(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
-PyObject *comm_start_all_reduce(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
 /* Queue a call that was planned, with its number; `arrays` keeps its memory. NULL with an
  * exception; None: the communicator takes none now. */

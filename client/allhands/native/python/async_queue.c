@@ -11,8 +11,9 @@ bool async_keep_plan(AsyncCall *call, const Plan *plan) {
     call->kind = plan->kind;
     call->dtype = Py_XNewRef(plan->dtype);
     call->shape = Py_XNewRef(plan->shape);
+    call->in = plan->in[0];
     call->out = plan->out[0];
-    if (plan->kind == AH_KIND_ALL_REDUCE || plan->kind == AH_KIND_BARRIER) return true;
+    if (!ah_kind_has_pieces(plan->kind)) return true;
     if ((call->places = PyMem_Malloc(4 * size * width)) == NULL) return false;
     memcpy(call->places, plan->in, size * width);
     memcpy(call->places + size, plan->out, size * width);
@@ -26,6 +27,7 @@ void async_load_plan(const AsyncCall *call) {
     size_t size = (size_t)call->comm->size, width = sizeof(void *);
     Plan *plan = &call->comm->plan;
     memcpy(plan, call->plan, PLAN_HEAD);
+    plan->in[0] = call->in;
     plan->out[0] = call->out;
     if (call->places == NULL) return;
     memcpy(plan->in, call->places, size * width);

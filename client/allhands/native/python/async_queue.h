@@ -29,7 +29,8 @@ typedef struct AsyncCall {
     unsigned long long sequence;
     int64_t timeout, deadline;
     size_t nbytes;
-    void **places; /* of the plan, where there are more than one array; else NULL */
+    void **places; /* of the plan, where a rank has a piece for each rank; else NULL */
+    const void *in;
     void *out;
     RunningCall running;
     _Alignas(Plan) char plan[PLAN_HEAD];

@@ -24,27 +24,6 @@ static void begin(AsyncCall *call) {
                async_label_or_null(call));
 }
 
-void async_try_publish(AsyncCall *call) {
-    CommObject *self = call->comm;
-    const Plan *plan = (const Plan *)call->plan;
-    if (call->kind != AH_KIND_ALL_REDUCE || call->state != CALL_WAITING || call->is_cancelled ||
-        !ah_all_reduce_splits(self->comm, plan->type, plan->count) || self->closed ||
-        call->sequence > self->limit || self->comm->interrupted >= call->sequence)
-        return;
-    if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) return;
-    if (self->pending == NULL && self->first_async == call &&
-        ah_slot_is_free(self->comm, call->sequence)) {
-        self->running_async = call;
-        begin(call);
-        ah_status status = ah_all_reduce_start(self->comm, &call->running.call, plan->op,
-                                               plan->type, call->out, plan->count);
-        self->running_async = NULL;
-        if (status != AH_OK) Py_FatalError("allhands: a call that had room was not published");
-        call->state = CALL_PUBLISHED;
-    }
-    PyThread_release_lock(self->turn);
-}
-
 /* Keep the exception that is set for who waits. */
 static void keep_error(AsyncCall *call) {
     PyObject *type, *traceback;
@@ -63,24 +42,29 @@ static void skip(AsyncCall *call) {
     Py_XDECREF(done);
 }
 
-/* Run the first one, by who has the turn. -1 with an exception of a signal handler set, which is
- * for this thread; what it ended has an error of its own. */
-static int run_first(CommObject *self) {
+enum { INTERRUPTED = -1, ENDED, PENDING };
+
+/* Run the first one, by who has the turn; one that only tries may still be PENDING then.
+ * INTERRUPTED with an exception of a signal handler set, which is for this thread; what it ended
+ * has an error of its own. */
+static int run_first(CommObject *self, bool only_tries) {
     AsyncCall *call = self->first_async;
     PyObject *type = NULL, *value = NULL, *traceback = NULL;
     self->running_async = call;
     if (call->is_cancelled)
         skip(call);
     else {
-        ah_status status;
-        if (call->state == CALL_PUBLISHED) {
+        if (call->state == CALL_PUBLISHED)
             async_load_plan(call);
-            status = ah_all_reduce_finish(self->comm, self->plan.op, self->plan.type, call->out,
-                                          self->plan.count);
-        } else {
-            call->state = CALL_RUNNING;
+        else
             begin(call);
-            status = run_plan(self, &call->running.call);
+        call->state = CALL_RUNNING;
+        call->running.call.only_tries = only_tries;
+        ah_status status = run_plan(self, &call->running.call);
+        if (status == AH_PENDING) {
+            call->state = CALL_PUBLISHED;
+            self->running_async = NULL;
+            return PENDING;
         }
         bool failed = call_end(self, &call->running, status, async_label_or_null(call)) < 0;
         if (failed && !PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -94,9 +78,9 @@ static int run_first(CommObject *self) {
     self->running_async = NULL;
     async_remove_first(self);
     Py_CLEAR(call->arrays);
-    if (type == NULL) return 0;
+    if (type == NULL) return ENDED;
     PyErr_Restore(type, value, traceback);
-    return -1;
+    return INTERRUPTED;
 }
 
 /* Let those know of the end of a call who have its future; without the turn, since they may run
@@ -110,6 +94,17 @@ static int tell_future(AsyncCall *call) {
     return 0;
 }
 
+/* Give up a call that run_first has ended with this result, without the turn; returns the result
+ * for this thread. */
+static int let_go(AsyncCall *call, int result) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (call->future != NULL && tell_future(call) < 0) result = INTERRUPTED;
+    if (type != NULL) PyErr_Restore(type, value, traceback);
+    Py_DECREF(call);
+    return result;
+}
+
 void async_set_due(CommObject *self) {
     if (self->first_async == NULL) {
         self->is_urgent = false;
@@ -117,8 +112,9 @@ void async_set_due(CommObject *self) {
         return;
     }
     if (self->handed_over) return;
-    bool is_published =
-        self->first_async->state == CALL_PUBLISHED && self->first_async->next == NULL;
+    const AsyncCall *first = self->first_async;
+    bool is_published = first->state == CALL_PUBLISHED && first->next == NULL &&
+                        first->nbytes <= self->comm->limits.slot_max;
     int64_t grace = self->is_urgent ? 0 : is_published ? PUBLISHED_GRACE_NS : GRACE_NS;
     int64_t due = ah_now() + grace;
     if (due >= atomic_load_explicit(&self->due, memory_order_relaxed)) return;
@@ -134,18 +130,13 @@ int async_finish(CommObject *self, const AsyncCall *last) {
     if (self->first_async == NULL) return 0;
     while (self->first_async != NULL && (last == NULL || last->state < CALL_ENDED)) {
         AsyncCall *call = self->first_async;
-        int interrupted = run_first(self);
-        if (interrupted == 0 && call->future == NULL) {
+        int result = run_first(self, false);
+        if (result == ENDED && call->future == NULL) {
             Py_DECREF(call);
             continue;
         }
         PyThread_release_lock(self->turn);
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
-        if (call->future != NULL && tell_future(call) < 0) interrupted = -1;
-        if (type != NULL) PyErr_Restore(type, value, traceback);
-        Py_DECREF(call);
-        if (interrupted) {
+        if (let_go(call, result) == INTERRUPTED) {
             async_set_due(self);
             return -1;
         }
@@ -157,28 +148,32 @@ int async_finish(CommObject *self, const AsyncCall *last) {
     return 0;
 }
 
-bool async_is_ready(CommObject *self) {
+bool async_is_ready(CommObject *self, size_t nbytes) {
     const AsyncCall *first = self->first_async;
-    return first != NULL && first->state == CALL_PUBLISHED && self->pending == NULL &&
-           self->comm->interrupted < first->sequence &&
-           ah_all_posted_alike(self->comm, first->sequence);
+    if (first == NULL || self->pending != NULL || first->is_cancelled || self->closed ||
+        first->sequence > self->limit || self->comm->interrupted >= first->sequence)
+        return false;
+    if (first->state == CALL_PUBLISHED)
+        return first->running.call.waiting != 0 &&
+               ah_have_posted_alike(self->comm, first->running.call.waiting, first->sequence);
+    return first->state == CALL_WAITING && first->nbytes <= nbytes &&
+           ah_slot_is_free(self->comm, first->sequence);
 }
 
-int async_run_ready(AsyncCall *call) {
+int async_run_ready(AsyncCall *call, size_t nbytes) {
     CommObject *self = call->comm;
-    while (!async_has_ended(call) && async_is_ready(self) &&
+    int result = ENDED;
+    while (result == ENDED && async_is_ready(self, nbytes) &&
            PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) {
         AsyncCall *first = self->first_async;
-        int failed = async_is_ready(self) ? run_first(self) : 1;
+        result = async_is_ready(self, nbytes) ? run_first(self, true) : PENDING;
         PyThread_release_lock(self->turn);
-        if (failed == 1) continue;
-        if (self->first_async != NULL) async_try_publish(self->first_async);
-        if (failed == 0 && first->future != NULL) failed = tell_future(first);
-        Py_DECREF(first);
-        if (failed) return -1;
+        if (result == PENDING) break;
+        result = let_go(first, result);
+        if (async_has_ended(call)) nbytes = self->comm->limits.slot_max;
     }
     if (!self->handed_over) async_set_due(self);
-    return 0;
+    return result == INTERRUPTED ? -1 : 0;
 }
 
 /* Run the first call and return it; None: there is none, or another thread waits to run it. */
@@ -194,7 +189,7 @@ PyObject *comm_run_next(CommObject *self, PyObject *unused) {
         return NULL;
     }
     AsyncCall *call = self->waiters > 0 ? NULL : self->first_async;
-    int failed = call == NULL ? 0 : run_first(self);
+    int failed = call == NULL ? 0 : run_first(self, false);
     PyThread_release_lock(self->turn);
     if (failed < 0) {
         Py_DECREF(call);

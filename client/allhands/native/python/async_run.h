@@ -2,23 +2,23 @@
  *
  * Whoever waits for one runs those up to it, on its own thread; so does the next call of another
  * kind, and a thread that is told to once they are due (leaders and followers: Schmidt et al.,
- * 2000). A small all_reduce that is first is published at once, so that it keeps no rank waiting.
+ * 2000). A small call that is first is published at once, so that it keeps no rank waiting, and
+ * ends at once where it waits for nobody.
  */
 #ifndef ALLHANDS_ASYNC_RUN_H
 #define ALLHANDS_ASYNC_RUN_H
 
 #include "python/async_queue.h"
 
-/* Publish a call that is first, if it is small and nothing speaks against it. */
-void async_try_publish(AsyncCall *call);
 /* Say when a thread should run what is queued. */
 void async_set_due(CommObject *self);
 /* CommObject.finish_async */
 int async_finish(CommObject *self, const AsyncCall *last);
-/* Run what ends at once, up to a call; -1 with an exception. */
-int async_run_ready(AsyncCall *call);
-/* Whether the first call, which is published, would end at once. */
-bool async_is_ready(CommObject *self);
+/* Run what ends at once, and publish what is first then, up to a size; beyond a call only what is
+ * small. -1 with an exception. */
+int async_run_ready(AsyncCall *call, size_t nbytes);
+/* Whether the first call would go on at once, if it was published or is no larger than that. */
+bool async_is_ready(CommObject *self, size_t nbytes);
 
 /* Methods of ShmComm. */
 PyObject *comm_run_next(CommObject *self, PyObject *unused);

@@ -229,7 +229,7 @@ DEFINE_METHOD(scan)
 DEFINE_METHOD(exscan)
 
 /* Those that nobody waits for at once are queued. */
-static PyObject *atomic_start_all_reduce(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *atomic_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     (void)self, (void)args, (void)nargs;
     Py_RETURN_NONE;
 }
@@ -353,6 +353,8 @@ static PyMemberDef atomic_members[] = {
 };
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))atomic_##name, METH_FASTCALL, NULL},
+#define NEVER_STARTED(name, kind)                                                                  \
+    {"start_" #name, (PyCFunction)(void (*)(void))atomic_start, METH_FASTCALL, NULL},
 
 static PyMethodDef atomic_methods[] = {
     /* clang-format off */
@@ -365,7 +367,7 @@ static PyMethodDef atomic_methods[] = {
     METHOD(all_to_all_single)
     METHOD(scan)
     METHOD(exscan)
-    METHOD(start_all_reduce)
+    PLAIN_METHODS(NEVER_STARTED)
     /* clang-format on */
     {"take_number", (PyCFunction)atomic_take_number, METH_NOARGS, NULL},
     {"release", (PyCFunction)atomic_release, METH_NOARGS, NULL},

@@ -97,10 +97,11 @@ static void collector_dealloc(CollectorObject *self) {
 }
 
 #define DECLINED(name) {#name, (PyCFunction)(void (*)(void))collector_decline, METH_FASTCALL, NULL},
+#define NEVER_STARTED(name, kind)                                                                  \
+    {"start_" #name, (PyCFunction)(void (*)(void))collector_start, METH_FASTCALL, NULL},
 
 static PyMethodDef collector_methods[] = {
     {"all_reduce", (PyCFunction)(void (*)(void))collector_all_reduce, METH_FASTCALL, NULL},
-    {"start_all_reduce", (PyCFunction)(void (*)(void))collector_start, METH_FASTCALL, NULL},
     {"take", (PyCFunction)collector_take, METH_NOARGS, NULL},
     /* clang-format off */
     DECLINED(barrier)
@@ -111,6 +112,7 @@ static PyMethodDef collector_methods[] = {
     DECLINED(all_to_all_single)
     DECLINED(scan)
     DECLINED(exscan)
+    PLAIN_METHODS(NEVER_STARTED)
     /* clang-format on */
     {NULL, NULL, 0, NULL},
 };

@@ -211,13 +211,14 @@ static void comm_dealloc(CommObject *self) {
     Py_DECREF(type);
 }
 
-#define INLINE_METHOD(name) {#name, (PyCFunction)(void (*)(void))comm_##name, METH_FASTCALL, NULL},
+#define FAST_METHOD(name) {#name, (PyCFunction)(void (*)(void))comm_##name, METH_FASTCALL, NULL},
+#define TWO_METHODS(name, kind) FAST_METHOD(name) FAST_METHOD(start_##name)
 
 static PyMethodDef comm_methods[] = {
     /* clang-format off */
-    INLINE_METHODS(INLINE_METHOD)
+    PLAIN_METHODS(TWO_METHODS)
+    FAST_METHOD(exchange)
     /* clang-format on */
-    {"start_all_reduce", (PyCFunction)(void (*)(void))comm_start_all_reduce, METH_FASTCALL, NULL},
     {"all_reduce_coalesced", (PyCFunction)(void (*)(void))comm_all_reduce_coalesced, METH_FASTCALL,
      NULL},
     {"make_collector", comm_make_collector, METH_O, NULL},

@@ -1,12 +1,14 @@
-/* The methods named after collectives: on the caller's thread, of plain arguments only. */
+/* The methods named after collectives, of plain arguments only: comm_X makes a call on the caller's
+ * thread, comm_start_X queues one. */
 #ifndef ALLHANDS_INLINE_CALLS_H
 #define ALLHANDS_INLINE_CALLS_H
 
 #include "python/kind_calls.h"
 
 typedef PyObject *CommMethod(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
-#define DECLARE_METHOD(name) CommMethod comm_##name;
-INLINE_METHODS(DECLARE_METHOD)
-#undef DECLARE_METHOD
+#define DECLARE_METHODS(name, kind) CommMethod comm_##name, comm_start_##name;
+PLAIN_METHODS(DECLARE_METHODS)
+#undef DECLARE_METHODS
+CommMethod comm_exchange;
 
 #endif

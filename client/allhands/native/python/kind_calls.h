@@ -7,18 +7,18 @@
 
 /* clang-format off */
 
-/* EACH(name) for every kind that ShmComm has a method for, on the caller's thread. */
-#define INLINE_METHODS(EACH) \
-    EACH(barrier) \
-    EACH(all_reduce) \
-    EACH(reduce) \
-    EACH(broadcast) \
-    EACH(all_gather_into_tensor) \
-    EACH(reduce_scatter_tensor) \
-    EACH(all_to_all_single) \
-    EACH(scan) \
-    EACH(exscan) \
-    EACH(exchange)
+/* EACH(name, kind) for every kind that ShmComm has methods for which take plain arguments: one
+ * makes the call on the caller's thread, one begins it. */
+#define PLAIN_METHODS(EACH) \
+    EACH(barrier, AH_KIND_BARRIER) \
+    EACH(all_reduce, AH_KIND_ALL_REDUCE) \
+    EACH(reduce, AH_KIND_REDUCE) \
+    EACH(broadcast, AH_KIND_BROADCAST) \
+    EACH(all_gather_into_tensor, AH_KIND_ALL_GATHER_INTO_TENSOR) \
+    EACH(reduce_scatter_tensor, AH_KIND_REDUCE_SCATTER_TENSOR) \
+    EACH(all_to_all_single, AH_KIND_ALL_TO_ALL_SINGLE) \
+    EACH(scan, AH_KIND_SCAN) \
+    EACH(exscan, AH_KIND_EXSCAN)
 
 /* Carry out the plan of a communicator. */
 static inline ah_status run_plan(CommObject *self, ah_call *call) {

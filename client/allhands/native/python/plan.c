@@ -71,7 +71,7 @@ void plan_block(Plan *plan, int size) {
     sign_shape(plan);
 }
 
-int comm_op_index(CommObject *self, PyObject *op) {
+int comm_op_index(const CommObject *self, PyObject *op) {
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(self->ops); at++)
         if (PyTuple_GET_ITEM(self->ops, at) == op) return (int)at;
     return -1;

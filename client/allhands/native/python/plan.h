@@ -16,6 +16,6 @@ void plan_no_shape(Plan *plan);
 /* Write the signature of a label, or of None, into a plan; false: it is no text. */
 bool plan_label(Plan *plan, PyObject *label);
 /* The kernels' number of a reduce operation, by its place in the communicator's `ops`; -1: none. */
-int comm_op_index(CommObject *self, PyObject *op);
+int comm_op_index(const CommObject *self, PyObject *op);
 
 #endif

@@ -6,6 +6,7 @@
 #include "python/async_calls.h"
 #include "python/call_run.h"
 #include "python/deadline.h"
+#include "python/inline_calls.h"
 #include "python/plan.h"
 #include "python/turn.h"
 
