@@ -40,18 +40,17 @@ class GroupCalls(Generic[CallWork]):
     def _try_inline(
         self, options: Options, result: Result, name: str, *arguments: object
     ) -> Work | None:
-        """Make a blocking call on the caller's thread, or queue an all_reduce; None: not started.
+        """Make a blocking call on the caller's thread, or queue it; None: not started.
 
         What goes by it is looked at there; what does not is checked, and told what is wrong.
         """
-        if options.asyncOp and name != "all_reduce":
-            return None
         group = self._get_group()
         if group.coalescer is not None or (comm := group.order.comm) is None:
             return None
         if options.asyncOp:
-            x, op = arguments
-            return comm.start_all_reduce(x, op, options.seconds, options.label, result)
+            start = getattr(comm, f"start_{name}")
+            work: Work | None = start(*arguments, options.seconds, options.label, result)
+            return work
         if not getattr(comm, name)(*arguments, options.seconds, options.label):
             return None
         return CompletedWork.from_comm(comm, options.label, group.name, result)

@@ -6,7 +6,7 @@ seen on its way: by a mode, a profiler, a hook or a block.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -115,75 +115,87 @@ def _end(group: Any, comm: "ShmComm", result: Any) -> EndedWork:
     return work
 
 
+def _make(
+    group: Any,
+    comm: "ShmComm",
+    name: str,
+    arguments: tuple[object, ...],
+    opts: Any,
+    tensors: Sequence[Any],
+    result: Any,
+) -> Work | None:
+    """Make a call of the core, or begin it, on arrays over these tensors; None: it declines."""
+    timeout = _read_timeout(opts)
+    if not opts.asyncOp:
+        done = getattr(comm, name)(*arguments, timeout, None)
+        return _end(group, comm, result) if done else None
+    for one in tensors:
+        if one.requires_grad:  # its memory may become another while the call goes on
+            return None
+    begun = getattr(comm, f"start_{name}")(*arguments, timeout, None, result)
+    return None if begun is None else Work(begun, TensorViews(), result)
+
+
 def _all_reduce(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None:
     if type(opts) is not AllreduceOptions or (x := _view(tensors)) is None:
         return None
     if (op := _find_op(hash(opts.reduceOp))) is None:
         return None
-    if not opts.asyncOp:
-        done = comm.all_reduce(x, op, _read_timeout(opts), None)
-        return _end(group, comm, tensors) if done else None
-    if tensors[0].requires_grad:  # its memory may become another while the call goes on
-        return None
-    begun = comm.start_all_reduce(x, op, _read_timeout(opts), None, tensors)
-    return None if begun is None else Work(begun, TensorViews(), tensors)
+    return _make(group, comm, "all_reduce", (x, op), opts, tensors, tensors)
 
 
 def _broadcast(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None:
-    if type(opts) is not BroadcastOptions or opts.asyncOp or opts.rootTensor != 0:
+    if type(opts) is not BroadcastOptions or opts.rootTensor != 0:
         return None
     if (x := _view(tensors)) is None:
         return None
-    done = comm.broadcast(x, opts.rootRank, _read_timeout(opts), None)
-    return _end(group, comm, tensors) if done else None
+    return _make(group, comm, "broadcast", (x, opts.rootRank), opts, tensors, tensors)
 
 
 def _reduce(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None:
-    if type(opts) is not ReduceOptions or opts.asyncOp or opts.rootTensor != 0:
+    if type(opts) is not ReduceOptions or opts.rootTensor != 0:
         return None
     if (x := _view(tensors)) is None or (op := _find_op(hash(opts.reduceOp))) is None:
         return None
-    done = comm.reduce(x, opts.rootRank, op, _read_timeout(opts), None)
-    return _end(group, comm, tensors) if done else None
+    return _make(group, comm, "reduce", (x, opts.rootRank, op), opts, tensors, tensors)
 
 
 def _all_gather_single(group: Any, comm: "ShmComm", output: Any, x: Any, opts: Any) -> Work | None:
-    if type(opts) is not AllgatherOptions or opts.asyncOp:
+    if type(opts) is not AllgatherOptions:
         return None
     if (filled := _view(output)) is None or (read := _view(x)) is None:
         return None
-    done = comm.all_gather_into_tensor(filled, read, _read_timeout(opts), None)
-    return _end(group, comm, [output]) if done else None
+    arguments = filled, read
+    return _make(group, comm, "all_gather_into_tensor", arguments, opts, (output, x), [output])
 
 
 def _reduce_scatter_single(
     group: Any, comm: "ShmComm", output: Any, x: Any, opts: Any
 ) -> Work | None:
-    if type(opts) is not ReduceScatterOptions or opts.asyncOp:
+    if type(opts) is not ReduceScatterOptions:
         return None
     if (filled := _view(output)) is None or (read := _view(x)) is None:
         return None
     if (op := _find_op(hash(opts.reduceOp))) is None:
         return None
-    done = comm.reduce_scatter_tensor(filled, read, op, _read_timeout(opts), None)
-    return _end(group, comm, [output]) if done else None
+    arguments = filled, read, op
+    return _make(group, comm, "reduce_scatter_tensor", arguments, opts, (output, x), [output])
 
 
 def _all_to_all_single(
     group: Any, comm: "ShmComm", output: Any, x: Any, recv: Any, send: Any, opts: Any
 ) -> Work | None:
-    if type(opts) is not AllToAllOptions or opts.asyncOp or recv != [] or send != []:
+    if type(opts) is not AllToAllOptions or recv != [] or send != []:
         return None
     if (filled := _view(output)) is None or (read := _view(x)) is None:
         return None
-    done = comm.all_to_all_single(filled, read, _read_timeout(opts), None)
-    return _end(group, comm, [output]) if done else None
+    return _make(group, comm, "all_to_all_single", (filled, read), opts, (output, x), [output])
 
 
 def _barrier(group: Any, comm: "ShmComm", opts: Any) -> Work | None:
-    if type(opts) is not BarrierOptions or opts.asyncOp or len(group.adapter.staged_works):
+    if type(opts) is not BarrierOptions or len(group.adapter.staged_works):
         return None
-    return _end(group, comm, None) if comm.barrier(_read_timeout(opts), None) else None
+    return _make(group, comm, "barrier", (), opts, (), None)
 
 
 _ATTEMPTS: Final[Mapping[str, Attempt]] = MappingProxyType(
