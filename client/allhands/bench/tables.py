@@ -15,6 +15,8 @@ _SMALL = (8, 64 * _KIB, _MIB)
 _ALL_SIZES = (8, _KIB, 64 * _KIB, _MIB, 16 * _MIB, 64 * _MIB)
 _ON_HOSTS = ("sendrecv", "barrier", "all_reduce", "broadcast", "all_gather")
 _FEW = (2, 4)
+_OTHERS = ("reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Those with one array a side, but all_reduce and broadcast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,9 @@ TABLES: Mapping[str, NamedTable] = {
     "overlap": NamedTable(TableRequest(("overlap_all_reduce",), _FEW, (16 * _MIB,))),
     "asyncio": NamedTable(
         TableRequest(("all_reduce", "broadcast"), _FEW, _SMALL), _AWAITED, ("gloo",)
+    ),
+    "asyncio_others": NamedTable(
+        TableRequest((*_OTHERS, *SCANS), _FEW, _SMALL[:2]), _AWAITED, peers=()
     ),
     "safer": NamedTable(TableRequest(("all_reduce",), _FEW, _SMALL), _SAFER, ()),
     "hosts": _make_hosts(None, 1),
