@@ -300,6 +300,9 @@ class LinkCollectives:
     def inline_call(self) -> tuple[int, int, str, str | None] | None:
         """Return the thread, number, operation and label of the call under way."""
 
+    def last_call(self) -> tuple[int, str, int, str] | None:
+        """Return the number, operation, bytes and description of the latest call; None: none."""
+
     def forget_plans(self) -> None: ...
 
 class LinkMessages:

@@ -45,15 +45,19 @@ class GroupCalls(Generic[CallWork]):
         What goes by it is looked at there; what does not is checked, and told what is wrong.
         """
         group = self._get_group()
-        if group.coalescer is not None or (comm := group.order.comm) is None:
+        if group.coalescer is not None:
             return None
         if options.asyncOp:
+            if (comm := group.order.comm) is None:
+                return None
             start = getattr(comm, f"start_{name}")
             work: Work | None = start(*arguments, options.seconds, options.label, result)
             return work
-        if not getattr(comm, name)(*arguments, options.seconds, options.label):
+        if (direct := group.order.direct_calls) is None:
             return None
-        return CompletedWork.from_comm(comm, options.label, group.name, result)
+        if not getattr(direct, name)(*arguments, options.seconds, options.label):
+            return None
+        return CompletedWork.from_comm(direct, options.label, group.name, result)
 
     def _bind_result(self, options: Options, result: Result) -> FixedResultCollectives:
         return FixedResultCollectives(self._select_group(options), result)

@@ -1,4 +1,4 @@
-"""Inline calls: those of one plain tensor a side go straight to the communicator.
+"""Inline calls: those of one plain tensor a side go straight to the native core.
 
 The core looks at what it is given, and declines what it does not know. That goes through the
 methods of `c10d.collectives`, which say what is wrong with it, and so does each call that is to be
@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,9 @@ from allhands.torch.tensors import TensorViews
 from allhands.torch.work import EndedWork, Work
 
 if TYPE_CHECKING:
-    from allhands._native import ShmComm
+    from allhands._native import LinkCollectives, ShmComm
+
+    DirectCore: TypeAlias = ShmComm | LinkCollectives
 
 _find_op: Final = {
     hash(dist.ReduceOp(kind)): REDUCE_OPS[kind.value]
@@ -54,7 +56,7 @@ Attempt = Callable[..., Work | None]
 
 
 def add_inline_calls(cls: type[Group]) -> type[Group]:
-    """Decorate a class of process groups so that plain calls go to the communicator at once."""
+    """Decorate a class of process groups so that plain calls go to the native core at once."""
     for name, attempt in _ATTEMPTS.items():
         setattr(cls, name, _wrap_method(getattr(cls, name), attempt))
     return cls
@@ -69,7 +71,7 @@ def _wrap_method(checked: Callable[..., Any], attempt: Attempt) -> Callable[...,
         given = arguments
         if named and len(named) == 1 and "opts" in named:
             given = (*arguments, named["opts"])
-        comm = (group := self.group).order.comm
+        comm = (group := self.group).order.direct_calls
         if (
             comm is not None
             and len(given) == count
@@ -107,7 +109,7 @@ def _read_timeout(opts: Any) -> float | None:
     return timeout.total_seconds() if timeout > _ZERO else None
 
 
-def _end(group: Any, comm: "ShmComm", result: Any) -> EndedWork:
+def _end(group: Any, comm: "DirectCore", result: Any) -> EndedWork:
     work: EndedWork = EndedWork()
     last = comm.last_call()
     assert last is not None, "it has just ended"
@@ -117,7 +119,7 @@ def _end(group: Any, comm: "ShmComm", result: Any) -> EndedWork:
 
 def _make(
     group: Any,
-    comm: "ShmComm",
+    comm: "DirectCore",
     name: str,
     arguments: tuple[object, ...],
     opts: Any,
@@ -132,11 +134,12 @@ def _make(
     for one in tensors:
         if one.requires_grad:  # its memory may become another while the call goes on
             return None
-    begun = getattr(comm, f"start_{name}")(*arguments, timeout, None, result)
+    start = getattr(comm, f"start_{name}", None)  # which the links have not
+    begun = None if start is None else start(*arguments, timeout, None, result)
     return None if begun is None else Work(begun, TensorViews(), result)
 
 
-def _all_reduce(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None:
+def _all_reduce(group: Any, comm: "DirectCore", tensors: Any, opts: Any) -> Work | None:
     if type(opts) is not AllreduceOptions or (x := _view(tensors)) is None:
         return None
     if (op := _find_op(hash(opts.reduceOp))) is None:
@@ -144,7 +147,7 @@ def _all_reduce(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | 
     return _make(group, comm, "all_reduce", (x, op), opts, tensors, tensors)
 
 
-def _broadcast(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None:
+def _broadcast(group: Any, comm: "DirectCore", tensors: Any, opts: Any) -> Work | None:
     if type(opts) is not BroadcastOptions or opts.rootTensor != 0:
         return None
     if (x := _view(tensors)) is None:
@@ -152,7 +155,7 @@ def _broadcast(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | N
     return _make(group, comm, "broadcast", (x, opts.rootRank), opts, tensors, tensors)
 
 
-def _reduce(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None:
+def _reduce(group: Any, comm: "DirectCore", tensors: Any, opts: Any) -> Work | None:
     if type(opts) is not ReduceOptions or opts.rootTensor != 0:
         return None
     if (x := _view(tensors)) is None or (op := _find_op(hash(opts.reduceOp))) is None:
@@ -160,7 +163,7 @@ def _reduce(group: Any, comm: "ShmComm", tensors: Any, opts: Any) -> Work | None
     return _make(group, comm, "reduce", (x, opts.rootRank, op), opts, tensors, tensors)
 
 
-def _all_gather_single(group: Any, comm: "ShmComm", output: Any, x: Any, opts: Any) -> Work | None:
+def _all_gather_single(group: Any, comm: "DirectCore", output: Any, x: Any, opts: Any) -> Work | None:
     if type(opts) is not AllgatherOptions:
         return None
     if (filled := _view(output)) is None or (read := _view(x)) is None:
@@ -170,7 +173,7 @@ def _all_gather_single(group: Any, comm: "ShmComm", output: Any, x: Any, opts: A
 
 
 def _reduce_scatter_single(
-    group: Any, comm: "ShmComm", output: Any, x: Any, opts: Any
+    group: Any, comm: "DirectCore", output: Any, x: Any, opts: Any
 ) -> Work | None:
     if type(opts) is not ReduceScatterOptions:
         return None
@@ -183,7 +186,7 @@ def _reduce_scatter_single(
 
 
 def _all_to_all_single(
-    group: Any, comm: "ShmComm", output: Any, x: Any, recv: Any, send: Any, opts: Any
+    group: Any, comm: "DirectCore", output: Any, x: Any, recv: Any, send: Any, opts: Any
 ) -> Work | None:
     if type(opts) is not AllToAllOptions or recv != [] or send != []:
         return None
@@ -192,7 +195,7 @@ def _all_to_all_single(
     return _make(group, comm, "all_to_all_single", (filled, read), opts, (output, x), [output])
 
 
-def _barrier(group: Any, comm: "ShmComm", opts: Any) -> Work | None:
+def _barrier(group: Any, comm: "DirectCore", opts: Any) -> Work | None:
     if type(opts) is not BarrierOptions or len(group.adapter.staged_works):
         return None
     return _make(group, comm, "barrier", (), opts, (), None)

@@ -9,7 +9,7 @@ from allhands.engine.work.work import Work
 from allhands.futures import Future
 
 if TYPE_CHECKING:
-    from allhands._native import ShmComm
+    from allhands._native import LinkCollectives, ShmComm
 
 
 class CompletedWork(Work):
@@ -28,7 +28,7 @@ class CompletedWork(Work):
         self._source = -1
 
     @classmethod
-    def from_comm(cls, comm: "ShmComm", label: str | None, group: str, result: Result) -> Self:
+    def from_comm(cls, comm: "ShmComm | LinkCollectives", label: str | None, group: str, result: Result) -> Self:
         """Make the work of a communicator's latest call."""
         last = comm.last_call()
         assert last is not None, "it has just ended"

@@ -12,8 +12,13 @@ _SHM_VARIANTS = {
 
 
 def explain_shm(summary: tuple[int, str, int, str]) -> str:
-    """Word `ShmComm.last_call`: sequence, operation, bytes of a rank's part, variant."""
+    """Word `ShmComm.last_call`: sequence, operation, bytes of a rank's part, variant.
+
+    That of `LinkCollectives` has its description in place of the variant.
+    """
     sequence, operation, nbytes, variant = summary
+    if variant not in _SHM_VARIANTS:
+        return f"{operation} #{sequence}, {nbytes:,} bytes, {variant}"
     return (
         f"{operation} #{sequence}, {nbytes:,} bytes, over shared memory, {variant}: "
         f"{_SHM_VARIANTS[variant]}"

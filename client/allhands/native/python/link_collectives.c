@@ -120,6 +120,13 @@ static PyObject *inline_call(LinkCollectivesObject *self, PyObject *unused) {
                          kind_names[self->kind], Py_None);
 }
 
+static PyObject *last_call(LinkCollectivesObject *self, PyObject *unused) {
+    (void)unused;
+    if (self->how == NULL) Py_RETURN_NONE;
+    return Py_BuildValue("KsnO", (unsigned long long)self->sequence, kind_names[self->kind],
+                         (Py_ssize_t)self->nbytes, self->how);
+}
+
 static PyObject *forget_plans(LinkCollectivesObject *self, PyObject *unused) {
     (void)unused;
     plans_clear(&self->plans);
@@ -192,6 +199,7 @@ static void collectives_dealloc(LinkCollectivesObject *self) {
     Py_XDECREF(self->signatures);
     Py_XDECREF(self->calls);
     Py_XDECREF(self->completed);
+    Py_XDECREF(self->how);
     PyMem_Free(self->staging);
     link_log_free(&self->log);
     type->tp_free((PyObject *)self);
@@ -213,6 +221,7 @@ static PyMethodDef collectives_methods[] = {
     {"call_site", (PyCFunction)call_site, METH_O, NULL},
     {"start_times", (PyCFunction)start_times, METH_NOARGS, NULL},
     {"inline_call", (PyCFunction)inline_call, METH_NOARGS, NULL},
+    {"last_call", (PyCFunction)last_call, METH_NOARGS, NULL},
     {"forget_plans", (PyCFunction)forget_plans, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -234,9 +234,11 @@ static PyObject *run(LinkCollectivesObject *self, LinkPlan *plan, const LinkArgu
     uint64_t sequence = self->sequence;
     int64_t began = ah_link_now();
     ah_memory memory[AH_AREAS];
-    link_log_begin(
-        &self->log, sequence, plan->signature, plan->how,
-        given->array_count ? (size_t)PyArray_NBYTES(given->arrays[given->array_count - 1]) : 0);
+    self->nbytes = 0;
+    if (given->array_count > 0)
+        self->nbytes = (size_t)PyArray_NBYTES(given->arrays[given->array_count - 1]);
+    Py_XSETREF(self->how, Py_NewRef(plan->how));
+    link_log_begin(&self->log, sequence, plan->signature, plan->how, self->nbytes);
     plan_load(plan, given, self->staging);
     plan_locate(plan, given, self->staging, memory);
     link_call_begin(plan->call, sequence, memory);
