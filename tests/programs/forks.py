@@ -173,10 +173,18 @@ def call_what_is_inherited() -> None:
     ah.barrier(part)
     sent = ah.irecv(np.zeros(2), 1 - me, tag=9)
     call = ah.all_reduce_init(y)
+    keys = ah.connect()
+    if me == 1:  # so that the call of the other one is in flight while its child looks at it
+        keys.get("looked", wait=True)
     posted = ah.all_reduce(x, async_op=True)
 
     def child():
         world = ah.default_group()
+        in_flight = {
+            "a call in flight": lambda: posted.wait(),
+            "its result": lambda: posted.result(),
+            "its future": lambda: posted.get_future().wait(),
+        }
         told = {
             "a plain call": lambda: ah.all_reduce(np.ones(3)),
             "a call behind": lambda: ah.all_reduce(np.ones(3), async_op=True),
@@ -188,9 +196,7 @@ def call_what_is_inherited() -> None:
             "a part": lambda: ah.barrier(part),
             "a method": lambda: world.all_reduce(np.ones(3)).wait(),
             "a prepared call": lambda: call.start(),
-            "a call in flight": lambda: posted.wait(),
-            "its result": lambda: posted.result(),
-            "its future": lambda: posted.get_future().wait(),
+            **(in_flight if me == 0 else {}),
             "a message in flight": lambda: sent.wait(timeout=5),
             "memory": lambda: ah.empty(10),
             "a new group": lambda: ah.new_group(),
@@ -208,6 +214,8 @@ def call_what_is_inherited() -> None:
         return [known == (True, me, 2), bad, ah.is_initialized()]
 
     ended = Forked(child).ended()
+    if me == 0:
+        keys.put("looked", b"")
     posted.wait()
     call.start()
     call.wait()

@@ -1,4 +1,4 @@
-"""Calls of plain tensors over links go through the core, in flight or not, with the right values."""
+"""Calls of plain tensors over links go through the core, with the right values."""
 
 import torch
 import torch.distributed as dist
