@@ -163,7 +163,9 @@ def _reduce(group: Any, comm: "DirectCore", tensors: Any, opts: Any) -> Work | N
     return _make(group, comm, "reduce", (x, opts.rootRank, op), opts, tensors, tensors)
 
 
-def _all_gather_single(group: Any, comm: "DirectCore", output: Any, x: Any, opts: Any) -> Work | None:
+def _all_gather_single(
+    group: Any, comm: "DirectCore", output: Any, x: Any, opts: Any
+) -> Work | None:
     if type(opts) is not AllgatherOptions:
         return None
     if (filled := _view(output)) is None or (read := _view(x)) is None:

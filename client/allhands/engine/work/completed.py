@@ -28,8 +28,14 @@ class CompletedWork(Work):
         self._source = -1
 
     @classmethod
-    def from_comm(cls, comm: "ShmComm | LinkCollectives", label: str | None, group: str, result: Result) -> Self:
-        """Make the work of a communicator's latest call."""
+    def from_comm(
+        cls,
+        comm: "ShmComm | LinkCollectives",
+        label: str | None,
+        group: str,
+        result: Result,
+    ) -> Self:
+        """Make the work of the latest call of a communicator, or of links."""
         last = comm.last_call()
         assert last is not None, "it has just ended"
         return cls(last, label, group, result)
