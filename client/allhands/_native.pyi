@@ -715,6 +715,9 @@ class AsyncCall:
         If the call had ended who attaches the future completes it.
         """
 
+    def _set_call_site(self, code: CodeType | None, instruction: int, /) -> None:
+        """Record where the program made the call, if another thread began it."""
+
     def summary(self) -> tuple[int, str, int, str] | None:
         """Return sequence, operation, bytes and variant, once it has ended well."""
 

@@ -82,7 +82,11 @@ def test_ranks_are_forked_or_not_as_the_environment_says(run: Start) -> None:
     ("options", "variables", "reason"),
     [
         (("python", "-X", "dev"), {}, "Python is given the option -X"),
-        ((), {"OMP_NUM_THREADS": "2"}, "OMP_NUM_THREADS has NumPy start threads"),
+        (
+            (),
+            {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": ""},
+            "OMP_NUM_THREADS has NumPy start threads",
+        ),
         ((), {"COVERAGE_PROCESS_START": "x"}, "COVERAGE_PROCESS_START"),
     ],
 )

@@ -106,8 +106,7 @@ class QueuedCall:
 
     def set_call_site(self, work: Work) -> None:
         """Record where the program made the call, for a work of it."""
-        if work.entry is not None:
-            work.entry.set_source(self.source)
+        work._set_call_site(*self.source)
 
     def reserve_backups(self, spare: list[Array]) -> None:
         """Reserve memory for copies of the outputs: that of another call, if it fits."""

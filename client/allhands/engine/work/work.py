@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import CodeType
 
 from allhands.collectives.signature import CallSignature, Result
 from allhands.errors import CollectiveTimeout
@@ -82,6 +83,11 @@ class Work:
                 )
         self._future.result()
         return True
+
+    def _set_call_site(self, code: CodeType | None, instruction: int, /) -> None:
+        """Record where the program made the call, if another thread began it."""
+        if self.entry is not None:
+            self.entry.set_source((code, instruction))
 
     @property
     def has_ended(self) -> bool:

@@ -233,12 +233,29 @@ static PyObject *get_ended(AsyncCall *self, void *unused) {
     return PyBool_FromLong(async_has_ended(self));
 }
 
+/* Where the program made it, if another thread began it. */
+static PyObject *call_set_call_site(AsyncCall *self, PyObject *args) {
+    PyObject *code;
+    int instruction;
+    if (!PyArg_ParseTuple(args, "Oi", &code, &instruction)) return NULL;
+    if (self->comm == NULL || !self->comm->records_all || !PyCode_Check(code)) Py_RETURN_NONE;
+    Py_XSETREF(self->code, Py_NewRef(code));
+    self->instruction = instruction;
+    Record *record = record_of(self->comm, self->sequence);
+    if (record->sequence == self->sequence) { /* it has begun */
+        Py_XSETREF(record->code, Py_NewRef(code));
+        record->instruction = instruction;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef call_methods[] = {
     {"wait", (PyCFunction)(void (*)(void))call_wait, METH_FASTCALL | METH_KEYWORDS,
      "Block until the operation has ended; see Work.wait."},
     {"poll", (PyCFunction)call_poll, METH_O, NULL},
     {"withdraw", (PyCFunction)call_withdraw, METH_O, NULL},
     {"attach", (PyCFunction)call_attach, METH_O, NULL},
+    {"_set_call_site", (PyCFunction)call_set_call_site, METH_VARARGS, NULL},
     {"summary", (PyCFunction)call_summary, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
