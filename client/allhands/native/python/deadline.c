@@ -44,3 +44,16 @@ int read_timeout(PyObject *seconds, int64_t *nanoseconds) {
     *nanoseconds = length < 1e9 ? (int64_t)(length * 1e9) : (int64_t)1e18;
     return 0;
 }
+
+int64_t read_plain_limit(int64_t usual, PyObject *timeout) {
+    if (timeout != Py_None) {
+        double seconds = PyFloat_AsDouble(timeout);
+        if (PyErr_Occurred() || !(seconds > 0) || !(seconds < 1e9)) {
+            PyErr_Clear();
+            return 0;
+        }
+        usual = (int64_t)(seconds * 1e9);
+    }
+    int64_t limit = limit_by_deadlines(usual);
+    return limit < 0 ? 0 : limit;
+}

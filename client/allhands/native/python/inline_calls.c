@@ -152,17 +152,7 @@ static PyObject *refuse_count(Py_ssize_t wanted, Py_ssize_t nargs) {
 
 /* The nanoseconds that a call may take; 0: what was given for it is not plain, or none are left. */
 static int64_t read_limit(const CommObject *self, PyObject *timeout) {
-    int64_t limit = self->timeout_ns;
-    if (timeout != Py_None) {
-        double seconds = PyFloat_AsDouble(timeout);
-        if (PyErr_Occurred() || !(seconds > 0) || !(seconds < 1e9)) {
-            PyErr_Clear();
-            return 0;
-        }
-        limit = (int64_t)(seconds * NANOSECONDS);
-    }
-    limit = limit_by_deadlines(limit);
-    return limit < 0 ? 0 : limit;
+    return read_plain_limit(self->timeout_ns, timeout);
 }
 
 /* ---------------------------------------------------------------- on the caller's thread */

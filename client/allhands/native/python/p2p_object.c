@@ -60,17 +60,8 @@ static void message_raise(P2PObject *self, const ah_message *message, int64_t ti
 /* Read how long a message may take, and its tag. Nanoseconds; 0: that is for the careful way. */
 static int64_t limit_of(const P2PObject *self, ah_message *message, PyObject *tag,
                         PyObject *timeout) {
-    int64_t limit = self->timeout_ns;
-    if (timeout != Py_None) {
-        double seconds = PyFloat_AsDouble(timeout);
-        if (PyErr_Occurred() || !(seconds > 0) || !(seconds < 1e9)) {
-            PyErr_Clear();
-            return 0;
-        }
-        limit = (int64_t)(seconds * NANOSECONDS);
-    }
-    if ((limit = limit_by_deadlines(limit)) <= 0) return 0;
-    if (!PyLong_CheckExact(tag)) return 0;
+    int64_t limit = read_plain_limit(self->timeout_ns, timeout);
+    if (limit == 0 || !PyLong_CheckExact(tag)) return 0;
     long long number = PyLong_AsLongLong(tag);
     if (number < 0 || number > LARGEST_TAG) {
         PyErr_Clear();
