@@ -28,6 +28,18 @@ def test_groups_made_in_any_order_carry_their_own_calls(job: Job, backend: str) 
     assert told == [backend == "auto"] * 4
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_group_knows_its_way_before_its_first_call(job: Job, size: int) -> None:
+    """But making it waits for nobody who is late, whom its first call finds there."""
+    ranks = job(size, groups.settle_before_the_first_call, ALLHANDS_BACKEND="shm")
+    for rank in ranks[:1] + ranks[2:]:
+        assert not rank.expect("made")["settled"]
+    ranks[1].say()
+    ranks[1].expect("made")
+    assert all(rank.expect("done")["right"] for rank in ranks)
+    assert [rank.ended() for rank in ranks] == [0] * size
+
+
 def _total(group: Any) -> float:
     x = np.ones(2) * 10.0**STARTED.rank
     ah.all_reduce(x, group=group)

@@ -49,6 +49,8 @@ from allhands.transport.mesh import Mesh
 if TYPE_CHECKING:
     from allhands._native import LinkCollectives, ShmComm
 
+_SETTLE_SECONDS = 0.003
+"""That making a group waits for other ranks that make it, so that the first call need not."""
 _INLINE_BYTES = 64 << 10
 """Of all arrays of a call, up to which it is worth its caller's thread over any links."""
 _NATIVE_BYTES = STAGED_BYTES
@@ -112,6 +114,7 @@ class GroupEngine:
         self._mesh = mesh
         self._loop = asyncio.get_running_loop()
         self._progress = GroupProgress()
+        self._settling: asyncio.Task[None] | None = None
         losses = FailureLog()
         self._failures = FailureTracker(
             name, self.ranks, rank, self.hash, mesh, directory, self._describe_activity, losses
@@ -357,11 +360,25 @@ class GroupEngine:
         await self.queue.wait_idle()
         await self.p2p_router.wait_idle(self._job_thread.submit)
 
+    async def settle(self) -> None:
+        """Find out whether the ranks share memory, if they all make the group about now.
+
+        Waits for a few milliseconds, and goes on looking for a while beside.
+        """
+        if self._channel.is_undecided:
+            self._settling = asyncio.create_task(
+                self._channel.negotiate_early(lambda: self._progress.last_ended),
+                name=f"way of {self.name}",
+            )
+            await asyncio.wait([self._settling], timeout=_SETTLE_SECONDS)
+
     def close(self, lost_ranks: Collection[int] = ()) -> None:
         """Release the group's shared memory; every call has ended.
 
         World ranks in `lost_ranks` are gone and release nothing.
         """
+        if self._settling is not None:
+            self._settling.cancel()
         self._job_thread.close()
         self.p2p_router.close()
         self._channel.close(lost_ranks)

@@ -91,6 +91,7 @@ class WorkerGroups(MemberDirectory):
         for group, peer, tell in early:
             self._notify_group(peer, group, tell)
         await self._session.open_group(name, ranks)
+        await engine.settle()
         return engine
 
     def is_open(self, name: str) -> bool:

@@ -38,6 +38,8 @@ T = TypeVar("T")
 _FAILURE_SECONDS = 10.0
 """More than any judgement takes: who waits for one should not outlive the loop that makes it."""
 _ALL_CALLS = (1 << 64) - 1
+_EARLY_LOOKS = (0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+"""Seconds between looks at whether all ranks have made a new group."""
 _WAIT_SECONDS = 0.1
 """How long the thread that waits for entries looks at one rank's."""
 
@@ -92,6 +94,20 @@ class GroupChannel:
         async with self._negotiation_lock:
             if self.is_undecided:
                 await self._negotiate(get_last_ended)
+
+    async def negotiate_early(self, get_last_ended: Callable[[], int]) -> None:
+        """Find out before the first call, where the ranks make the group at about the same time.
+
+        What others write in shared memory makes no event of the loop, and a thread that waits for
+        it would outlast its use: so this looks a few times, and leaves the rest to the first call.
+        """
+        for seconds in _EARLY_LOOKS:
+            if not self.is_undecided:
+                return
+            if not self.list_missing():
+                await self.negotiate(get_last_ended)
+                return
+            await asyncio.sleep(seconds)
 
     async def _negotiate(self, get_last_ended: Callable[[], int]) -> None:
         grounds = self._areas

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "comm/wait.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -101,24 +102,29 @@ ah_status ah_poll_interrupt(ah_comm *comm) {
     return interrupted(comm, comm->call->tick ? ah_now() : 0, 0) ? AH_INTERRUPTED : AH_OK;
 }
 
-/* Sleep until the doorbell rings, or `until`; not at all if there is something to see already. Of
+/* Sleep until the doorbell rings, or `until`; not at all if there is something to see already.
+ * Return whether a signal has ended the sleep: whoever handles it should not wait for it. Of
  * several ranks the highest is the one to ring: who wakes others begins with the lowest, so that
  * one comes last most likely, and a sleeper is woken once and not once for each rank that it
  * awaits. */
-static void sleep_until(ah_comm *comm, uint64_t left, ah_wait_goal goal, int64_t until,
+static bool sleep_until(ah_comm *comm, uint64_t left, ah_wait_goal goal, int64_t until,
                         int64_t now) {
     _Atomic uint32_t *doorbell = &comm->area[comm->rank]->doorbell;
     int rank = 63 - __builtin_clzll(left);
     uint32_t asleep = (uint32_t)rank + 1;
+    bool signalled = false;
     atomic_store(doorbell, asleep);
     if (!has_arrived(comm, rank, goal) && !ah_abandoning(comm, left) &&
         atomic_load(&comm->interrupted) < comm->call->sequence) {
         int64_t span = until - now < POLL_INTERVAL ? until - now : POLL_INTERVAL;
         struct timespec timeout = {span / 1000000000, span % 1000000000};
         /* Not FUTEX_PRIVATE_FLAG: other processes ring. Any return is taken as a wake-up. */
-        if (span > 0) syscall(SYS_futex, doorbell, FUTEX_WAIT, asleep, &timeout, NULL, 0);
+        signalled = span > 0 &&
+                    syscall(SYS_futex, doorbell, FUTEX_WAIT, asleep, &timeout, NULL, 0) < 0 &&
+                    errno == EINTR;
     }
     atomic_store(doorbell, AWAKE);
+    return signalled;
 }
 
 /* Whether one of these ranks, which are there, has posted another signature. */
@@ -174,8 +180,9 @@ static ah_status block(ah_comm *comm, uint64_t ranks, uint64_t left, ah_wait_goa
         } else {
             int64_t until = call->deadline;
             if (call->tick && comm->next_tick < until) until = comm->next_tick;
-            sleep_until(comm, left, goal, until, now);
+            bool signalled = sleep_until(comm, left, goal, until, now);
             now = ah_now();
+            if (signalled) comm->next_tick = now;
         }
     }
 }

@@ -5,6 +5,7 @@
 #ifndef ALLHANDS_P2P_DOORBELL_H
 #define ALLHANDS_P2P_DOORBELL_H
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -36,12 +37,16 @@ static inline void ah_wake_peer(ah_p2p_region *region, uint32_t from) {
         }
 }
 
-/* Sleep until it is rung, or for so long. With the lock, which is released meanwhile. */
-static inline void ah_sleep_on_doorbell(ah_p2p *p2p, uint32_t seen, int64_t span) {
+/* Sleep until it is rung, or for so long; return whether a signal has ended the sleep. With the
+ * lock, which is released meanwhile. */
+static inline bool ah_sleep_on_doorbell(ah_p2p *p2p, uint32_t seen, int64_t span) {
     struct timespec time = {span / 1000000000, span % 1000000000};
     pthread_mutex_unlock(&p2p->lock);
-    syscall(SYS_futex, &p2p->region[p2p->rank]->doorbell, FUTEX_WAIT, seen, &time, NULL, 0);
+    bool signalled = syscall(SYS_futex, &p2p->region[p2p->rank]->doorbell, FUTEX_WAIT, seen, &time,
+                             NULL, 0) < 0 &&
+                     errno == EINTR;
     pthread_mutex_lock(&p2p->lock);
+    return signalled;
 }
 
 /* Wake the threads of this process that wait for messages. */

@@ -26,11 +26,13 @@ static bool has_ended(const wait_state *wait) {
     return wait->msg ? wait->msg->stage == ENDED : !wait->p2p->pending;
 }
 
-static void wait_on_doorbell(const wait_state *wait, int64_t span) {
+static void wait_on_doorbell(wait_state *wait, int64_t span) {
     ah_p2p *p2p = wait->p2p;
     p2p->caller_sleeps = true;
     uint32_t seen = ah_set_doorbell(p2p, ASLEEP);
-    if (!ah_progress(p2p) && !has_ended(wait)) ah_sleep_on_doorbell(p2p, seen, span);
+    if (!ah_progress(p2p) && !has_ended(wait) && ah_sleep_on_doorbell(p2p, seen, span) &&
+        wait->hooks && wait->hooks->tick)
+        wait->next_tick = 0; /* who handles the signal should not wait for it */
     p2p->caller_sleeps = false;
     ah_set_doorbell(p2p, (uint32_t)p2p->server_state);
     if (p2p->waiters) pthread_cond_signal(&p2p->changed); /* the doorbell is free */
