@@ -18,6 +18,10 @@ _MAX_TRIAL = 0.03
 _MIN_TRIAL = 0.004
 _BATCH = 0.001
 """Seconds of a batch: short, so that what disturbs one leaves others alone."""
+_MIN_BATCH_CALLS = 10
+"""Of a batch, if they fit: where ranks share cores, the start of a row takes longer than a call."""
+_MAX_BATCH = 0.2
+"""Seconds."""
 _WARM_UP = 0.01
 """Seconds: ranks that have just woken may share a core until the system spreads them."""
 _MAX_CALLS = 5000
@@ -55,7 +59,8 @@ class Trial:
             calls = min(max(int(seconds / typical), 1), _MAX_SINGLE_CALLS)
             warm = min(max(int(_WARM_UP / typical), 1), _MAX_SINGLE_CALLS)
             return cls(0 if case.nbytes * case.arrays >= _NO_WARM_UP_FROM else warm, 1, calls)
-        calls = min(max(int(_BATCH / typical), 1), _MAX_CALLS)
+        least = min(max(int(_MAX_BATCH / typical), 1), _MIN_BATCH_CALLS)
+        calls = min(max(int(_BATCH / typical), least), _MAX_CALLS)
         warm = min(max(int(_WARM_UP / typical), 1), _MAX_CALLS)
         return cls(warm, max(int(seconds / max(typical * calls, _BATCH)), 1), calls)
 

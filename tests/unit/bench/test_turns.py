@@ -31,8 +31,9 @@ def test_a_turn_on_a_small_array_has_batches_of_a_millisecond() -> None:
     assert Trial.plan(SMALL, 1e-4, 0.2) == Trial(warm=100, batches=20, calls=10)
 
 
-def test_calls_that_take_longer_than_a_batch_are_batches_of_one() -> None:
-    assert Trial.plan(SMALL, 4e-3, 0.2) == Trial(warm=2, batches=5, calls=1)
+def test_ten_calls_that_take_longer_are_in_a_batch_as_far_as_they_fit() -> None:
+    assert Trial.plan(SMALL, 4e-3, 0.2) == Trial(warm=2, batches=1, calls=10)
+    assert Trial.plan(SMALL, 0.05, 0.2) == Trial(warm=1, batches=1, calls=4)
     assert Trial.plan(SMALL, 1.0, 0.2) == Trial(warm=1, batches=1, calls=1)
 
 
