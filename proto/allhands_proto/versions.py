@@ -23,9 +23,9 @@ class Versions:
 
 OWN = Versions(1, 2)
 """1: the wire before versions; 2: with them. Additions that older sides ignore need no new one."""
-PEERS = Versions(2, 2)
+PEERS = Versions(3, 3)
 """Of the links and the shared memory between ranks. 1 stands for several: they had no number, and
-were not told apart."""
+were not told apart. 3: messages up to 1 MiB go unasked."""
 UNNAMED = Versions(1, 1)
 """Of a side that says none."""
 

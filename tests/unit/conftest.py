@@ -6,7 +6,7 @@ import pytest
 
 from allhands.collectives import hierarchical_plan, plan
 from allhands.collectives.algorithms import select
-from allhands.engine.links import output_guard, part_runner
+from allhands.engine.links import executor, output_guard
 from allhands.transport import inbox, outbox
 from support.process_state import check_process_state
 
@@ -43,8 +43,8 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hierarchical_plan, "SLICE_BYTES", 240)
     monkeypatch.setattr(outbox, "MAX_PAYLOAD_BYTES", CHUNK)
     monkeypatch.setattr(outbox, "COPIED_EAGER_BYTES", COPIED_EAGER_BYTES)
-    for module in (outbox, part_runner):
-        monkeypatch.setattr(module, "EAGER_BYTES", EAGER_BYTES)
+    monkeypatch.setattr(executor, "BULK_EAGER_BYTES", EAGER_BYTES)
     for module in (outbox, inbox):
+        monkeypatch.setattr(module, "EAGER_BYTES", EAGER_BYTES)
         monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)
     monkeypatch.setattr(inbox, "_CREDIT_STEP", EAGER_BUDGET // 4)

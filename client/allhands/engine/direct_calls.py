@@ -19,12 +19,7 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.engine.context import EngineContext
 from allhands.engine.link_calls import LinkCalls
 from allhands.engine.links.native_calls import CompiledCall, NativeCall, NativeCalls
-from allhands.engine.links.output_guard import (
-    STAGED_BYTES,
-    StagingBuffer,
-    count_bytes,
-    guard_outputs,
-)
+from allhands.engine.links.output_guard import StagingBuffer, guard_outputs, is_staged
 from allhands.engine.operation import Operation
 from allhands.engine.queue import CallQueue
 from allhands.engine.work.work import Work
@@ -121,7 +116,7 @@ class DirectCalls:
             except (TypeError, ValueError):
                 return False  # the checked way says what is wrong
             request, size = step.request, len(context.ranks)
-            if step.substeps is not None or count_bytes(request, size) > STAGED_BYTES:
+            if step.substeps is not None or not is_staged(request, size):
                 return None
             if not link_calls.is_agreed(request):
                 return False

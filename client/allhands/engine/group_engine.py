@@ -24,7 +24,7 @@ from allhands.engine.group_events import GroupEvents
 from allhands.engine.group_recorder import DEFAULT_SIZE, GroupRecorder
 from allhands.engine.hosts.hierarchical import HierarchicalRunner
 from allhands.engine.link_calls import LinkCalls
-from allhands.engine.links.output_guard import STAGED_BYTES, count_bytes
+from allhands.engine.links.output_guard import is_staged
 from allhands.engine.numbering import CallNumbering, Clash
 from allhands.engine.operation import GroupProgress, Operation
 from allhands.engine.p2p.direct_messages import DirectMessages
@@ -53,8 +53,6 @@ _SETTLE_SECONDS = 0.003
 """That making a group waits for other ranks that make it, so that the first call need not."""
 _INLINE_BYTES = 64 << 10
 """Of all arrays of a call, up to which it is worth its caller's thread over any links."""
-_NATIVE_BYTES = STAGED_BYTES
-"""Of the array, or of all ranks' blocks, likewise where the native core takes the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,11 +308,7 @@ class GroupEngine:
         )
 
     def _is_for_core(self, request: CollectiveRequest) -> bool:
-        return (
-            self._link_calls.has_lent
-            and not request.primitive.has_splits
-            and count_bytes(request, len(self.ranks)) <= _NATIVE_BYTES
-        )
+        return self._link_calls.has_lent and is_staged(request, len(self.ranks))
 
     def make_direct_messages(self, thread: LoopThread) -> DirectMessages | None:
         """Return the way of blocking messages over links; None: there is none."""

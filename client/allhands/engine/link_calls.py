@@ -23,10 +23,12 @@ from allhands.engine.links.output_guard import (
     StagingBuffer,
     align,
     guard_outputs,
+    is_staged,
 )
 from allhands.engine.operation import Operation
 from allhands.engine.watchdog import Watchdog
 from allhands.transport.frame import MessageKey
+from allhands.transport.outbox import EAGER_BYTES
 
 _MAX_AGREED = 256
 """Most signatures remembered of rooted calls that all ranks are known to have made."""
@@ -81,7 +83,8 @@ class LinkCalls:
         """
         guard = self._guard(operation)
         if (
-            guard.arrival_check is not None
+            not self._is_staged(operation)
+            or guard.arrival_check is not None
             or len(guard.parts) != 1
             or not self.is_agreed(operation.request)
             or (native := self.get_native_calls()) is None
@@ -131,6 +134,9 @@ class LinkCalls:
         operation.work.explained(self.explain(parts[0].name))
         return guard_outputs(operation.request, self._rank, len(self._ranks), parts, self._staging)
 
+    def _is_staged(self, operation: Operation) -> bool:
+        return is_staged(operation.request, len(self._ranks))
+
     def explain(self, algorithm: str) -> str:
         """Describe the algorithm of a call, for people."""
         return explain_links(algorithm, self.link_cost)
@@ -152,6 +158,7 @@ class LinkCalls:
             sequence=sequence,
             signature=signature,
             op=operation.request.op or ReduceOp.SUM,
+            eager_bytes=EAGER_BYTES if self._is_staged(operation) else None,
         )
         beside: list[SideCondition] = []
         if left is None and guard.arrival_check is None and not self.is_agreed(operation.request):

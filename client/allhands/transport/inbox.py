@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from allhands.transport.early_calls import EarlyCalls, EarlyMessage
 from allhands.transport.frame import FrameError, FrameKind, Header, MessageKey
-from allhands.transport.outbox import EAGER_BUDGET, get_eager_limit
+from allhands.transport.outbox import EAGER_BUDGET, EAGER_BYTES
 
 _CREDIT_STEP = EAGER_BUDGET // 4
 _MAX_TAKEN_BYTES = 128 << 10
@@ -39,12 +39,14 @@ class PostedReceive:
     `land(offset, payload)` is called for each piece; the payload is valid only during the call, and
     begins and ends on multiples of `alignment` bytes. `room(offset, length)` may return the memory
     for a piece, to be written instead of calling `land`. `done(None)` reports that the whole
-    message has arrived, `done(MessageMismatch)` that none of it was used.
+    message has arrived, `done(MessageMismatch)` that none of it was used. Up to `eager_bytes` its
+    sender does not ask; None: `EAGER_BYTES`.
     """
 
     __slots__ = (
         "alignment",
         "done",
+        "eager_bytes",
         "is_cancelled",
         "land",
         "missing",
@@ -65,6 +67,7 @@ class PostedReceive:
         *,
         alignment: int = 1,
         room: Callable[[int, int], memoryview | None] | None = None,
+        eager_bytes: int | None = None,
     ) -> None:
         self.total = total
         self.missing = total
@@ -73,6 +76,7 @@ class PostedReceive:
         self.done = done
         self.alignment = alignment
         self.room = room
+        self.eager_bytes = EAGER_BYTES if eager_bytes is None else eager_bytes
         self.is_cancelled = False
         self.peer = -1
         """Who sent it, once that is known."""
@@ -114,7 +118,7 @@ class Inbox:
             self._match(early, incoming)
             return
         self._posted[peer, key] = incoming
-        if incoming.total > get_eager_limit(key):
+        if incoming.total > incoming.eager_bytes:
             self._send_cts(peer, key, incoming)
 
     def post_p2p(self, source: int | None, group: int, tag: int, incoming: PostedReceive) -> None:
@@ -271,7 +275,7 @@ class Inbox:
 
     def _check_eager(self, peer: int, header: Header) -> None:
         """Check that a message without a posted receive may be sent eagerly."""
-        if header.length < header.total or header.total > get_eager_limit(header.key):
+        if header.length < header.total or header.total > EAGER_BYTES:
             raise FrameError(f"{header.total} bytes unasked, {header.length} of them here")
         if self._held_bytes.get(peer, 0) + header.length > EAGER_BUDGET:
             raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
@@ -333,7 +337,7 @@ class Inbox:
         if (unlike := _find_mismatch(peer, header, posted)) is not None:
             del self._posted[peer, header.key]
             posted.done(unlike)
-        elif posted.total <= get_eager_limit(header.key):
+        elif posted.total <= posted.eager_bytes:
             self._send_cts(peer, header.key, posted)  # larger ones were cleared when posted
 
     def _land_piece(

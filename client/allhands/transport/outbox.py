@@ -21,11 +21,14 @@ from allhands.transport.frame import (
 )
 from allhands.transport.link_state import make_link_state
 
+EAGER_BYTES = MAX_PAYLOAD_BYTES
+"""Messages up to this many bytes go unasked, in one frame; both ends rely on it."""
+BULK_EAGER_BYTES = 512 << 10
+"""Likewise of calls in several slices, whose messages would too often come before their receives,
+and have to be held."""
 COPIED_EAGER_BYTES = 256 << 10
-"""Messages up to this many bytes go unasked, copied if they have to wait; both ends rely on it."""
-EAGER_BYTES = 512 << 10
-"""Those of collectives go unasked up to this many, one frame, when their turn comes: larger ones
-would too often come before their receive, and have to be held."""
+"""Those of collectives are copied up to this many, if they have to wait; larger ones keep their
+memory until their turn comes. Those to a point must not pass each other: all are copied."""
 EAGER_BUDGET = 4 << 20
 """Bytes of unasked messages that may be with one peer, not yet taken in."""
 
@@ -40,7 +43,7 @@ class PendingSend:
     the receiver expects another message in its place.
     """
 
-    __slots__ = ("done", "is_cleared", "key", "sent", "signature", "total", "views")
+    __slots__ = ("done", "eager_bytes", "is_cleared", "key", "sent", "signature", "total", "views")
 
     def __init__(
         self,
@@ -48,12 +51,15 @@ class PendingSend:
         views: Sequence[memoryview],
         signature: int,
         done: Callable[[bool], None],
+        eager_bytes: int | None = None,
     ) -> None:
+        """`eager_bytes` is up to which it goes unasked; None: `EAGER_BYTES`."""
         self.key = key
         self.views = deque(views)
         self.total = sum(len(view) for view in views)
         self.signature = signature
         self.sent = 0
+        self.eager_bytes = EAGER_BYTES if eager_bytes is None else eager_bytes
         self.is_cleared = False
         """Whether the receiver has cleared it."""
         self.done = done
@@ -112,13 +118,14 @@ class Outbox:
     def push(self, message: PendingSend) -> None:
         """Queue a message."""
         key = message.key
-        if message.total <= COPIED_EAGER_BYTES and message.total <= self.state.credit:
+        is_eager = message.total <= min(message.eager_bytes, self.state.credit)
+        if is_eager and (key.is_p2p or message.total <= COPIED_EAGER_BYTES):
             self.state.credit -= message.total
             frame = message.next_frame()
             if self._urgent or not self._offer(frame):
                 self._urgent.append([whole(frame)])
             message.done(True)
-        elif message.total <= get_eager_limit(key) and message.total <= self.state.credit:
+        elif is_eager:
             self.state.credit -= message.total
             self._enqueue(message)
         elif (clear := self._early_cts.pop(key, None)) is not None:
@@ -226,14 +233,6 @@ class Outbox:
         self._bulk[turn].remove(message)
         if not self._bulk[turn]:
             del self._bulk[turn]
-
-
-def get_eager_limit(key: MessageKey) -> int:
-    """Return up to how many bytes a message under this key needs not be asked for.
-
-    Those to a point must not pass each other, and so none of them waits for its turn.
-    """
-    return COPIED_EAGER_BYTES if key.is_p2p else EAGER_BYTES
 
 
 def _get_flow(key: MessageKey) -> _Flow:

@@ -160,7 +160,7 @@ def _send_until_sent(messages: DirectMessages, x: "np.ndarray[Any, Any]") -> Non
 
 def test_longer_messages_are_declined(pair: Pair) -> None:
     mine = pair[0].make_messages()
-    x = np.zeros((256 << 10) + 1, np.uint8)
+    x = np.zeros((1 << 20) + 1, np.uint8)
     assert not mine.send(x, 1, 0, None, None)
     assert mine.recv(x, 1, 0, None, None) < 0
 

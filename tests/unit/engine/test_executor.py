@@ -12,7 +12,7 @@ from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Spa
 from allhands.engine.links.executor import Execution, MismatchFound
 from allhands.transport.frame import MessageKey
 from allhands.transport.inbox import MessageMismatch, PostedReceive
-from allhands.transport.outbox import EAGER_BYTES, PendingSend
+from allhands.transport.outbox import BULK_EAGER_BYTES, PendingSend
 
 
 class Network:
@@ -146,7 +146,10 @@ async def test_receives_into_one_place_land_in_the_order_listed(reduce: bool) ->
 
 
 async def test_small_messages_go_first_and_large_ones_when_their_like_was_asked_for() -> None:
-    for length, order in ((EAGER_BYTES, ["send", "post"]), (EAGER_BYTES + 1, ["post", "send"])):
+    for length, order in (
+        (BULK_EAGER_BYTES, ["send", "post"]),
+        (BULK_EAGER_BYTES + 1, ["post", "send"]),
+    ):
         rank = Rank(np.zeros(length, np.uint8), swap(0, length))
         assert rank.network.order == order
         rank.execution.stop()

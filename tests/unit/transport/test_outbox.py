@@ -295,8 +295,22 @@ def test_a_message_of_a_collective_of_one_frame_goes_unasked_in_its_turn(sender:
     assert sender.outbox.is_idle
 
 
-def test_to_a_point_it_waits_to_be_asked_for(sender: Sender) -> None:
-    sender.push(1, EAGER + 1, to_point=True)
+def test_to_a_point_it_keeps_its_place_among_smaller_ones(sender: Sender) -> None:
+    message = sender.push(1, UNASKED, to_point=True)
+    assert sender.told == {message.key: True}
+    sender.push(2, 1, to_point=True)
+    sender.push(3, UNASKED + 1, to_point=True)
+    assert [(shape[0], shape[1]) for shape in sender.shapes()] == [
+        (FrameKind.DATA, 1),
+        (FrameKind.DATA, 2),
+        (FrameKind.RTS, 3),
+    ]
+
+
+def test_a_message_of_a_call_in_slices_waits_to_be_asked_for(sender: Sender) -> None:
+    key = MessageKey(1, 1)
+    payload = memoryview(bytes(EAGER + 1))
+    sender.outbox.push(PendingSend(key, [payload], 5, lambda _: None, eager_bytes=EAGER))
     assert [shape[0] for shape in sender.shapes()] == [FrameKind.RTS]
 
 

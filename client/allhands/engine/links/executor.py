@@ -12,6 +12,7 @@ from allhands.engine.links.native_calls import Remainder
 from allhands.engine.links.part_runner import ARRIVAL_PART, PartRunner
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
+from allhands.transport.outbox import BULK_EAGER_BYTES
 
 CONCURRENT_PARTS = 4
 """Slices of one call under way at once: enough to overlap network and reduction."""
@@ -58,8 +59,12 @@ class Execution:
         signature: int,
         op: ReduceOp = ReduceOp.SUM,
         first_part: int = 0,
+        eager_bytes: int | None = None,
     ) -> None:
-        """`first` is the number of the first part, where a call has several executions."""
+        """`first_part` is the number of the first part, where a call has several executions.
+
+        Up to `eager_bytes` messages go unasked; None: `BULK_EAGER_BYTES`.
+        """
         self.mesh = mesh
         self.peers = peers
         self.rank = rank
@@ -67,6 +72,7 @@ class Execution:
         self.sequence = sequence
         self.signature = signature
         self.op = op
+        self.eager_bytes = BULK_EAGER_BYTES if eager_bytes is None else eager_bytes
         self._first_part = first_part
         self._queued: deque[PartRunner] = deque()
         # In their order, not in that of a set: else a history does not repeat itself.

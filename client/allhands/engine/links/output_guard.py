@@ -30,8 +30,8 @@ from allhands.collectives.schedule import Round, Schedule
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import ArrivalWait, Mesh
 
-STAGED_BYTES = 512 << 10
-"""Of the array, or of all ranks' blocks, up to which a call works on a copy."""
+STAGED_BYTES = 1 << 20
+"""Of the array up to which a call works on a copy; of all ranks' blocks it is twice as much."""
 PIGGYBACK_BYTES = 256 << 10
 """Of a block that travels with the sizes of all blocks; both its ends rely on it."""
 _ALIGNMENT = 64
@@ -74,7 +74,7 @@ def guard_outputs(
         return GuardedParts(parts)
     if primitive.has_splits:
         return _guard_exchange(request, rank, size, parts[0], staging)
-    if count_bytes(request, size) > STAGED_BYTES:
+    if not is_staged(request, size):
         return GuardedParts(parts, make_arrival_check(rank, size))
     if not request.targets or (primitive.is_in_place and rank == request.root):
         return GuardedParts(parts)
@@ -293,6 +293,14 @@ def _build_exchange_schedule(
 def align(nbytes: int) -> int:
     """Return the bytes that so many take in a staging buffer."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def is_staged(request: CollectiveRequest, size: int) -> bool:
+    """Say whether a call is so small that it works on a copy: the same on every rank."""
+    if request.primitive.has_splits:
+        return False  # ranks know their own sizes alone
+    limit = STAGED_BYTES << request.primitive.scales_with_size
+    return count_bytes(request, size) <= limit
 
 
 def count_bytes(request: CollectiveRequest, size: int) -> int:

@@ -14,7 +14,7 @@ from allhands.engine.links.native_calls import Remainder
 from allhands.transport.frame import MessageKey
 from allhands.transport.inbox import MessageMismatch, PostedReceive
 from allhands.transport.mesh import Mesh
-from allhands.transport.outbox import EAGER_BYTES, PendingSend
+from allhands.transport.outbox import PendingSend
 
 ARRIVAL_PART = (1 << 32) - 1
 """Number of the part of the arrival check; no slice has this number."""
@@ -30,6 +30,7 @@ class PartOwner(Protocol):
     sequence: int
     signature: int
     op: ReduceOp
+    eager_bytes: int
     may_touch_outputs: bool
 
     def fail(self, error: Exception) -> None:
@@ -177,7 +178,7 @@ class PartRunner:
         # Small messages go first: they need no answer, and then their memory may be landed in.
         # Large ones go when they are asked for, so what this rank asks for is said before.
         for send, _, message in sends:
-            if message.total <= EAGER_BYTES:
+            if message.total <= execution.eager_bytes:
                 execution.mesh.send(execution.peers[send.peer], message)
         waits = _share_targets(step)
         for recv in step.recvs:
@@ -189,12 +190,14 @@ class PartRunner:
             holds = not execution.may_touch_outputs and self._is_output(recv.span)
             posted = self._make_incoming(recv, waits, unsent, holds)
             where = execution.peers[recv.peer], key(recv.peer, True)
-            if holds and posted.total > EAGER_BYTES:  # not before it is asked for will it come
+            if (
+                holds and posted.total > execution.eager_bytes
+            ):  # not before it is asked for will it come
                 self._held_recvs.append((*where, posted))
             else:
                 execution.mesh.post(*where, posted)
         for send, _, message in sends:
-            if message.total > EAGER_BYTES:
+            if message.total > execution.eager_bytes:
                 execution.mesh.send(execution.peers[send.peer], message)
 
     def _end_round(self) -> None:
@@ -238,7 +241,8 @@ class PartRunner:
                 self._execution.fail_mismatch(send.peer)
 
         views = [view_as_bytes(piece) for piece in pieces]
-        message = PendingSend(key, views, self._execution.signature, done)
+        execution = self._execution
+        message = PendingSend(key, views, execution.signature, done, execution.eager_bytes)
         self._pending[number] = send.peer, message
         return number, message
 
@@ -254,7 +258,8 @@ class PartRunner:
         buffer = self._areas[recv.span.area]
         if not (waits or unsent or recv.reduces):
             pieces = buffer.view_pieces(recv.span.start, recv.span.stop)
-            if not holds or sum(piece.nbytes for piece in pieces) > EAGER_BYTES:
+            nbytes = sum(piece.nbytes for piece in pieces)
+            if not holds or nbytes > self._execution.eager_bytes:
                 return self._make_overwriting_recv(recv, pieces, recv.span)
             lander = self._choose_combine(recv)
             asides = [_HeldValues(recv.span, piece, len(piece), lander) for piece in pieces]
@@ -330,8 +335,15 @@ class PartRunner:
             else:
                 self._execution.fail_mismatch(recv.peer)
 
-        signature = self._execution.signature
-        message = PostedReceive(total, signature, land, done, alignment=alignment, room=room)
+        message = PostedReceive(
+            total,
+            self._execution.signature,
+            land,
+            done,
+            alignment=alignment,
+            room=room,
+            eager_bytes=self._execution.eager_bytes,
+        )
         self._pending[number] = recv.peer, message
         return message
 

@@ -19,8 +19,8 @@
 #include "links/link.h"
 
 enum {
-    AH_CALL_EAGER = 512 << 10, /* longest message that goes unasked; transport/outbox.py */
-    AH_CALL_OPERANDS = 64,     /* of one fold */
+    AH_CALL_EAGER = 1 << 20, /* longest message that goes unasked; transport/outbox.py */
+    AH_CALL_OPERANDS = 64,   /* of one fold */
 };
 
 typedef enum { AH_AREA_INPUT, AH_AREA_OUTPUT, AH_AREA_SCRATCH, AH_AREAS } ah_area;

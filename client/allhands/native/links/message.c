@@ -11,13 +11,32 @@
 #include <time.h>
 #include <unistd.h>
 
-int64_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes) {
-    struct iovec pieces[2] = {{(void *)header, AH_FRAME_HEADER}, {(void *)payload, nbytes}};
-    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = nbytes ? 2 : 1};
-    ssize_t sent = sendmsg(link->out, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent >= 0) return sent;
-    return errno == EAGAIN || errno == EINTR ? 0 : -1;
+/* Wait until the link takes more; false: it has not within `patience`. */
+static bool wait_for_room(const ah_link *link, int64_t patience) {
+    struct pollfd wanted = {link->out, POLLOUT, 0};
+    struct timespec timeout = {0, patience};
+    return ppoll(&wanted, 1, &timeout, NULL) > 0;
 }
+
+size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes,
+                    int64_t patience) {
+    size_t sent = 0, total = AH_FRAME_HEADER + nbytes;
+    for (;;) {
+        size_t past = sent < AH_FRAME_HEADER ? sent : AH_FRAME_HEADER;
+        struct iovec pieces[2] = {
+            {(void *)(header + past), AH_FRAME_HEADER - past},
+            {(void *)(payload + (sent - past)), nbytes - (sent - past)},
+        };
+        struct msghdr message = {.msg_iov = pieces, .msg_iovlen = nbytes ? 2 : 1};
+        ssize_t went = sendmsg(link->out, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (went >= 0) sent += (size_t)went;
+        if (sent == total || (went < 0 && errno != EAGAIN && errno != EINTR)) return sent;
+        if (went < 0 && !wait_for_room(link, patience)) return sent;
+    }
+}
+
+/* How long the rest of a message whose beginning is there may take: 1 MiB at 1 Gbit/s 8 ms. */
+#define PAYLOAD_NS INT64_C(20000000)
 
 static bool is_same(const ah_frame *one, const ah_frame *other) {
     return one->kind == other->kind && one->group == other->group &&
@@ -56,6 +75,8 @@ static ah_message_status receive_payload(ah_link *link, const ah_frame *expected
     size_t came =
         ah_link_pending(link) < expected->length ? ah_link_pending(link) : expected->length;
     int64_t idle_since = 0;
+    if (came < expected->length && until < ah_link_now() + PAYLOAD_NS)
+        until = ah_link_now() + PAYLOAD_NS;
     if (came) memcpy(target, link->data + link->start, came);
     link->start += came;
     ah_message_status status = AH_MESSAGE_DONE;

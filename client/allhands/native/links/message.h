@@ -9,7 +9,7 @@
 #include "links/frame.h"
 #include "links/link.h"
 
-enum { AH_MESSAGE_EAGER = 256 << 10 }; /* longest message that goes unasked; transport/outbox.py */
+enum { AH_MESSAGE_EAGER = 1 << 20 }; /* longest message that goes unasked; transport/outbox.py */
 
 typedef enum {
     AH_MESSAGE_DONE,
@@ -18,8 +18,10 @@ typedef enum {
     AH_MESSAGE_STUCK,   /* the link has ended, or what comes cannot be judged here */
 } ah_message_status;
 
-/* Begin the frame of a whole message; returns the bytes that have left, -1: the link has failed. */
-int64_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes);
+/* Send the frame of a whole message as far as the link takes it; returns the bytes that have left.
+ * It waits while the link takes more within `patience` nanoseconds. */
+size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes,
+                    int64_t patience);
 
 /* Receive the message of exactly that header into `target`, until `until`, in nanoseconds of the
  * monotonic clock; spin up to `spin` of them before sleeping. `*foreign` is the length of the other

@@ -5,7 +5,7 @@
 
 #define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
 #define NANOSECONDS 1e9
-#define MOST_BYTES (512 << 10) /* of an array: STAGED_BYTES in engine/links/output_guard.py */
+#define MOST_BYTES (2 << 20) /* of an array; is_staged in engine/links/output_guard.py */
 
 /* ---------------------------------------------------------------- before the call */
 

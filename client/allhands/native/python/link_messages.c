@@ -15,6 +15,8 @@
 
 #define SIGNATURES 16
 #define NANOSECONDS 1e9
+#define HELD_BYTES (32 << 10)            /* sent without letting others have the interpreter */
+#define SEND_PATIENCE_NS INT64_C(200000) /* for a link that takes more of a message */
 
 typedef struct {
     long rank; /* as callers have it */
@@ -205,6 +207,19 @@ static int send_rest(LinkMessagesObject *self, const Asked *asked, const uint8_t
     return failed;
 }
 
+/* Send what leaves at once; who sends the rest finds out if the link has failed. */
+static size_t send_message(ah_link *link, const uint8_t *header, const Asked *asked) {
+    const uint8_t *payload = PyArray_DATA(asked->array);
+    size_t nbytes = asked->frame.length, sent;
+    if (nbytes <= HELD_BYTES) return ah_link_send(link, header, payload, nbytes, 0);
+    Py_INCREF(asked->array);
+    Py_BEGIN_ALLOW_THREADS
+    sent = ah_link_send(link, header, payload, nbytes, SEND_PATIENCE_NS);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(asked->array);
+    return sent;
+}
+
 static PyObject *messages_send(LinkMessagesObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Asked asked;
     int plain = read_arguments(self, args, nargs, false, &asked);
@@ -222,13 +237,11 @@ static PyObject *messages_send(LinkMessagesObject *self, PyObject *const *args, 
     uint8_t header[AH_FRAME_HEADER];
     asked.frame.sequence = count;
     ah_frame_pack(header, &asked.frame);
-    int64_t sent =
-        ah_link_send(link, header, PyArray_DATA(asked.array), (size_t)asked.frame.length);
-    if (sent < 0) sent = 0; /* who sends the rest finds out */
     link->credit -= asked.frame.length;
-    bool has_rest = (size_t)sent < AH_FRAME_HEADER + (size_t)asked.frame.length;
+    size_t sent = send_message(link, header, &asked);
+    bool has_rest = sent < AH_FRAME_HEADER + (size_t)asked.frame.length;
     int failed = set_count(self->sent, asked.peer->key, count);
-    if (!failed && has_rest) failed = send_rest(self, &asked, header, (size_t)sent);
+    if (!failed && has_rest) failed = send_rest(self, &asked, header, sent);
     log_end(&self->log, entry, &message, failed ? AH_FAILED : AH_DELIVERED);
     gate_leave(&self->gate, has_rest);
     return failed ? NULL : PyLong_FromLong(1);
