@@ -17,6 +17,7 @@ import typer
 
 from allhands.cli.options import InsecureOption
 from allhands.launcher.supervision import GRACE_SECONDS
+from allhands.runtime.loading import pause_gc
 
 if TYPE_CHECKING:
     from allhands.coordinator.endpoint import Endpoint
@@ -379,11 +380,12 @@ def _run(
     data_dir: str | None,
     start: "StartWay",
 ) -> int:
-    import uvloop
+    with pause_gc():
+        import uvloop
 
-    from allhands.launcher.embedded import make_job_endpoint, run_embedded
-    from allhands.launcher.launch import launch
-    from allhands.launcher.plan import LaunchPlan, choose_master
+        from allhands.launcher.embedded import make_job_endpoint, run_embedded
+        from allhands.launcher.launch import launch
+        from allhands.launcher.plan import LaunchPlan, choose_master
 
     async def run() -> int:
         meeting = (

@@ -54,6 +54,7 @@ def serve(folder: str) -> None:
 
 def _preload() -> str:
     """Import what a rank needs to join a world and to make its first calls; return why not."""
+    gc.disable()  # of new objects alone the collections would look at all that there are
     try:
         import allhands
 
@@ -64,6 +65,7 @@ def _preload() -> str:
     # What is there now stays: a collection in a rank need not write to it, and so copy its pages.
     gc.collect()
     gc.freeze()
+    gc.enable()
     return ""
 
 
