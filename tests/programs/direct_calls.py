@@ -18,8 +18,8 @@ DTYPES = ("int64", "float32", "complex64", "float16", "uint16")
 COUNTS = (1, 8, 1000, 16_384, 65_536)
 
 
-def _join() -> tuple[int, int]:
-    ah.init_process_group(backend="socket", timeout=30)
+def _join(backend: str = "socket") -> tuple[int, int]:
+    ah.init_process_group(backend=backend, timeout=30)
     return ah.get_rank(), ah.get_world_size()
 
 
@@ -97,9 +97,9 @@ _CHECKS: tuple[Callable[[int, int, int, int], bool], ...] = (
 )
 
 
-def call_all_kinds(seed: int, phases: int) -> None:
+def call_all_kinds(seed: int, phases: int, backend: str = "socket") -> None:
     """Make runs of calls of one kind, in an order drawn alike on all ranks."""
-    me, size = _join()
+    me, size = _join(backend)
     drawn, wrong, seen = random.Random(seed), [], 0
     for _ in range(phases):
         check, count = drawn.choice(_CHECKS), drawn.choice(COUNTS)
@@ -113,9 +113,9 @@ def call_all_kinds(seed: int, phases: int) -> None:
     ah.destroy_process_group()
 
 
-def run_far_ahead(calls: int, count: int) -> None:
+def run_far_ahead(calls: int, count: int, backend: str = "socket") -> None:
     """Let all but the root be as many calls ahead as they can be, more than once."""
-    me, _size = _join()
+    me, _size = _join(backend)
     wrong = []
     for number in range(10):
         _check_reduce(me, _size, count, number)
@@ -133,9 +133,9 @@ def run_far_ahead(calls: int, count: int) -> None:
     ah.destroy_process_group()
 
 
-def miss_a_call() -> None:
+def miss_a_call(backend: str = "socket") -> None:
     """Let a rank stay away from one call of many; then all go on."""
-    me, size = _join()
+    me, size = _join(backend)
     _warm_up()
     x = np.full(100, float(me))
     told: dict[str, Any] = {}
@@ -146,21 +146,22 @@ def miss_a_call() -> None:
     hear()
     if me != 0:
         told = failure(lambda: ah.all_reduce(x, timeout=0.5))
+        told["sum"] = bool((x == size * (size - 1) // 2).all())
     after = np.full(3, me + 1)
     ah.all_reduce(after)
     tell("done", right=bool((after == size * (size + 1) // 2).all()), **told)
     ah.destroy_process_group()
 
 
-def call_differently() -> None:
-    me, _ = _join()
+def call_differently(backend: str = "socket") -> None:
+    me, _ = _join(backend)
     _warm_up()
     x = np.zeros(10 + me % 2)
     tell("done", **failure(lambda: ah.all_reduce(x)))
 
 
-def lose_a_rank() -> None:
-    me, size = _join()
+def lose_a_rank(backend: str = "socket") -> None:
+    me, size = _join(backend)
     _warm_up()
     x = np.zeros(100)
 
@@ -173,9 +174,9 @@ def lose_a_rank() -> None:
     tell("done", **failure(go_on))
 
 
-def interrupt_a_call() -> None:
+def interrupt_a_call(backend: str = "socket") -> None:
     """Interrupt one rank in a call that the other does not make, until it has heard of that."""
-    me, _ = _join()
+    me, _ = _join(backend)
     _warm_up()
     x = np.zeros(100)
     told: dict[str, Any] = {}
@@ -214,9 +215,9 @@ def call_from_two_threads() -> None:
     tell("done", errors=errors)
 
 
-def record_calls() -> None:
+def record_calls(backend: str = "socket") -> None:
     """Look at the records of calls that end at once, and of one that is waited for."""
-    me, _ = _join()
+    me, _ = _join(backend)
     _warm_up(calls=10)
     before = ah.default_group().sequence
     if me == 1:
@@ -240,9 +241,9 @@ def record_calls() -> None:
     ah.destroy_process_group()
 
 
-def hand_every_call_over() -> None:
+def hand_every_call_over(backend: str = "socket") -> None:
     """Let every other call be late by more than it is carried out without the loop."""
-    me, size = _join()
+    me, size = _join(backend)
     _warm_up()
     handed: list[int] = []
     hand_over = DirectCalls.hand_over

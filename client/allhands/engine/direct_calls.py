@@ -16,6 +16,7 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import Step, StepBuilder
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.request import CollectiveRequest
 from allhands.engine.context import EngineContext
 from allhands.engine.link_calls import LinkCalls
 from allhands.engine.links.native_calls import CompiledCall, NativeCall, NativeCalls
@@ -49,6 +50,8 @@ class DirectCallParts:
     native_calls: NativeCalls
     is_plain: Callable[[], bool]
     """Whether calls go over links, and nothing speaks against that."""
+    has_phases: Callable[[CollectiveRequest], bool]
+    """Whether a call is made in phases, within hosts and between them."""
 
 
 class DirectCalls:
@@ -116,7 +119,11 @@ class DirectCalls:
             except (TypeError, ValueError):
                 return False  # the checked way says what is wrong
             request, size = step.request, len(context.ranks)
-            if step.substeps is not None or not is_staged(request, size):
+            if (
+                step.substeps is not None
+                or not is_staged(request, size)
+                or self._parts.has_phases(request)
+            ):
                 return None
             if not link_calls.is_agreed(request):
                 return False

@@ -301,11 +301,12 @@ class GroupEngine:
         return (
             not self.verifies
             and (nbytes <= _INLINE_BYTES or self._is_for_core(request))
-            and (
-                self._hierarchical_runner is None
-                or not self._hierarchical_runner.plan_phases(request)
-            )
+            and not self._has_phases(request)
         )
+
+    def _has_phases(self, request: CollectiveRequest) -> bool:
+        runner = self._hierarchical_runner
+        return runner is not None and bool(runner.plan_phases(request))
 
     def _is_for_core(self, request: CollectiveRequest) -> bool:
         return self._link_calls.has_lent and is_staged(request, len(self.ranks))
@@ -335,7 +336,6 @@ class GroupEngine:
             native_calls is None
             or self._mesh.lent_links is None
             or self.verifies
-            or self._hierarchical_runner is not None
             or not self.p2p_router.is_plain_links
         ):
             return None
@@ -346,6 +346,7 @@ class GroupEngine:
             self._mesh.lent_links,
             native_calls,
             lambda: self.p2p_router.is_plain_links,
+            self._has_phases,
         )
         return DirectCalls(thread, parts).native
 
