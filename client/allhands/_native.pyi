@@ -162,6 +162,60 @@ LinkRound = tuple[
     tuple[tuple[int, int, Span, bool, bool, bool], ...],
 ]
 
+def board_bytes(capacity: int, /) -> int:
+    """Return the bytes of a rank's area of a board with posts of so many bytes."""
+
+class HostBoard:
+    """Posts of the ranks of a group on one host, for one another.
+
+    A rank posts at most once a call. It may be as many calls ahead as the board has places.
+    """
+
+    def __new__(
+        cls, *, rank: int, segments: tuple[Segment, ...], offsets: tuple[int, ...], capacity: int
+    ) -> Self: ...
+    def over(self, number: int, /) -> None:
+        """Let the others know that this rank needs no post of calls up to that number."""
+
+    def full(self, number: int, /) -> int:
+        """Return the rank for whose sake this one may not post that call yet; -1: it may."""
+
+    def post(self, number: int, signature: int, arrays: tuple[NDArray[Any], ...], /) -> None:
+        """Post arrays, end to end.
+
+        Raises:
+            ValueError: there is no room.
+        """
+
+    def look(self, rank: int, number: int, signature: int, nbytes: int, /) -> int:
+        """Return whether a rank has posted that call: 0: no, 1: yes, 2: an unlike one."""
+
+    def read(self, rank: int, number: int, start: int, into: NDArray[Any], /) -> None:
+        """Read a post from that byte on."""
+
+    def wait(self, rank: int, number: int, room: bool, seconds: float, spin: float, /) -> bool:
+        """Wait until a rank has posted that call, or leaves `room` for this one's post of it.
+
+        False: not within that time, or woken; `spin` is how long it does not sleep.
+        """
+
+    def wake(self) -> None:
+        """End the wait under way, or the next; from any thread."""
+
+HostSteps = tuple[
+    HostBoard | None,
+    int,  # the head, by its place on the board
+    bool,  # ranks of a host bring the head something, or at least word that they came
+    bool,  # which is reduced; else it lies end to end
+    bool,  # the head gives them a result, or at least word that all came
+    Span,  # what this rank brings
+    Span,  # the head: where that of all of its host goes
+    Span,  # the head: what it gives
+    Span,  # another: where that goes
+    int,  # from this byte of
+    int,  # so many that are given
+]
+
 class LinkCall:
     """The schedule of calls over links, compiled; each is carried out on the thread that runs it.
 
@@ -170,6 +224,8 @@ class LinkCall:
 
     has_landed: bool
     """Whether the call has written to its outputs."""
+    is_across: bool
+    """Whether the call is among its rounds, and not among the steps before or behind them."""
 
     def __new__(
         cls,
@@ -182,8 +238,9 @@ class LinkCall:
         dtype: int,
         divisor: int,
         rounds: tuple[LinkRound, ...],
+        steps: HostSteps | None = None,
     ) -> Self:
-        """`op` -1: nothing is reduced."""
+        """`op` -1: nothing is reduced. `steps`: those of the ranks of a host, around the rounds."""
 
     def begin(
         self,

@@ -8,7 +8,8 @@ import pytest
 
 NATIVE = Path(__file__).parents[3] / "client" / "allhands" / "native"
 BELOW = {
-    "python": {"collectives", "p2p", "comm", "links", "kernels"},
+    "python": {"collectives", "p2p", "comm", "hosts", "links", "kernels"},
+    "hosts": {"comm", "links", "kernels"},
     "collectives": {"comm", "kernels"},
     "p2p": {"comm", "kernels"},
     "comm": {"kernels"},

@@ -32,6 +32,8 @@ static uint8_t *locate(const ah_call *call, const ah_span *span) {
     return span->nbytes ? find(&call->memory[span->area], span->start, span->nbytes) : NULL;
 }
 
+uint8_t *ah_call_locate(const ah_call *call, const ah_span *span) { return locate(call, span); }
+
 bool ah_call_fits(const ah_memory memory[AH_AREAS], const ah_span *span) {
     return span->nbytes == 0 || find(&memory[span->area], span->start, span->nbytes) != NULL;
 }

@@ -125,6 +125,9 @@ const uint8_t *ah_call_take_foreign(ah_call *call, int *link, size_t *nbytes);
  * not sent is for the caller to send. */
 bool ah_call_withdraw(ah_call *call);
 
+/* The memory of a span in the call under way; NULL: it is empty. */
+uint8_t *ah_call_locate(const ah_call *call, const ah_span *span);
+
 /* Whether the span lies in one piece of its area. */
 bool ah_call_fits(const ah_memory memory[AH_AREAS], const ah_span *span);
 

@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include "python/arrays.h"
+#include "python/board_object.h"
 #include "python/link_call_object_state.h"
 #include "python/link_object.h"
 
@@ -152,17 +153,61 @@ static bool read_rounds(LinkCallObject *self, PyObject *rounds) {
     return call->staging != NULL;
 }
 
+/* What the ranks of a host do before and after the rounds: a row of `HostSteps`. */
+static bool read_steps(LinkCallObject *self, PyObject *row) {
+    if (row == Py_None) return true;
+    PyObject *board;
+    int brings, folds, gives, area[4];
+    Py_ssize_t start[4], length[4], from, nbytes;
+    ah_host_steps *steps = self->steps = PyMem_Calloc(1, sizeof *self->steps);
+    if (steps == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    if (!PyArg_ParseTuple(row, "Oippp(inn)(inn)(inn)(inn)nn", &board, &steps->head, &brings, &folds,
+                          &gives, &area[0], &start[0], &length[0], &area[1], &start[1], &length[1],
+                          &area[2], &start[2], &length[2], &area[3], &start[3], &length[3], &from,
+                          &nbytes))
+        return false;
+    ah_span *spans[] = {&steps->own, &steps->into, &steps->given, &steps->taken};
+    for (int i = 0; i < 4; i++)
+        if (!read_span(self, area[i], start[i], length[i], spans[i])) return false;
+    steps->brings = brings;
+    steps->folds = folds;
+    steps->gives = gives;
+    steps->from = (size_t)from;
+    steps->nbytes = (size_t)nbytes;
+    size_t capacity = SIZE_MAX;
+    int size = 1;
+    if (board != Py_None) {
+        if ((steps->board = board_of(board)) == NULL) return false;
+        self->board = Py_NewRef(board);
+        capacity = steps->board->capacity;
+        size = steps->board->size;
+    }
+    size_t blocks = steps->brings && !steps->folds ? (size_t)size : 1;
+    bool is_head = steps->board == NULL || steps->head == steps->board->rank;
+    if (from < 0 || nbytes < 0 || steps->head < 0 || steps->head >= size ||
+        steps->own.nbytes > capacity || steps->given.nbytes > capacity ||
+        steps->taken.nbytes > steps->nbytes || steps->from > steps->nbytes - steps->taken.nbytes ||
+        (is_head && steps->into.nbytes != blocks * steps->own.nbytes)) {
+        PyErr_SetString(PyExc_ValueError, "no such steps of a host's ranks");
+        return false;
+    }
+    return true;
+}
+
 static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"links", "group",   "signature", "part", "op",
-                            "dtype", "divisor", "rounds",    NULL};
-    PyObject *links, *rounds;
+    static char *names[] = {"links", "group",   "signature", "part",  "op",
+                            "dtype", "divisor", "rounds",    "steps", NULL};
+    PyObject *links, *rounds, *steps = Py_None;
     unsigned long long group, signature;
     unsigned int part;
     int op, dtype;
     Py_ssize_t divisor;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!KKIiinO!", names, &PyTuple_Type, &links,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!KKIiinO!|O", names, &PyTuple_Type, &links,
                                      &group, &signature, &part, &op, &dtype, &divisor,
-                                     &PyTuple_Type, &rounds))
+                                     &PyTuple_Type, &rounds, &steps))
         return NULL;
     if (op >= 0 &&
         (op >= AH_OPS || dtype < 0 || dtype >= AH_TYPES || divisor < 1 || !ah_supports(op, dtype)))
@@ -177,7 +222,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     self->call.type = op < 0 ? AH_UINT8 : (ah_type)dtype;
     self->call.divisor = (size_t)divisor;
     self->call.foreign = -1;
-    if (!read_links(self) || !read_rounds(self, rounds)) {
+    if (!read_links(self) || !read_rounds(self, rounds) || !read_steps(self, steps)) {
         Py_DECREF(self);
         return NULL;
     }
@@ -202,7 +247,9 @@ static void call_dealloc(LinkCallObject *self) {
     PyMem_Free(self->call.links);
     PyMem_Free(self->call.staging);
     PyMem_Free(self->pieces);
+    PyMem_Free(self->steps);
     Py_XDECREF(self->links);
+    Py_XDECREF(self->board);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -227,7 +274,7 @@ bool link_call_fits(const LinkCallObject *self, const ah_memory memory[AH_AREAS]
         for (int i = 0; i < round->recv_count; i++)
             if (!ah_call_fits(memory, &round->recvs[i].span)) return false;
     }
-    return true;
+    return self->steps == NULL || ah_host_call_fits(self->steps, memory);
 }
 
 /* The pieces of an area; false: an error is set. */
@@ -258,6 +305,7 @@ static bool read_memory(LinkCallObject *self, int area, PyObject *arrays, Py_ssi
 void link_call_begin(LinkCallObject *self, uint64_t sequence, const ah_memory memory[AH_AREAS]) {
     self->is_under_way = true;
     ah_call_begin(&self->call, sequence, memory);
+    if (self->steps != NULL) ah_host_call_begin(self->steps, &self->call);
 }
 
 static PyObject *call_begin(LinkCallObject *self, PyObject *args) {
@@ -293,6 +341,11 @@ static PyObject *call_begin(LinkCallObject *self, PyObject *args) {
 
 /* ---------------------------------------------------------------- running */
 
+ah_call_status link_call_run(LinkCallObject *self, int64_t until, int64_t spin) {
+    if (self->steps != NULL) return ah_host_call_run(self->steps, &self->call, until, spin);
+    return ah_call_run(&self->call, until, spin);
+}
+
 static PyObject *call_run(LinkCallObject *self, PyObject *args) {
     long long until, spin;
     if (!PyArg_ParseTuple(args, "LL", &until, &spin)) return NULL;
@@ -301,7 +354,7 @@ static PyObject *call_run(LinkCallObject *self, PyObject *args) {
     ah_call_status status;
     self->is_running = true;
     Py_BEGIN_ALLOW_THREADS
-    status = ah_call_run(&self->call, until, spin);
+    status = link_call_run(self, until, spin);
     Py_END_ALLOW_THREADS
     self->is_running = false;
     if (status == AH_CALL_DONE) link_call_end(self);
@@ -372,17 +425,24 @@ static PyMethodDef call_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *call_is_across(LinkCallObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->steps == NULL || self->steps->step == AH_STEP_ACROSS);
+}
+
+static PyGetSetDef call_getset[] = {
+    {"is_across", (getter)call_is_across, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef call_members[] = {
     {"has_landed", T_BOOL, offsetof(LinkCallObject, call.has_landed), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot call_slots[] = {
-    {Py_tp_new, call_new},
-    {Py_tp_dealloc, call_dealloc},
-    {Py_tp_methods, call_methods},
-    {Py_tp_members, call_members},
-    {0, NULL},
+    {Py_tp_new, call_new},         {Py_tp_dealloc, call_dealloc}, {Py_tp_methods, call_methods},
+    {Py_tp_members, call_members}, {Py_tp_getset, call_getset},   {0, NULL},
 };
 
 static PyType_Spec call_spec = {

@@ -5,11 +5,14 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "hosts/host_call.h"
 #include "links/call.h"
 
 typedef struct {
     PyObject_HEAD
     ah_call call;
+    ah_host_steps *steps;     /* of the ranks of a host, before and after the rounds; NULL: none */
+    PyObject *board;          /* HostBoard of those; NULL: none */
     PyObject *links;          /* tuple of LinkState */
     PyObject *held[AH_AREAS]; /* tuples of arrays of the call under way; NULL: the caller holds */
     ah_piece *pieces;         /* of those arrays */
@@ -26,6 +29,8 @@ bool link_call_fits(const LinkCallObject *self, const ah_memory memory[AH_AREAS]
 /* Begin the call of that number, by the holder of the loop, who keeps the memory until it has ended
  * (link_call_end) or is withdrawn. */
 void link_call_begin(LinkCallObject *self, uint64_t sequence, const ah_memory memory[AH_AREAS]);
+/* Go on, as ah_call_run does. */
+ah_call_status link_call_run(LinkCallObject *self, int64_t until, int64_t spin);
 void link_call_end(LinkCallObject *self);
 
 #endif

@@ -159,7 +159,7 @@ static int carry_out(LinkCollectivesObject *self, LinkPlan *plan) {
         ah_call_status status;
         call->is_running = true;
         Py_BEGIN_ALLOW_THREADS
-        status = ah_call_run(&call->call, until, GATE_SPIN_NS);
+        status = link_call_run(call, until, GATE_SPIN_NS);
         Py_END_ALLOW_THREADS
         call->is_running = false;
         if (status != AH_CALL_FOREIGN) return status == AH_CALL_DONE;

@@ -10,6 +10,7 @@
 #include "python/arrays.h"
 #include "python/atomic_calls.h"
 #include "python/block_pool.h"
+#include "python/board_object.h"
 #include "python/call_site.h"
 #include "python/comm_object.h"
 #include "python/deadline.h"
@@ -103,9 +104,9 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || find_deadlines() < 0 || add_segment_types(module) < 0 ||
         add_comm_type(module) < 0 || add_atomic_type(module) < 0 || add_p2p_types(module) < 0 ||
-        add_link_state_type(module) < 0 || add_link_call_type(module) < 0 ||
-        add_link_messages_type(module) < 0 || add_link_collectives_type(module) < 0 ||
-        add_call_site_functions(module) < 0 ||
+        add_board_type(module) < 0 || add_link_state_type(module) < 0 ||
+        add_link_call_type(module) < 0 || add_link_messages_type(module) < 0 ||
+        add_link_collectives_type(module) < 0 || add_call_site_functions(module) < 0 ||
         PyModule_AddStringConstant(module, "INSTRUCTIONS", ah_instructions()) < 0)
         return NULL;
     return module;

@@ -349,22 +349,34 @@ size_t segment_area_bytes(int size, const ah_limits *limits) {
     return ah_area_bytes(size, limits) + ah_p2p_region_bytes(size);
 }
 
-bool segment_places(PyObject *segments, PyObject *offsets, PyObject *pids, size_t needed,
-                    size_t heap_offset, size_t heap_bytes, void *areas[], void *heaps[],
-                    pid_t processes[]) {
+bool segment_areas(PyObject *segments, PyObject *offsets, size_t needed, void *areas[]) {
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(segments); at++) {
         PyObject *item = PyTuple_GET_ITEM(segments, at);
         size_t offset = PyLong_AsSize_t(PyTuple_GET_ITEM(offsets, at));
-        processes[at] = (pid_t)PyLong_AsLong(PyTuple_GET_ITEM(pids, at));
         if (PyErr_Occurred()) return false;
         SegmentObject *segment = (SegmentObject *)item;
         if (!PyObject_TypeCheck(item, Segment_Type) || offset % 4096 || offset > segment->nbytes ||
-            needed > segment->nbytes - offset || heap_offset > segment->nbytes ||
-            heap_bytes > segment->nbytes - heap_offset) {
+            needed > segment->nbytes - offset) {
             PyErr_SetString(PyExc_ValueError, "an area lies outside its segment");
             return false;
         }
         areas[at] = segment->base + offset;
+    }
+    return true;
+}
+
+bool segment_places(PyObject *segments, PyObject *offsets, PyObject *pids, size_t needed,
+                    size_t heap_offset, size_t heap_bytes, void *areas[], void *heaps[],
+                    pid_t processes[]) {
+    if (!segment_areas(segments, offsets, needed, areas)) return false;
+    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(segments); at++) {
+        const SegmentObject *segment = (SegmentObject *)PyTuple_GET_ITEM(segments, at);
+        processes[at] = (pid_t)PyLong_AsLong(PyTuple_GET_ITEM(pids, at));
+        if (PyErr_Occurred()) return false;
+        if (heap_offset > segment->nbytes || heap_bytes > segment->nbytes - heap_offset) {
+            PyErr_SetString(PyExc_ValueError, "a heap lies outside its segment");
+            return false;
+        }
         heaps[at] = segment->base + heap_offset;
     }
     return true;

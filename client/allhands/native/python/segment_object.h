@@ -36,6 +36,9 @@ bool segment_places(PyObject *segments, PyObject *offsets, PyObject *pids, size_
                     size_t heap_offset, size_t heap_bytes, void *areas[], void *heaps[],
                     pid_t processes[]);
 
+/* The same for areas alone. */
+bool segment_areas(PyObject *segments, PyObject *offsets, size_t needed, void *areas[]);
+
 extern PyTypeObject *Segment_Type;
 extern PyTypeObject *Block_Type;
 
