@@ -4,7 +4,7 @@ import pytest
 
 from allhands.runtime import native_core
 from programs import direct_calls
-from support.ranks.processes import Process
+from support.ranks.processes import Job, Process, Program
 from support.ranks.two_hosts import Span
 
 pytestmark = pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core")
@@ -31,6 +31,23 @@ def test_calls_that_are_waited_for_go_on_in_the_queue(span: Span, places: str) -
     said = finish(span(places, direct_calls.hand_every_call_over, "auto"))
     assert [one["wrong"] for one in said] == [[]] * len(places)
     assert all(one["handed"] > 5 for one in said), said
+
+
+@pytest.mark.parametrize("hosts", ["aabbcc", "aabbbc"])
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        (direct_calls.call_all_kinds, (7, 25)),
+        (direct_calls.hand_every_call_over, ()),
+        (direct_calls.mix_ways, (7, 200)),
+    ],
+)
+def test_heads_of_three_hosts_go_through_several_rounds(
+    job: Job, hosts: str, program: Program, arguments: tuple[int, ...]
+) -> None:
+    for said in finish(job(len(hosts), program, *arguments, f"hosts {hosts}")):
+        assert said["wrong"] == []
+        assert said.get("handed", 10) > 5  # type: ignore[operator]
 
 
 @LAYOUTS
@@ -65,3 +82,43 @@ def test_a_rank_that_is_killed_is_named(span: Span, places: str) -> None:
         said = rank.expect("done")
         assert said["error"] == "PeerFailed"
         assert said["ranks"] == [3]
+
+
+@pytest.mark.parametrize("victim", [0, 1, 3])
+@LAYOUTS
+def test_ctrl_c_ends_a_call_and_the_others_hear_of_it(span: Span, places: str, victim: int) -> None:
+    ranks = span(places, direct_calls.interrupt_a_call, "auto", victim)
+    assert ranks[victim].expect("interrupted")["error"] == "KeyboardInterrupt"
+    others = [rank for at, rank in enumerate(ranks) if at != victim]
+    for rank in others:
+        rank.say()
+    for said in [rank.expect("interrupted") for rank in others]:
+        assert "Ctrl-C" in said["text"], said
+        assert said["kept"]
+    for rank in ranks:
+        rank.say()
+
+
+@LAYOUTS
+def test_ranks_may_take_other_ways_to_the_same_call(span: Span, places: str) -> None:
+    for said in finish(span(places, direct_calls.mix_ways, len(places), 600, "auto")):
+        assert said["wrong"] == []
+        assert said["direct"] > 50
+
+
+@LAYOUTS
+def test_ranks_that_are_ahead_as_far_as_they_can_are_not_mixed_up(span: Span, places: str) -> None:
+    ranks = span(places, direct_calls.run_far_ahead, 300, 1000, "auto")
+    for _ in range(2):
+        ranks[0].say()
+    assert [said["wrong"] for said in finish(ranks)] == [[]] * len(places)
+
+
+@LAYOUTS
+def test_calls_are_recorded_once_wherever_they_end(span: Span, places: str) -> None:
+    for said in finish(span(places, direct_calls.record_calls, "auto")):
+        assert said["numbers"] == [1, 2, 3, 4, 5, 6, 7]
+        assert said["outcomes"] == ["ok"] * 7
+        assert all("shared memory within hosts" in how for how in said["how"]), said["how"]
+        assert said["places"] == ["direct_calls.py record_calls"] * 7
+        assert said["direct"] > 3

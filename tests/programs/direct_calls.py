@@ -12,6 +12,7 @@ import numpy as np
 
 import allhands as ah
 from allhands.engine.direct_calls import DirectCalls
+from allhands.shm import arena
 from programs.protocol import failure, hear, tell
 
 DTYPES = ("int64", "float32", "complex64", "float16", "uint16")
@@ -19,6 +20,11 @@ COUNTS = (1, 8, 1000, 16_384, 65_536)
 
 
 def _join(backend: str = "socket") -> tuple[int, int]:
+    """Join a world; a backend "hosts aab" has this machine play hosts, named by a letter a rank."""
+    if backend.startswith("hosts "):
+        key, letters = arena.compute_host_key(), backend.removeprefix("hosts ")
+        arena.compute_host_key = lambda: key + letters[int(os.environ["RANK"])]
+        backend = "auto"
     ah.init_process_group(backend=backend, timeout=30)
     return ah.get_rank(), ah.get_world_size()
 
@@ -174,13 +180,13 @@ def lose_a_rank(backend: str = "socket") -> None:
     tell("done", **failure(go_on))
 
 
-def interrupt_a_call(backend: str = "socket") -> None:
-    """Interrupt one rank in a call that the other does not make, until it has heard of that."""
+def interrupt_a_call(backend: str = "socket", victim: int = 0) -> None:
+    """Interrupt one rank in a call that the others do not make, until it has heard of that."""
     me, _ = _join(backend)
     _warm_up()
     x = np.zeros(100)
     told: dict[str, Any] = {}
-    if me == 0:
+    if me == victim:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
@@ -190,7 +196,7 @@ def interrupt_a_call(backend: str = "socket") -> None:
         tell("interrupted", **told)
     else:
         hear()
-        tell("interrupted", **failure(lambda: ah.all_reduce(x)))
+        tell("interrupted", **failure(lambda: ah.all_reduce(x)), kept=not x.any())
     hear()
 
 
@@ -218,7 +224,7 @@ def call_from_two_threads() -> None:
 def record_calls(backend: str = "socket") -> None:
     """Look at the records of calls that end at once, and of one that is waited for."""
     me, _ = _join(backend)
-    _warm_up(calls=10)
+    _warm_up(calls=100)
     before = ah.default_group().sequence
     if me == 1:
         time.sleep(0.2)  # far longer than a call is carried out without the loop
@@ -262,4 +268,45 @@ def hand_every_call_over(backend: str = "socket") -> None:
             if not check(me, size, COUNTS[number % len(COUNTS)], number):
                 wrong.append((check.__name__, number))
     tell("done", wrong=wrong, handed=len(handed))
+    ah.destroy_process_group()
+
+
+def mix_ways(seed: int, calls: int, backend: str = "socket") -> None:
+    """Make calls that each rank takes another way, after a pause or not, in an order drawn alike.
+
+    What is begun but not waited for goes through the queue; a call that is late goes on there. One
+    with a label begins on its caller's thread, but is checked first.
+    """
+    me, size = _join(backend)
+    alike, own, wrong, seen = random.Random(seed), random.Random(seed + me), [], 0
+    for number in range(calls):
+        if own.random() < 0.05:
+            time.sleep(0.005)
+        count = alike.choice((1, 8, 1000, 16_384))
+        begins = own.random() < 0.3
+        kind = alike.choice(("all_reduce", "broadcast", "barrier", "reduce", "all_gather"))
+        x, y = np.full(count, me + number), np.empty((size, count), np.int64)
+        root, label = alike.randrange(size), alike.choice((None, None, "checked"))
+        wanted: Any = size * (size - 1) // 2 + size * number
+        work = None
+        if kind == "all_reduce":
+            work = ah.all_reduce(x, async_op=begins, label=label)
+        elif kind == "broadcast":
+            work, wanted = ah.broadcast(x, root, async_op=begins, label=label), root + number
+        elif kind == "barrier":
+            work, wanted = ah.barrier(async_op=begins, label=label), me + number
+        elif kind == "reduce":
+            work = ah.reduce(x, root, async_op=begins, label=label)
+            wanted = wanted if me == root else me + number
+        else:
+            work = ah.all_gather_into_tensor(y, x, async_op=begins, label=label)
+            x, wanted = y, np.arange(number, number + size).reshape(size, 1)
+        if work is not None:
+            work.wait()
+        if not (x == wanted).all():
+            wrong.append((kind, count, number))
+        if number % 50 == 0:
+            ah.all_gather_object([None] * size, me)
+            seen = max(seen, _count_direct())
+    tell("done", wrong=wrong, direct=seen)
     ah.destroy_process_group()

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from allhands.collectives import hierarchical_plan, plan
+from allhands.collectives import hierarchical_plan, plan, two_level_plan
 from allhands.collectives.algorithms import select
+from allhands.engine.hosts import two_level
 from allhands.engine.links import executor, output_guard
 from allhands.transport import inbox, outbox
 from support.process_state import check_process_state
@@ -40,10 +41,12 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_guard, "PIGGYBACK_BYTES", 32)
     monkeypatch.setattr(hierarchical_plan, "FLAT_BYTES", -1)
     monkeypatch.setattr(hierarchical_plan, "SMALL_BYTES", 64)
+    monkeypatch.setattr(two_level_plan, "TWO_LEVEL_BYTES", 64)
     monkeypatch.setattr(hierarchical_plan, "SLICE_BYTES", 240)
     monkeypatch.setattr(outbox, "MAX_PAYLOAD_BYTES", CHUNK)
     monkeypatch.setattr(outbox, "COPIED_EAGER_BYTES", COPIED_EAGER_BYTES)
     monkeypatch.setattr(executor, "BULK_EAGER_BYTES", EAGER_BYTES)
+    monkeypatch.setattr(two_level, "EAGER_BYTES", EAGER_BYTES)
     for module in (outbox, inbox):
         monkeypatch.setattr(module, "EAGER_BYTES", EAGER_BYTES)
         monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)

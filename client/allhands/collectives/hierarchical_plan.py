@@ -22,7 +22,8 @@ from allhands.collectives.request import CollectiveRequest
 FLAT_BYTES = 16 << 10
 """Bytes, of all blocks together, up to which a call goes over links as a whole.
 
-On the callers' own threads, while phases need the threads beside them."""
+On the callers' own threads, while phases need the threads beside them. Most calls so small, and
+larger ones, are made in two levels instead: see `two_level_plan`."""
 SMALL_BYTES = 64 << 10
 """Bytes up to which the number of phases decides, above it how much each rank carries."""
 SLICE_BYTES = 16 << 20
@@ -99,6 +100,13 @@ class HostLayout:
         """Whether there are several hosts, one of them with several ranks."""
         return len(self.ranks_by_host) > 1 and len(self.ranks_by_host) < sum(
             map(len, self.ranks_by_host)
+        )
+
+    @property
+    def is_consecutive(self) -> bool:
+        """Whether the ranks of each host, and the hosts, follow one another."""
+        return [*chain.from_iterable(self.ranks_by_host)] == sorted(
+            chain.from_iterable(self.ranks_by_host)
         )
 
     @property

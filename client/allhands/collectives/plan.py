@@ -124,6 +124,29 @@ def reduce_scatter(
     return parts
 
 
+def all_gather_blocks(
+    rank: int,
+    size: int,
+    source: Array,
+    target: Array,
+    counts: Sequence[int],
+    link_cost: LinkCost | None = None,
+) -> Part:
+    """From 1-D `source` into `target`, which holds blocks of so many elements end to end."""
+    choice = select.select_all_gather(size, target.nbytes, link_cost)
+    schedule = _build_schedule(choice.build, rank, size, tuple(counts))
+    return Part(schedule, _wrap_array(source), _wrap_array(target), choice.name)
+
+
+def reduce_scatter_blocks(
+    rank: int, size: int, source: Array, target: Array, counts: Sequence[int], ordered: bool = False
+) -> Part:
+    """From `source`, which holds blocks of so many elements end to end, into the 1-D `target`."""
+    choice = select.select_reduce_scatter(size, source.nbytes, ordered)
+    schedule = _build_schedule(choice.build, rank, size, tuple(counts))
+    return Part(schedule, _wrap_array(source), _wrap_array(target), choice.name)
+
+
 def all_to_all(
     rank: int,
     size: int,

@@ -67,8 +67,6 @@ class CallRunner:
         self._result_check = result_check
         self._open_composite_areas = open_composite_areas
         self._composite_runner: CompositeRunner | None = None
-        self.explanation = ""
-        """Description of the latest hierarchical call."""
 
     @property
     def verifies(self) -> bool:
@@ -98,7 +96,12 @@ class CallRunner:
                 await self._start_composite(operation, operation.composite_state)
         has_comm = self._order.comm is not None
         phases: Sequence[Phase] = ()
-        if self._hierarchical_runner is not None and started is None and not has_comm:
+        if (
+            self._hierarchical_runner is not None
+            and started is None
+            and not has_comm
+            and not self._link_calls.is_two_level(operation)
+        ):
             phases = self._hierarchical_runner.plan_phases(operation.request)
         match choose_route(operation, has_comm=has_comm, has_phases=bool(phases)):
             case Route.COORDINATOR:
@@ -313,5 +316,5 @@ class CallRunner:
         finally:
             operation.has_touched = performance.has_touched
         operation.request.finish(len(self._ranks))
-        self.explanation = runner.describe(phases)
-        operation.work.explained(self.explanation)
+        self._link_calls.explanation = runner.describe(phases)
+        operation.work.explained(self._link_calls.explanation)

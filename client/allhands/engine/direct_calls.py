@@ -14,12 +14,12 @@ import numpy as np
 
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import Step, StepBuilder
-from allhands.collectives.part import Part
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.context import EngineContext
+from allhands.engine.hosts.two_level import TwoLevelCalls
 from allhands.engine.link_calls import LinkCalls
-from allhands.engine.links.native_calls import CompiledCall, NativeCall, NativeCalls
+from allhands.engine.links.native_calls import CompiledCall, NativeCall, NativeCalls, list_areas
 from allhands.engine.links.output_guard import StagingBuffer, guard_outputs, is_staged
 from allhands.engine.operation import Operation
 from allhands.engine.queue import CallQueue
@@ -119,11 +119,13 @@ class DirectCalls:
             except (TypeError, ValueError):
                 return False  # the checked way says what is wrong
             request, size = step.request, len(context.ranks)
-            if (
-                step.substeps is not None
-                or not is_staged(request, size)
-                or self._parts.has_phases(request)
-            ):
+            if step.substeps is not None:
+                return None
+            arrays = [one for one in arguments if isinstance(one, np.ndarray)]
+            two_level = link_calls.two_level
+            if two_level is not None and two_level.applies_to(request):
+                return self._compile_two_level(two_level, request, arrays)
+            if not is_staged(request, size) or self._parts.has_phases(request):
                 return None
             if not link_calls.is_agreed(request):
                 return False
@@ -136,17 +138,44 @@ class DirectCalls:
             )
             if compiled is None:
                 return False  # there may be a link later
-            arrays = [one for one in arguments if isinstance(one, np.ndarray)]
+            own, guarded = parts[0], guard.parts[0]
+            staged: list[tuple[Array, Array]] = []
+            if guarded is not own:
+                staged = list(zip(guarded.output.arrays, own.output.arrays, strict=True))
             return _make_row(
                 _PlanSource(arrays, staging, compiled),
-                parts[0],
-                guard.parts[0],
-                step,
-                link_calls.explain(parts[0].name),
-                divides=request.op is ReduceOp.AVG
-                and bool(request.targets)
-                and not request.is_ordered(size, context.deterministic),
+                request,
+                guarded.input.arrays,
+                guarded.output.arrays,
+                staged,
+                link_calls.explain(own.name),
+                loads=request.primitive.is_in_place and not request.primitive.is_rooted,
+                divides=not request.is_ordered(size, context.deterministic),
             )
+
+    def _compile_two_level(
+        self, calls: TwoLevelCalls, request: CollectiveRequest, arrays: Sequence[Array]
+    ) -> "PlanRow | Literal[False] | None":
+        link_calls = self._parts.link_calls
+        if not calls.is_in_memory:
+            return False if calls.may_be_in_memory else None
+        if not link_calls.is_agreed(request):
+            return False
+        plan = calls.plan(request, (staging := StagingBuffer()).allocate_views, self._link_cost)
+        compiled = self._parts.native_calls.find_two_level(
+            plan, calls.board.native, request.call.signature
+        )
+        if compiled is None:
+            return False  # there may be a link later
+        return _make_row(
+            _PlanSource(arrays, staging, compiled),
+            request,
+            *list_areas(plan),
+            plan.staged,
+            link_calls.explain_two_level(plan),
+            loads=False,
+            divides=True,
+        )
 
     def deliver(self, rank: int, frame: bytes, compiled: CompiledCall) -> bool:
         """Pass a frame on that is not of the call; say whether the call may go on by the core."""
@@ -238,16 +267,18 @@ class _PlanSource:
 
 
 def _make_row(
-    source: _PlanSource, own: Part, guarded: Part, step: Step, how: str, *, divides: bool
+    source: _PlanSource,
+    request: CollectiveRequest,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    staged: Sequence[tuple[Array, Array]],
+    how: str,
+    *,
+    loads: bool,
+    divides: bool,
 ) -> "PlanRow":
-    request, scratch = step.request, source.compiled.scratch
-    staged = []
-    if guarded is not own:
-        staged = [
-            (source.locate(copy), source.locate(array))
-            for copy, array in zip(guarded.output.arrays, own.output.arrays, strict=True)
-            if array.nbytes
-        ]
+    """Return the row of a plan; `divides` where an average is still to be divided."""
+    scratch = source.compiled.scratch
     return (
         source.compiled.call,
         source.compiled,
@@ -256,13 +287,15 @@ def _make_row(
         how,
         scratch,
         source.compiled.peers,
-        tuple(map(source.locate, guarded.input.arrays)),
-        tuple(map(source.locate, guarded.output.arrays)),
+        tuple(map(source.locate, inputs)),
+        tuple(map(source.locate, outputs)),
         ((_SCRATCH, 0, scratch.nbytes),),
         source.staging.memory.nbytes,
-        tuple(staged),
-        request.primitive.is_in_place and not request.primitive.is_rooted,
-        divides,
+        tuple(
+            (source.locate(room), source.locate(array)) for room, array in staged if array.nbytes
+        ),
+        loads,
+        divides and request.op is ReduceOp.AVG and bool(request.targets),
     )
 
 

@@ -13,6 +13,7 @@ from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.hierarchical_plan import Allocate, HostLayout, SliceScratch
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import hash_group
+from allhands.collectives.two_level_plan import TWO_LEVEL_BYTES
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.context import EngineContext
 from allhands.engine.direct_calls import DirectCallParts, DirectCalls
@@ -23,6 +24,7 @@ from allhands.engine.failures.tracker import FailureTracker
 from allhands.engine.group_events import GroupEvents
 from allhands.engine.group_recorder import DEFAULT_SIZE, GroupRecorder
 from allhands.engine.hosts.hierarchical import HierarchicalRunner
+from allhands.engine.hosts.two_level import TwoLevelCalls
 from allhands.engine.link_calls import LinkCalls
 from allhands.engine.links.output_guard import is_staged
 from allhands.engine.numbering import CallNumbering, Clash
@@ -35,6 +37,7 @@ from allhands.engine.queue import CallQueue
 from allhands.engine.result_check import ResultCheck
 from allhands.engine.shm.group_channel import GroupChannel
 from allhands.engine.shm.host_group import HostGroup
+from allhands.engine.shm.local_board import LocalBoard
 from allhands.engine.watchdog import Watchdog
 from allhands.errors import AllhandsError
 from allhands.recorder.record import format_source
@@ -64,6 +67,8 @@ class EngineConfig:
     deterministic: bool = False
     areas: GroupAreas | None = None
     """Shared memory of all ranks of the group; with a `layout`, of the ranks on this host."""
+    board_areas: GroupAreas | None = None
+    """With a `layout`, memory of the ranks on this host for the board of their small calls."""
     layout: HostLayout | None = None
     """Hosts of the ranks, for a group that spans several."""
     allocate: Allocate = bytearray
@@ -134,7 +139,8 @@ class GroupEngine:
         self._watchdog = Watchdog(context)
         self._result_check = self._make_result_check(mesh) if config.verify else None
         self._hierarchical_runner = self._make_hierarchical_runner(config, mesh)
-        self._link_calls = LinkCalls(context, self._watchdog)
+        self._two_level = self._make_two_level_calls(config, mesh)
+        self._link_calls = LinkCalls(context, self._watchdog, self._two_level)
         self._runner = CallRunner(
             context,
             self._watchdog,
@@ -201,6 +207,19 @@ class GroupEngine:
         scratch = SliceScratch(config.allocate)
         return HierarchicalRunner(layout, host_group, scratch, mesh, self.ranks, self.hash)
 
+    def _make_two_level_calls(self, config: EngineConfig, mesh: Mesh) -> TwoLevelCalls | None:
+        layout = config.layout
+        if layout is None or config.verify:
+            return None
+        board = LocalBoard(
+            layout.local_ranks,
+            layout.local_rank,
+            self._job_thread,
+            config.board_areas,
+            TWO_LEVEL_BYTES,
+        )
+        return TwoLevelCalls(layout, board, mesh, self.ranks, self.hash)
+
     @property
     def link_cost(self) -> LinkCost | None:
         """Measured cost of the world's links, the same on every rank."""
@@ -213,7 +232,7 @@ class GroupEngine:
     @property
     def explanation(self) -> str:
         """Description of the latest hierarchical call."""
-        return self._runner.explanation
+        return self._link_calls.explanation
 
     @property
     def verifies(self) -> bool:
@@ -306,6 +325,8 @@ class GroupEngine:
 
     def _has_phases(self, request: CollectiveRequest) -> bool:
         runner = self._hierarchical_runner
+        if self._two_level is not None and self._two_level.applies_to(request):
+            return False
         return runner is not None and bool(runner.plan_phases(request))
 
     def _is_for_core(self, request: CollectiveRequest) -> bool:
@@ -378,6 +399,8 @@ class GroupEngine:
         self.p2p_router.close()
         self._channel.close(lost_ranks)
         self._runner.close(lost_ranks)
+        if self._two_level is not None:
+            self._two_level.close(lost_ranks)
 
     # ------------------------------------------------------------ failure of the group
 

@@ -1,15 +1,19 @@
 """Calls over links: the execution of one operation's schedules, and its end."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.two_level_plan import TwoLevelPlan
 from allhands.engine.context import EngineContext
+from allhands.engine.hosts.two_level import CallIdentity, TwoLevelCalls, TwoLevelRun
 from allhands.engine.links.executor import Execution, SideCondition
 from allhands.engine.links.native_calls import (
     NativeCall,
@@ -34,13 +38,30 @@ _MAX_AGREED = 256
 """Most signatures remembered of rooted calls that all ranks are known to have made."""
 
 
+class CallUnderWay(Protocol):
+    """A call that goes on on the loop."""
+
+    completion: "asyncio.Future[None]"
+    """Ends as the call does."""
+    has_touched: bool
+    """Whether outputs of the call were touched."""
+    goes_by_messages: bool
+    """Whether it goes on when the links are read, without the loop."""
+
+    def stop(self) -> None:
+        """Let nothing land from now on, and nothing more be sent. Idempotent."""
+
+    def list_awaited(self) -> list[int]:
+        """Return the group's ranks that block this call now."""
+
+
 @dataclass(slots=True)
 class StartedCall:
     """State of a call started over links."""
 
     agrees: bool
     """Whether no peer is known to have made a different call."""
-    execution: Execution | None = None
+    execution: CallUnderWay | None = None
 
 
 @lru_cache(maxsize=64)
@@ -53,7 +74,9 @@ def explain_links(algorithm: str, link_cost: LinkCost | None) -> str:
 class LinkCalls:
     """Starts and finishes the executions of one group's calls over links; event loop only."""
 
-    def __init__(self, context: EngineContext, watchdog: Watchdog) -> None:
+    def __init__(
+        self, context: EngineContext, watchdog: Watchdog, two_level: TwoLevelCalls | None
+    ) -> None:
         self._ranks = context.ranks
         self._rank = context.rank
         self._hash = context.hash
@@ -61,26 +84,34 @@ class LinkCalls:
         self._mesh = context.mesh
         self._failures = context.failures
         self._watchdog = watchdog
+        self.two_level = two_level
+        """Calls in which the ranks of a host meet in memory; None: a host has one rank."""
         self.link_cost: LinkCost | None = None
         """Measured cost of the world's links, the same on every rank."""
         self.agreed_signatures: dict[int, None] = {}
         """Signatures of rooted calls that all ranks are known to have made, oldest first."""
+        self.explanation = ""
+        """Description of the latest hierarchical call, in phases or of two levels."""
         self._staging = StagingBuffer()
         self._native_calls: NativeCalls | None = None
         self.has_lent = False
         """Whether the links are such as the native core takes, by the latest call."""
 
-    def start(self, operation: Operation) -> Execution:
+    def start(self, operation: Operation) -> CallUnderWay:
         """Start a call's execution over links, and record its explanation."""
+        if self.is_two_level(operation):
+            return self._begin_two_level(operation, self._plan_two_level(operation))
         return self._begin(operation, self._guard(operation))
 
     def run_here(
         self, operation: Operation, is_interrupted: Callable[[], bool], seconds: float
-    ) -> Execution | None:
+    ) -> CallUnderWay | None:
         """Carry out a call on this thread, which holds the loop, as far as it goes.
 
         None: it has ended, and has been finished. Else the execution goes on with what is left.
         """
+        if self.is_two_level(operation):
+            return self._run_two_level_here(operation, is_interrupted, seconds)
         guard = self._guard(operation)
         if (
             not self._is_staged(operation)
@@ -105,11 +136,15 @@ class LinkCalls:
         self.finish(operation)
         return None
 
-    def go_on(self, operation: Operation, call: NativeCall, staged: bytes) -> Execution:
+    def go_on(self, operation: Operation, call: NativeCall, staged: bytes) -> CallUnderWay:
         """Go on with a call that the native core began, whose outputs are `staged`, if not empty.
 
         This thread holds the loop.
         """
+        if self.is_two_level(operation):
+            plan = self._plan_two_level(operation)
+            self._staging.memory[: len(staged)] = np.frombuffer(staged, np.uint8)
+            return self._go_on_two_level(operation, plan, call)
         guard, left, at = self._guard(operation), call.withdraw(), 0
         if guard.commit is not None:
             for array in guard.parts[0].output.arrays:
@@ -119,6 +154,71 @@ class LinkCalls:
         execution = self._begin(operation, guard, left)
         call.give_back()
         return execution
+
+    # ------------------------------------------------------------ calls of two levels
+
+    def is_two_level(self, operation: Operation) -> bool:
+        """Say whether the ranks of a host meet in memory; the same on all ranks of the call."""
+        return (
+            self.two_level is not None
+            and operation.composite_state is None
+            and self.two_level.applies_to(operation.request)
+        )
+
+    def _plan_two_level(self, operation: Operation) -> TwoLevelPlan:
+        """Plan a call, and record its explanation."""
+        assert self.two_level is not None
+        plan = self.two_level.plan(operation.request, self._staging.allocate_views, self.link_cost)
+        self.explanation = self.explain_two_level(plan)
+        operation.work.explained(self.explanation)
+        return plan
+
+    def explain_two_level(self, plan: TwoLevelPlan) -> str:
+        """Describe a call, for people."""
+        assert self.two_level is not None
+        return self.two_level.explain(self.explain(plan.algorithm))
+
+    def _run_two_level_here(
+        self, operation: Operation, is_interrupted: Callable[[], bool], seconds: float
+    ) -> CallUnderWay | None:
+        plan, native, calls = (
+            self._plan_two_level(operation),
+            self.get_native_calls(),
+            self.two_level,
+        )
+        assert calls is not None
+        call = None
+        if native is not None and self.is_agreed(operation.request) and calls.is_in_memory:
+            call = native.begin_two_level(
+                plan, calls.board.native, operation.work.sequence, operation.signature
+            )
+            self.has_lent = call is not None
+        if call is None:
+            return self._begin_two_level(operation, plan)
+        if not call.run(is_interrupted, seconds):
+            return self._go_on_two_level(operation, plan, call)
+        plan.commit()
+        self.finish(operation)
+        return None
+
+    def _go_on_two_level(
+        self, operation: Operation, plan: TwoLevelPlan, call: NativeCall
+    ) -> TwoLevelRun:
+        is_across = plan.is_head and call.is_across
+        left = call.withdraw()
+        run = self._begin_two_level(operation, plan, left if is_across else None)
+        call.give_back()
+        return run
+
+    def _begin_two_level(
+        self, operation: Operation, plan: TwoLevelPlan, left: Remainder | None = None
+    ) -> TwoLevelRun:
+        assert self.two_level is not None
+        call = CallIdentity(operation.work.sequence, operation.signature)
+        beside = self._list_conditions(operation) if left is None else []
+        return TwoLevelRun(self.two_level, plan, call, beside, left)
+
+    # ------------------------------------------------------------ one level
 
     def get_native_calls(self) -> NativeCalls | None:
         """Return the compiled calls of the group; None: there are no links to lend."""
@@ -161,12 +261,8 @@ class LinkCalls:
             eager_bytes=EAGER_BYTES if self._is_staged(operation) else None,
         )
         beside: list[SideCondition] = []
-        if left is None and guard.arrival_check is None and not self.is_agreed(operation.request):
-            key = MessageKey(self._hash, sequence)
-            there = [rank for rank in self._ranks if not self._failures.has_left(rank)]
-            beside.append(
-                ArrivalCondition(self._mesh, self._ranks, self._rank, there, key, signature)
-            )
+        if left is None and guard.arrival_check is None:
+            beside = self._list_conditions(operation)
         execution.begin(
             guard.parts,
             arrival_check=guard.arrival_check,
@@ -176,6 +272,15 @@ class LinkCalls:
         )
         return execution
 
+    def _list_conditions(self, operation: Operation) -> list[SideCondition]:
+        """Return what a small call waits for beside its messages."""
+        if self.is_agreed(operation.request):
+            return []
+        key = MessageKey(self._hash, operation.work.sequence)
+        there = [rank for rank in self._ranks if not self._failures.has_left(rank)]
+        signature = operation.signature
+        return [ArrivalCondition(self._mesh, self._ranks, self._rank, there, key, signature)]
+
     def finish(self, operation: Operation) -> None:
         """Finish a call after all its data has arrived."""
         if not self.has_lent and (native := self.get_native_calls()) is not None:
@@ -184,7 +289,9 @@ class LinkCalls:
             self.agreed_signatures[operation.signature] = None
             if len(self.agreed_signatures) > _MAX_AGREED:
                 del self.agreed_signatures[next(iter(self.agreed_signatures))]
-        if not operation.request.is_ordered(len(self._ranks), self._deterministic):
+        if self.is_two_level(operation) or not operation.request.is_ordered(
+            len(self._ranks), self._deterministic
+        ):
             operation.request.finish(len(self._ranks))
 
     async def run(self, operation: Operation, started: StartedCall | None = None) -> None:

@@ -89,7 +89,8 @@ class CallQueue:
                     self._leave(operation, None)
                     return False
                 ended = execution.completion
-                self._mesh.pump(lambda: ended.done() or interrupt.done(), _INLINE_SECONDS)
+                if execution.goes_by_messages:
+                    self._mesh.pump(lambda: ended.done() or interrupt.done(), _INLINE_SECONDS)
                 if ended.done() and not interrupt.done() and ended.exception() is None:
                     self._link_calls.finish(operation)
                     self._leave(operation, None)

@@ -41,7 +41,8 @@ class Route(Enum):
     SHARED_MEMORY = "shared memory"
     """The ranks share memory: the C core carries the call out, on the group's job thread."""
     LINKS = "links"
-    """Schedules over the mesh, on the loop."""
+    """Schedules over the mesh, on the loop; of small calls, where a host has several ranks, those
+    of one rank a host, which the others meet in memory."""
     HOSTS = "hosts"
     """Phases: within each host over shared memory, between hosts over links."""
     SECOND_COMM = "second communicator"

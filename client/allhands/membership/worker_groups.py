@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from allhands.collectives.hierarchical_plan import HostLayout, group_by_host
 from allhands.collectives.signature import hash_group
+from allhands.collectives.two_level_plan import TWO_LEVEL_BYTES
 from allhands.config import BACKENDS
 from allhands.coordinator.world_member import WorldMember, read_member
 from allhands.engine.failures.call_errors import ErrorFactory
@@ -51,10 +52,12 @@ class WorkerGroups(MemberDirectory):
         ranks = tuple(ranks)
         layout = self._compute_layout(ranks)
         grounds = self._open_areas(name, ranks)
+        board_areas: GroupAreas | None = None
         if layout is not None:
-            grounds = self._open_areas(
-                f"{name}/island", [ranks[rank] for rank in layout.local_ranks]
-            )
+            neighbours = [ranks[rank] for rank in layout.local_ranks]
+            grounds = self._open_areas(f"{name}/island", neighbours)
+            if len(neighbours) > 1:
+                board_areas = self._open_areas(f"{name}/board", neighbours, TWO_LEVEL_BYTES)
         if (grounds is None or layout is not None) and not BACKENDS[self.config.backend].has_links:
             raise AllhandsError(
                 f"group {name!r} has ranks that cannot share memory with this one, and "
@@ -71,6 +74,7 @@ class WorkerGroups(MemberDirectory):
                 deterministic=self.config.deterministic,
                 areas=grounds,
                 layout=layout,
+                board_areas=board_areas,
                 allocate=self._allocate_scratch,
                 caller_ranks=caller_ranks,
                 recorder_size=self.config.recorder_size,
@@ -115,9 +119,11 @@ class WorkerGroups(MemberDirectory):
         except MemoryError:
             return bytearray(nbytes)
 
-    def _open_areas(self, name: str, ranks: Sequence[int]) -> GroupAreas | None:
+    def _open_areas(
+        self, name: str, ranks: Sequence[int], capacity: int | None = None
+    ) -> GroupAreas | None:
         """Return the shared-memory areas of a group; None: no shared memory."""
-        return None if self._arena is None else self._arena.open(hash_group(name), ranks)
+        return None if self._arena is None else self._arena.open(hash_group(name), ranks, capacity)
 
     async def get_failure(self, name: str) -> AllhandsError | None:
         """Return why calls on a group fail from now on; None: nothing is known."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from allhands._native import Segment, ShmComm, ShmP2P
+    from allhands._native import HostBoard, Segment, ShmComm, ShmP2P
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ class GroupAreas:
         limits_hash: int,
         new_comm: "Callable[..., ShmComm]",
         new_p2p: "Callable[..., ShmP2P]",
+        new_board: "Callable[..., HostBoard]",
     ) -> None:
         self._group = group
         self._segments = segments
@@ -35,6 +36,7 @@ class GroupAreas:
         self._limits_hash = limits_hash
         self._new_comm = new_comm
         self._new_p2p = new_p2p
+        self._new_board = new_board
 
     def list_missing(self) -> list[int]:
         """Return the ranks with no decision yet on shared memory."""
@@ -63,6 +65,13 @@ class GroupAreas:
     def make_p2p(self, **how: Any) -> "ShmP2P":
         """Make the ShmP2P of this rank; requires the participation of all ranks."""
         return self._new_p2p(segments=self._segments, offsets=self._find_offsets(), **how)
+
+    def make_board(self, *, rank: int, capacity: int) -> "HostBoard":
+        """Make this rank's face of the board; requires the participation of all ranks."""
+        offsets = self._find_offsets()
+        return self._new_board(
+            rank=rank, segments=self._segments, offsets=offsets, capacity=capacity
+        )
 
     def close(self, lost_ranks: Collection[int] = ()) -> None:
         """Leave the group; the last rank to leave frees the memory.

@@ -125,16 +125,22 @@ class Arena:
         """Say whether the memory of a rank of the world is mapped here."""
         return rank in self._segments
 
-    def open(self, group: int, ranks: Sequence[int]) -> GroupAreas | None:
+    def open(
+        self, group: int, ranks: Sequence[int], capacity: int | None = None
+    ) -> GroupAreas | None:
         """Take part in a group with this process's share of it; None: not over shared memory.
 
         Ranks are those of the world, this process's among them; `group` is its hash. Either way
-        the others learn of it.
+        the others learn of it. With `capacity` the areas are for a board with posts of so many
+        bytes, else for a communicator and messages.
         """
         nbytes, limits = 0, (0, 0, 0)
         if all(rank in self._segments for rank in ranks) and len(ranks) <= self._core.MAX_RANKS:
-            limits = self.limits.resolve(self._core.default_limits(len(ranks)))
-            area = self._core.area_bytes(len(ranks), limits)
+            if capacity is None:
+                limits = self.limits.resolve(self._core.default_limits(len(ranks)))
+                area = self._core.area_bytes(len(ranks), limits)
+            else:
+                limits, area = (capacity, 0, 0), self._core.board_bytes(capacity)
             nbytes = -(-area // PAGE) * PAGE
         if not nbytes or self._next_offset + nbytes > self._heap_offset:
             self._own_segment.publish(group, 0, 0)
@@ -158,4 +164,5 @@ class Arena:
             limits_hash=hash_limits(limits),
             new_comm=partial(self._core.ShmComm, **where),
             new_p2p=partial(self._core.ShmP2P, **where),
+            new_board=self._core.HostBoard,
         )

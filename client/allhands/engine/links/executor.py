@@ -48,6 +48,8 @@ class Execution:
     waits between the rounds.
     """
 
+    goes_by_messages = True
+
     def __init__(
         self,
         mesh: Mesh,

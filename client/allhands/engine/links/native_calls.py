@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from allhands.collectives.buffer import Buffer
+from allhands.collectives.buffer import Array, Buffer
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, TYPES, ReduceOp, get_dtype_name
 from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
+from allhands.collectives.two_level_plan import TwoLevelPlan
 from allhands.runtime import native_core
 from allhands.transport.lent_links import LentLinks
 from allhands.transport.outbox import EAGER_BYTES
 
 if TYPE_CHECKING:
-    from allhands._native import LinkCall, LinkRound
+    from allhands._native import HostBoard, HostSteps, LinkCall, LinkRound
 
 _AREAS = {Area.INPUT: 0, Area.OUTPUT: 1, Area.SCRATCH: 2}
 _DONE, _LATE, _FOREIGN = 0, 1, 2
@@ -31,6 +32,8 @@ _MAX_PEERS = 64
 """That a call waits for at once."""
 _SPIN_NS = 100_000
 """How long a call looks again and again before it sleeps: about what waking up takes."""
+_NO_ROUNDS = Schedule(())
+_NOTHING = Buffer((), np.dtype(np.uint8))
 
 
 @dataclass(slots=True)
@@ -82,6 +85,11 @@ class NativeCall:
             links.take_back(peers)
         return stopped == _DONE
 
+    @property
+    def is_across(self) -> bool:
+        """Whether the call is among the rounds of its schedule, and not before or behind them."""
+        return self._compiled.call.is_across
+
     def withdraw(self) -> Remainder:
         """End the call here, where it has not ended; what is left is for an `Execution`."""
         compiled = self._compiled
@@ -119,11 +127,26 @@ class NativeCalls:
     ) -> NativeCall | None:
         """Begin the only part of a call; None: not possible, or not now."""
         compiled = self.find(part, op, signature)
+        return self._begin(compiled, sequence, part.input.arrays, part.output.arrays)
+
+    def begin_two_level(
+        self, plan: TwoLevelPlan, board: "HostBoard | None", sequence: int, signature: int
+    ) -> NativeCall | None:
+        """Begin a two-level call; None: not possible, or not now."""
+        compiled = self.find_two_level(plan, board, signature)
+        return self._begin(compiled, sequence, *list_areas(plan))
+
+    def _begin(
+        self,
+        compiled: CompiledCall | None,
+        sequence: int,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+    ) -> NativeCall | None:
         if compiled is None or not self._links.lend(compiled.peers, self._group, sequence):
             return None
-        areas = tuple(part.input.arrays), tuple(part.output.arrays), (compiled.scratch,)
         try:
-            compiled.call.begin(sequence, *areas)
+            compiled.call.begin(sequence, tuple(inputs), tuple(outputs), (compiled.scratch,))
         except ValueError:  # arrays as they are here cannot be addressed
             self._links.withdraw(compiled.peers)
             return None
@@ -132,23 +155,40 @@ class NativeCalls:
     def find(self, part: Part, op: ReduceOp | None, signature: int) -> CompiledCall | None:
         """Return the compiled schedule of a part, made now if need be; None: not possible now."""
         key = signature, _count_bytes(part)
+        return self._find(key, _CallSource(part, op, signature, self._ranks, self._rank))
+
+    def find_two_level(
+        self, plan: TwoLevelPlan, board: "HostBoard | None", signature: int
+    ) -> CompiledCall | None:
+        """Return a compiled two-level call, likewise, with a `board` if others are on this host."""
+        if len(plan.own) > 1 or len(plan.taken) > 1 or len(plan.parts) > 1:
+            return None
+        part = plan.parts[0] if plan.is_head else Part(_NO_ROUNDS, _NOTHING, _NOTHING)
+        ranks = [self._ranks[rank] for rank in plan.heads]
+        place, shift = plan.heads.index(plan.head), plan.own_bytes
+        steps = _describe_steps(plan, board)
+        source = _CallSource(part, plan.op, signature, ranks, place, shift, steps)
+        return self._find((signature, -1), source)
+
+    def _find(self, key: tuple[int, int], source: "_CallSource") -> CompiledCall | None:
+        schedule = source.part.schedule
         compiled = self._compiled.get(key)
-        if compiled is not None and compiled.schedule is part.schedule:
+        if compiled is not None and compiled.schedule is schedule:
             return compiled
         if compiled is None and key in self._compiled:
             return None
-        states = [self._links.get_state(self._ranks[peer]) for peer in _list_peers(part.schedule)]
-        if None in states:
+        if None in [self._links.get_state(source.ranks[peer]) for peer in _list_peers(schedule)]:
             return None  # there will be a link
-        made = self._compile(part, op, signature)
+        made = self._compile(source)
         self._compiled.pop(key, None)
         self._compiled[key] = made
         if len(self._compiled) > _MAX_COMPILED:
             del self._compiled[next(iter(self._compiled))]
         return made
 
-    def _compile(self, part: Part, op: ReduceOp | None, signature: int) -> CompiledCall | None:
-        numbers = _number(op, part.output)
+    def _compile(self, source: "_CallSource") -> CompiledCall | None:
+        part = source.part
+        numbers = _number(source.op, part.output.dtype)
         peers = _list_peers(part.schedule)
         itemsize = part.output.dtype.itemsize
         if (
@@ -158,24 +198,41 @@ class NativeCalls:
         ):
             return None
         places = {peer: place for place, peer in enumerate(peers)}
-        links = [self._links.get_state(self._ranks[peer]) for peer in peers]
+        world = tuple(source.ranks[peer] for peer in peers)
+        links = [self._links.get_state(rank) for rank in world]
         core, _ = native_core.find()
         assert core is not None, "there are no native calls without"
         call: LinkCall = core.LinkCall(
             links=tuple(link for link in links if link is not None),
             group=self._group,
-            signature=signature,
+            signature=source.signature,
             part=0,
             op=numbers[0],
             dtype=numbers[1],
             divisor=len(self._ranks),
             rounds=tuple(
-                _compile_round(index, step, places, itemsize, self._rank)
+                _compile_round(index, step, places, source)
                 for index, step in enumerate(part.schedule.rounds)
             ),
+            steps=source.steps,
         )
-        world = tuple(self._ranks[peer] for peer in peers)
         return CompiledCall(part.schedule, call, world, _make_scratch(part))
+
+
+@dataclass(frozen=True, slots=True)
+class _CallSource:
+    """What a call is compiled from."""
+
+    part: Part
+    op: ReduceOp | None
+    signature: int
+    ranks: Sequence[int]
+    """World rank of each rank of the schedule."""
+    rank: int
+    """This one, among them."""
+    shift: int = 0
+    """Bytes of the input before that of the schedule."""
+    steps: "HostSteps | None" = None
 
 
 def make_native_calls(
@@ -185,11 +242,47 @@ def make_native_calls(
     return None if lent_links is None else NativeCalls(lent_links, ranks, rank, group)
 
 
-def _number(op: ReduceOp | None, output: Buffer) -> tuple[int, int] | None:
+def list_areas(plan: TwoLevelPlan) -> tuple[list[Array], list[Array]]:
+    """Return the arrays of a two-level call: what it reads, and what it writes."""
+    part = plan.parts[0] if plan.is_head else None
+    inputs, outputs = list(plan.own), [array for _, array in plan.taken]
+    if part is not None:
+        inputs += part.input.arrays
+        outputs += part.output.arrays
+    return [one for one in inputs if one.nbytes], [one for one in outputs if one.nbytes]
+
+
+def _describe_steps(plan: TwoLevelPlan, board: "HostBoard | None") -> "HostSteps":
+    """Return what the ranks of this host do, where `list_areas` has their arrays."""
+    nothing = 0, 0, 0
+    own, into, given, taken, start = nothing, nothing, nothing, nothing, 0
+    if plan.own:
+        own = _AREAS[Area.INPUT], 0, plan.own_bytes
+    if plan.into is not None:
+        reads = plan.parts[0].input.arrays
+        is_read = bool(reads) and _address(reads[0]) == _address(plan.into)
+        area, at = (Area.INPUT, plan.own_bytes) if is_read else (Area.OUTPUT, 0)
+        into = _AREAS[area], at, plan.into.nbytes
+    if plan.given is not None:
+        given = _AREAS[Area.OUTPUT], 0, plan.given.nbytes
+    if plan.taken:
+        start, array = plan.taken[0]
+        taken = _AREAS[Area.OUTPUT], 0, array.nbytes
+    head, folds = plan.members.index(plan.head), plan.op is not None
+    numbers = own, into, given, taken, start, plan.given_bytes
+    return board, head, plan.brings, folds, plan.gives, *numbers
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _number(op: ReduceOp | None, dtype: "np.dtype[np.generic]") -> tuple[int, int] | None:
     """Return the core's numbers of an operation and a dtype; None: unknown to the core."""
     if op is None:
         return -1, 0
-    name = get_dtype_name(output.dtype)
+    name = get_dtype_name(dtype)
     return None if op not in OPS or name is None else (OPS.index(op), TYPES.index(name))
 
 
@@ -209,8 +302,9 @@ def _list_messages(step: Round) -> list[Send | Recv]:
 
 
 def _compile_round(
-    index: int, step: Round, places: dict[int, int], itemsize: int, rank: int
+    index: int, step: Round, places: dict[int, int], source: _CallSource
 ) -> "LinkRound":
+    itemsize, rank = source.part.output.dtype.itemsize, source.rank
     counts: dict[tuple[bool, int], int] = {}
 
     def number(peer: int, receives: bool) -> int:
@@ -219,7 +313,8 @@ def _compile_round(
         return index << 12 | count
 
     def locate(span: Span) -> tuple[int, int, int]:
-        return _AREAS[span.area], span.start * itemsize, len(span) * itemsize
+        shift = source.shift if span.area is Area.INPUT else 0
+        return _AREAS[span.area], span.start * itemsize + shift, len(span) * itemsize
 
     return (
         tuple((locate(one.source), locate(one.target)) for one in step.copies),
