@@ -50,6 +50,17 @@ def test_heads_of_three_hosts_go_through_several_rounds(
         assert said.get("handed", 10) > 5  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("hosts", ["aAbb", "aAbbcC"])
+def test_neighbours_that_share_no_memory_meet_over_links(job: Job, hosts: str) -> None:
+    said = finish(job(len(hosts), direct_calls.call_all_kinds, 3, 25, f"hosts {hosts}"))
+    for letter, one in zip(hosts.lower(), said, strict=True):
+        assert one["wrong"] == []
+        inside = "shared memory" if letter == "b" else "links"
+        assert f": {inside} within hosts, between them" in str(one["how"]), said
+    said = finish(job(len(hosts), direct_calls.mix_ways, 3, 200, f"hosts {hosts}"))
+    assert [one["wrong"] for one in said] == [[]] * len(hosts)
+
+
 @LAYOUTS
 def test_who_misses_a_call_is_named_and_the_array_is_kept(span: Span, places: str) -> None:
     ranks = span(places, direct_calls.miss_a_call, "auto")

@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,37 @@ import numpy as np
 import allhands as ah
 from allhands.engine.direct_calls import DirectCalls
 from allhands.shm import arena
+from allhands.shm.areas import GroupAreas
+from allhands.shm.arena import Arena
 from programs.protocol import failure, hear, tell
 
 DTYPES = ("int64", "float32", "complex64", "float16", "uint16")
 COUNTS = (1, 8, 1000, 16_384, 65_536)
 
 
+_open = Arena.open
+
+
+def _open_no_board(
+    self: Arena, group: int, ranks: Sequence[int], capacity: int | None = None
+) -> GroupAreas | None:
+    if capacity is None:
+        return _open(self, group, ranks)
+    self._own_segment.publish(group, 0, 0)
+    return None
+
+
 def _join(backend: str = "socket") -> tuple[int, int]:
-    """Join a world; a backend "hosts aab" has this machine play hosts, named by a letter a rank."""
+    """Join a world; a backend "hosts aab" has this machine play hosts, named by a letter a rank.
+
+    On a host with a capital letter the ranks that have one put up no board.
+    """
     if backend.startswith("hosts "):
-        key, letters = arena.compute_host_key(), backend.removeprefix("hosts ")
-        arena.compute_host_key = lambda: key + letters[int(os.environ["RANK"])]
+        key, rank = arena.compute_host_key(), int(os.environ["RANK"])
+        letter = backend.removeprefix("hosts ")[rank]
+        arena.compute_host_key = lambda: key + letter.lower()
+        if letter.isupper():
+            Arena.open = _open_no_board  # type: ignore[method-assign]
         backend = "auto"
     ah.init_process_group(backend=backend, timeout=30)
     return ah.get_rank(), ah.get_world_size()
@@ -115,7 +135,7 @@ def call_all_kinds(seed: int, phases: int, backend: str = "socket") -> None:
             if not check(me, size, count, number):
                 wrong.append((check.__name__, count, number))
         seen = max(seen, _count_direct())
-    tell("done", wrong=wrong, direct=seen)
+    tell("done", wrong=wrong, direct=seen, how=ah.default_group().explain())
     ah.destroy_process_group()
 
 

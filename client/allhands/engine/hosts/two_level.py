@@ -69,15 +69,16 @@ class TwoLevelCalls:
 
     def explain(self, how: str) -> str:
         """Describe such a call, `how` being how the heads make it; for people."""
-        return _explain(str(self.layout), how)
+        return _explain(str(self.layout), how, self.may_be_in_memory)
 
     def close(self, lost_ranks: Collection[int]) -> None:
         self.board.close(lost_ranks)
 
 
 @lru_cache(maxsize=64)
-def _explain(layout: str, how: str) -> str:
-    return f"{layout}: shared memory within hosts, between them {how}"
+def _explain(layout: str, how: str, in_memory: bool) -> str:
+    inside = "shared memory" if in_memory else "links"
+    return f"{layout}: {inside} within hosts, between them {how}"
 
 
 @dataclass(frozen=True, slots=True)
