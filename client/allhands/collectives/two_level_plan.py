@@ -24,7 +24,7 @@ from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, ReduceOp, get_dtype_name, is_narrow
 from allhands.collectives.request import CollectiveRequest
 
-TWO_LEVEL_BYTES = 512 << 10
+TWO_LEVEL_BYTES = 1 << 20
 """Of the array, or of all ranks' blocks, up to which calls are made so; above it, in phases."""
 
 Allocate = Callable[[Sequence[int]], Sequence[Array]]

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #define AH_BOARD_RANKS 64
-#define AH_POSTS 8 /* calls that a rank may be ahead of another */
+#define AH_POSTS 4 /* calls that a rank may be ahead of another */
 
 typedef struct {
     _Alignas(64) _Atomic uint64_t number;
