@@ -11,7 +11,7 @@ from support.ranks.processes import Job, Process
 ROUTES = pytest.mark.parametrize("backend", ["auto", "socket"])
 """Shared memory and links."""
 
-WAYS = [("plain", 8), ("plain", 300_000), ("plain", 6 << 20), ("shared", 300_000)]
+WAYS = [("plain", 8), ("plain", 1_300_000), ("plain", 6 << 20), ("shared", 1_300_000)]
 """Of an array, so that its message goes eagerly, in pieces, by attach, and direct."""
 
 

@@ -151,7 +151,7 @@ def interrupt_a_message(call: str) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     share_memory()
-    x = array("plain", 300_000, me)
+    x = array("plain", 1_300_000, me)
     if me == 0:
         try:
             tell("waiting")

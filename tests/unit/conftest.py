@@ -6,6 +6,7 @@ import pytest
 
 from allhands.collectives import hierarchical_plan, plan, two_level_plan
 from allhands.collectives.algorithms import select
+from allhands.engine import link_calls
 from allhands.engine.hosts import two_level
 from allhands.engine.links import executor, output_guard
 from allhands.transport import inbox, outbox
@@ -46,8 +47,8 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "MAX_PAYLOAD_BYTES", CHUNK)
     monkeypatch.setattr(outbox, "COPIED_EAGER_BYTES", COPIED_EAGER_BYTES)
     monkeypatch.setattr(executor, "BULK_EAGER_BYTES", EAGER_BYTES)
-    monkeypatch.setattr(two_level, "EAGER_BYTES", EAGER_BYTES)
-    for module in (outbox, inbox):
+    for module in (inbox, link_calls, outbox, two_level):
         monkeypatch.setattr(module, "EAGER_BYTES", EAGER_BYTES)
+    for module in (inbox, outbox):
         monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)
     monkeypatch.setattr(inbox, "_CREDIT_STEP", EAGER_BUDGET // 4)
