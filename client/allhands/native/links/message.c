@@ -1,22 +1,31 @@
 #define _GNU_SOURCE
 #include "links/message.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
-#include <unistd.h>
 
 int64_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes) {
-    struct iovec pieces[2] = {{(void *)header, AH_FRAME_HEADER}, {(void *)payload, nbytes}};
-    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = nbytes ? 2 : 1};
-    ssize_t sent = sendmsg(link->out, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent >= 0) return sent;
-    return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    size_t sent = 0, total = AH_FRAME_HEADER + nbytes;
+    while (sent < total) { /* again, as an encrypted link takes only so much at once */
+        struct iovec pieces[2];
+        int count = 0;
+        size_t past = 0; /* of the payload */
+        if (sent < AH_FRAME_HEADER)
+            pieces[count++] = (struct iovec){(void *)(header + sent), AH_FRAME_HEADER - sent};
+        else
+            past = sent - AH_FRAME_HEADER;
+        if (nbytes > past)
+            pieces[count++] = (struct iovec){(void *)(payload + past), nbytes - past};
+        int64_t more = ah_link_write(link, pieces, count);
+        if (more < 0 && sent == 0) return -1;
+        if (more <= 0) break;
+        sent += (size_t)more;
+    }
+    return (int64_t)sent;
 }
 
 static bool is_same(const ah_frame *one, const ah_frame *other) {
@@ -25,13 +34,6 @@ static bool is_same(const ah_frame *one, const ah_frame *other) {
            one->part == other->part && one->signature == other->signature &&
            one->total == other->total && one->offset == other->offset &&
            one->length == other->length && one->flags == other->flags;
-}
-
-/* Read once to `to`, at most `nbytes`: the bytes that came, 0: none yet, -1: the link has ended. */
-static int64_t read_some(const ah_link *link, uint8_t *to, size_t nbytes) {
-    ssize_t came = read(link->in, to, nbytes);
-    if (came > 0) return came;
-    return came < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
 }
 
 /* Wait until something is there; false: not in time. */
@@ -60,7 +62,7 @@ static ah_message_status receive_payload(ah_link *link, const ah_frame *expected
     link->start += came;
     ah_message_status status = AH_MESSAGE_DONE;
     while (came < expected->length) {
-        int64_t more = read_some(link, target + came, expected->length - came);
+        int64_t more = ah_link_read(link, target + came, expected->length - came);
         if (more > 0) {
             came += (size_t)more;
             idle_since = 0;
@@ -99,11 +101,8 @@ ah_message_status ah_link_receive(ah_link *link, const ah_frame *expected, uint8
             if (held >= *foreign) return AH_MESSAGE_FOREIGN;
             if (*foreign > AH_LINK_ROOM) return AH_MESSAGE_STUCK;
         }
-        if (held == 0) link->start = link->end = 0;
-        if (link->in < 0 || !ah_link_reserve(link, AH_FRAME_HEADER)) return AH_MESSAGE_STUCK;
-        int64_t came = read_some(link, link->data + link->end, link->room - link->end);
+        int64_t came = link->in < 0 ? -1 : ah_link_read_ahead(link);
         if (came < 0) return AH_MESSAGE_STUCK;
-        link->end += (size_t)came;
         if (came == 0 && !wait_for(link, until, spin, &idle_since)) return AH_MESSAGE_LATE;
         if (came > 0) idle_since = 0;
     }

@@ -18,7 +18,7 @@ typedef enum {
     AH_MESSAGE_STUCK,   /* the link has ended, or what comes cannot be judged here */
 } ah_message_status;
 
-/* Begin the frame of a whole message; returns the bytes that have left, -1: the link has failed. */
+/* Begin the frame of a whole message; returns as ah_link_write. */
 int64_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes);
 
 /* Receive the message of exactly that header into `target`, until `until`, in nanoseconds of the
