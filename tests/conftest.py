@@ -81,11 +81,17 @@ def backend() -> str:
 
 
 @pytest.fixture
-def job(cluster: Cluster, backend: str) -> Job:
+def is_encrypted() -> bool:
+    """Return whether the links of a test's jobs are encrypted, which it may be parametrized by."""
+    return False
+
+
+@pytest.fixture
+def job(cluster: Cluster, backend: str, is_encrypted: bool) -> Job:
     """Return a function to run a program in a world of `size` ranks at a daemon."""
 
     def start(size: int, program: Program, *arguments: Any, **environment: str) -> list[Process]:
-        url = cluster.daemon() + "/job"
+        url = cluster.daemon(encrypts=is_encrypted) + "/job"
         given = {"ALLHANDS_URL": url, "ALLHANDS_BACKEND": backend, **environment}
         return cluster.world(size, program, *arguments, **given)
 

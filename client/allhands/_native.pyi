@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from ssl import MemoryBIO, SSLObject
 from types import CodeType
 from typing import Any, Literal, NoReturn, Self
 
@@ -116,15 +117,28 @@ def find_caller() -> tuple[CodeType | None, int]:
 def area_bytes(size: int, limits: Limits, /) -> int:
     """Return how much of each rank's segment a group of `size` ranks takes."""
 
+class TlsChannel:
+    """Encryption of a connection, for calls on their callers' threads.
+
+    Owned by the holder of the event loop, as the `TlsSocket` is whose parts these are.
+    """
+
+    def __new__(
+        cls,
+        *,
+        connection: object,
+        tls: SSLObject,
+        incoming: MemoryBIO,
+        outgoing: MemoryBIO,
+        page: memoryview,
+    ) -> Self: ...
+
 class LinkState:
     """Links to and from one peer, as a call on its caller's thread needs them.
 
     Owned by the holder of the event loop.
     """
 
-    inbound: int
-    """Descriptor to read from; -1: there is none."""
-    outbound: int
     credit: int
     """Bytes of unasked messages that may be sent."""
     consumed: int
@@ -134,12 +148,22 @@ class LinkState:
     is_lent: bool
     """Whether both directions are between two frames, as was known when the loop last ran."""
     is_noted: bool
-    """Whether the loop knows that something was read ahead."""
+    """Whether the loop knows that something was read ahead, or that the link has stopped."""
+    @property
+    def has_stopped(self) -> bool:
+        """Whether what comes cannot be decrypted any more."""
+
     @property
     def pending(self) -> int:
         """Bytes that were read ahead."""
 
     def __new__(cls, credit: int, /) -> Self: ...
+    def connect_inbound(self, descriptor: int, channel: TlsChannel | None, /) -> None:
+        """Set the descriptor to read from, and its encryption; -1: there is none."""
+
+    def connect_outbound(self, descriptor: int, channel: TlsChannel | None, /) -> None:
+        """Set the descriptor to write to, and its encryption; -1: there is none."""
+
     def feed(self, data: bytes, /) -> None:
         """Put bytes behind those that were read ahead."""
 

@@ -8,6 +8,8 @@ import pytest
 from programs import lent_links
 from support.ranks.processes import Job
 
+pytestmark = pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
+
 
 @pytest.mark.parametrize("length", [2, 100_000])
 @pytest.mark.parametrize("size", [2, 3])

@@ -6,7 +6,10 @@ from allhands.runtime import native_core
 from programs import direct_calls
 from support.ranks.processes import Job, Process
 
-pytestmark = pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core")
+pytestmark = [
+    pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core"),
+    pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"]),
+]
 
 
 def finish(ranks: list[Process]) -> list[dict[str, object]]:

@@ -223,8 +223,12 @@ class DirectCalls:
             context.order.adopt(work)
             queue.go_on(operation, NativeCall(self._links, compiled), staged)
             if interruption is not None:
-                work.abandon(get_cancel_reason(interruption.__name__))
+                self.abandon(work, interruption)
             return work
+
+    def abandon(self, work: Work, interruption: type[BaseException]) -> None:
+        """End a call that was handed over; the exception goes to its caller."""
+        work.abandon(get_cancel_reason(interruption.__name__))
 
     def wait(self, work: Work) -> None:
         """Wait for a call that was handed over; Ctrl-C ends the call."""

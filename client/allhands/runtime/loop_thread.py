@@ -158,6 +158,10 @@ class LoopThread:
             finally:
                 events._set_running_loop(around)
 
+    def delay_signals(self) -> DelayedSignals:
+        """Return a block without signal handlers, for the core that has borrowed the loop."""
+        return DelayedSignals()
+
     def stop(self) -> None:
         """End the loop and the thread, once the functions beside it have returned. Idempotent.
 

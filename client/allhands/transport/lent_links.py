@@ -160,7 +160,7 @@ class LentLinks:
             if state.consumed >= _CREDIT_STEP:
                 consumed, state.consumed = state.consumed, 0
                 self._inbox.return_credit(peer, consumed)
-            if state.pending:
+            if state.pending or state.has_stopped:
                 self._note(peer, state)
 
     def withdraw(self, peers: Collection[int]) -> None:

@@ -145,7 +145,7 @@ class Lender(Protocol):
     def lend(self, peer: int, state: "LinkState") -> bool:
         """Put the descriptors of a peer's connections into `state`, the same one for every call.
 
-        False: one of them is not there, is encrypted, or is within a frame.
+        False: one of them is not there, or is within a frame.
         """
 
     def deliver(self, peer: int, frame: bytes) -> None:

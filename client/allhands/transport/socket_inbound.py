@@ -83,7 +83,7 @@ class InboundLink:
 
         The beginning of a frame that nobody waits for goes to what is read ahead.
         """
-        if self._is_over or self._tls is not None:
+        if self._is_over or (self._tls is not None and self._tls.has_stopped):
             return False
         if isinstance(self._sink, Gathering) and self._sink.nbytes <= _MAX_TAKEN_BACK:
             self._unparsed, self._sink = self._sink.take_back(), None
@@ -92,16 +92,19 @@ class InboundLink:
         if self._state is None:
             self._state = state
             state.take()  # of a link before this
-            state.inbound = self.descriptor
+            channel = None if self._tls is None else self._tls.open_channel()
+            state.connect_inbound(self.descriptor, channel)
         if self._unparsed:
             begun, self._unparsed = self._unparsed, b""
             state.unread(begun)
         return True
 
     def read_ahead(self) -> None:
-        """Process what a call has read and not used."""
+        """Process what a call has read and not used, and why it could not read on."""
         if self._state is not None and self._state.pending and not self._is_over:
             self._process(self._consume_ahead)
+        if self._tls is not None and self._tls.has_stopped and not self._is_over:
+            self._process(self._read_all)  # no event tells of it
 
     def deliver(self, frame: bytes) -> None:
         """Process a frame that a call has read."""
@@ -112,7 +115,7 @@ class InboundLink:
         if not self._is_over:
             self._is_over = True
             if self._state is not None:
-                self._state.inbound = -1
+                self._state.connect_inbound(-1, None)
             self._loop.remove_reader(self._raw)
             self._socket.close()
             self._on_end(self._peer, reason)

@@ -46,17 +46,19 @@ class SocketLink:
 
     def lend(self, state: "LinkState") -> bool:
         """Let a call write to the connection itself, if that is between two frames."""
-        if self._unwritten or self._is_closed or self._reason is not None or self._tls is not None:
+        if self._unwritten or self._is_closed or self._reason is not None or self._has_unsent():
             return False
         if self._state is None:
             self._state = state
-            state.outbound = self._raw.fileno()
+            channel = None if self._tls is None else self._tls.open_channel()
+            state.connect_outbound(self._raw.fileno(), channel)
         return True
 
     def send_rest(self, rest: bytes) -> None:
-        """Send the rest of a frame that a call has begun."""
+        """Send the rest of a frame that a call has begun, after what is encrypted already."""
         if self._reason is None:
-            self._unwritten.append(memoryview(rest))
+            if rest:
+                self._unwritten.append(memoryview(rest))
             self._loop.add_writer(self._raw, self._on_writable)
 
     def offer(self, frame: Frame) -> bool:
@@ -199,7 +201,7 @@ class SocketLink:
             return
         self._reason = reason
         if self._state is not None:
-            self._state.outbound = -1
+            self._state.connect_outbound(-1, None)
         self._loop.remove_reader(self._raw)
         self._loop.remove_writer(self._raw)
         self._socket.close()

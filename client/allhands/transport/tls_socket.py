@@ -5,11 +5,15 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from allhands.runtime import native_core
 from allhands.transport.frame import FrameError
 from allhands.transport.handshake import HandshakeError
 from allhands.transport.link_certificates import PEER_NAME
+
+if TYPE_CHECKING:
+    from allhands._native import TlsChannel
 
 PAGE_BYTES = 256 << 10
 """Encrypted bytes read or written at once."""
@@ -40,7 +44,11 @@ class TlsSocket:
             server_hostname=None if is_server else PEER_NAME,
         )
         self._page = page
-        self._unsent = memoryview(b"")
+        self.unsent = memoryview(b"")
+        """Encrypted bytes that wait for the socket, before any other; read and set by the native
+        core as well, which has the connection while it is lent."""
+        self._stopped: str | None = None
+        """Why the native core could decrypt no more; empty: the peer has ended what it sends."""
         self._loop = asyncio.get_running_loop()
 
     # ------------------------------------------------------------ handshake
@@ -104,7 +112,7 @@ class TlsSocket:
     @property
     def has_unsent(self) -> bool:
         """Whether encrypted bytes wait for the socket, for `flush`."""
-        return bool(self._unsent)
+        return bool(self.unsent)
 
     @property
     def has_buffered(self) -> bool:
@@ -141,7 +149,7 @@ class TlsSocket:
                 written = self._tls.write(view[at : at + _RECORD_BYTES])
                 at += written
                 accepted += written
-        self._unsent = memoryview(self._outgoing.read())
+        self.unsent = memoryview(self._outgoing.read())
         with contextlib.suppress(BlockingIOError, InterruptedError):
             self.flush()
         return accepted
@@ -152,8 +160,8 @@ class TlsSocket:
         Raises:
             BlockingIOError: the socket does not take all of them now.
         """
-        while self._unsent:
-            self._unsent = self._unsent[self.raw.send(self._unsent) :]
+        while self.unsent:
+            self.unsent = self.unsent[self.raw.send(self.unsent) :]
 
     def recv(self, nbytes: int) -> bytes:
         data = bytearray(nbytes)
@@ -166,6 +174,10 @@ class TlsSocket:
             BlockingIOError: no data is there.
             FrameError: what came was changed on its way, came twice, or is not the peer's.
         """
+        if self._stopped is not None:
+            if self._stopped:
+                raise FrameError(self._stopped)
+            return 0
         got = 0
         while got < len(room):
             try:
@@ -185,8 +197,41 @@ class TlsSocket:
             except ssl.SSLZeroReturnError:
                 return got
             except ssl.SSLError as error:
-                raise FrameError(f"it is not what the peer encrypted: {error.reason}") from error
+                raise FrameError(_explain_change(error)) from error
         return got
+
+    # ------------------------------------------------------------ for the native core
+
+    def open_channel(self) -> "TlsChannel":
+        """Return the core's way to this connection, of which one side at a time makes use."""
+        core, _ = native_core.find()
+        assert core is not None, "links are lent to the native core only"
+        channel: TlsChannel = core.TlsChannel(
+            connection=self,
+            tls=self._tls,
+            incoming=self._incoming,
+            outgoing=self._outgoing,
+            page=self._page,
+        )
+        return channel
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the core can decrypt no more, and nobody has been told why."""
+        return self._stopped is not None
+
+    def stop(self, error: Exception) -> None:
+        """Keep the reason why no more can be decrypted, for the next to read."""
+        if isinstance(error, ssl.SSLZeroReturnError):
+            self._stopped = ""
+        elif isinstance(error, ssl.SSLError):
+            self._stopped = _explain_change(error)
+        else:
+            self._stopped = f"what it sent was lost here: {type(error).__name__}: {error}"
+
+    def keep_unsent(self, data: "bytes | memoryview", sent: int) -> None:
+        """Keep encrypted bytes but the first of them, which were sent."""
+        self.unsent = memoryview(data)[sent:]
 
 
 Connection: TypeAlias = socket.socket | TlsSocket
@@ -195,6 +240,10 @@ Connection: TypeAlias = socket.socket | TlsSocket
 def get_raw_socket(connection: Connection) -> socket.socket:
     """Return the socket of a connection, for the event loop."""
     return connection.raw if isinstance(connection, TlsSocket) else connection
+
+
+def _explain_change(error: ssl.SSLError) -> str:
+    return f"it is not what the peer encrypted: {error.reason}"
 
 
 def _explain(error: ssl.SSLError) -> str:

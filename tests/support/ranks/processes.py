@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from support.ranks.forking import PATIENCE, Child, ForkServer
 from support.ranks.output import OutputReader
@@ -115,9 +116,22 @@ class Cluster:
             for place in places
         ]
 
-    def daemon(self) -> str:
-        """Start `allhands serve` on a free port; return its URL."""
-        return self.find_url(self.serve("--listen", "127.0.0.1:0"))
+    def daemon(self, *, encrypts: bool = False) -> str:
+        """Start `allhands serve` on a free port; return its URL.
+
+        Where it `encrypts`, so do the links of its jobs.
+        """
+        tls = self._make_certificate() if encrypts else ()
+        return self.find_url(self.serve("--listen", "127.0.0.1:0", *tls))
+
+    def _make_certificate(self) -> tuple[str, ...]:
+        """Make a certificate for loopback; return the options of a daemon for it."""
+        certificate, key = (str(self.runtime / name) for name in ("cert.pem", "key.pem"))
+        issued = trustme.CA().issue_cert("127.0.0.1")
+        for blob in issued.cert_chain_pems:
+            blob.write_to_path(certificate, append=True)
+        issued.private_key_pem.write_to_path(key)
+        return "--tls-cert", certificate, "--tls-key", key
 
     def serve(self, *options: str, holder: int | None = None, **environment: str) -> Process:
         """Start `allhands serve` with these options; it says nothing on standard output."""

@@ -1,6 +1,6 @@
 """Calls over links in the native core: schedules compiled once, run without the interpreter.
 
-A call goes there if the links to all its peers are idle raw sockets without encryption, and its
+A call goes there if the links to all its peers are idle raw sockets, encrypted or not, and its
 messages are short enough to go unasked. What cannot end there goes on as an `Execution`, from the
 round that it is in.
 """

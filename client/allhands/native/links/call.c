@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
 
@@ -123,9 +122,11 @@ static void begin_round(ah_call *call) {
     call->is_begun = true;
 }
 
-static bool is_over(const ah_round *round) {
+static bool is_over(const ah_call *call) {
+    const ah_round *round = current(call);
     for (int i = 0; i < round->send_count; i++)
-        if (!is_sent(&round->sends[i])) return false;
+        if (!is_sent(&round->sends[i]) || call->links[round->sends[i].link]->has_unsent)
+            return false;
     for (int i = 0; i < round->recv_count; i++)
         if (!is_here(&round->recvs[i])) return false;
     return true;
@@ -162,11 +163,12 @@ static bool send_more(ah_call *call, bool *moved) {
     ah_round *round = current(call);
     for (int i = 0; i < round->send_count; i++) {
         ah_send *send = &round->sends[i];
+        ah_link *link = call->links[send->link];
+        if (link->has_unsent && (link->out < 0 || !ah_link_flush(link))) return false;
         bool is_blocked = is_sent(send);
         for (int k = 0; k < i && !is_blocked; k++) /* in their order */
             is_blocked = round->sends[k].link == send->link && !is_sent(&round->sends[k]);
         if (is_blocked) continue;
-        const ah_link *link = call->links[send->link];
         if (link->out < 0) return false;
         struct iovec pieces[2];
         int count = 0;
@@ -179,14 +181,10 @@ static bool send_more(ah_call *call, bool *moved) {
         if (send->span.nbytes > past)
             pieces[count++] =
                 (struct iovec){(void *)(send->payload + past), send->span.nbytes - past};
-        struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
-        ssize_t sent = sendmsg(link->out, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent > 0) {
-            send->sent += (size_t)sent;
-            *moved = true;
-        } else if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-            return false;
-        }
+        int64_t sent = ah_link_write(link, pieces, count);
+        if (sent < 0) return false;
+        send->sent += (size_t)sent;
+        *moved |= sent > 0;
     }
     return true;
 }
@@ -278,6 +276,20 @@ static parsed parse(ah_call *call, int at, bool *moved) {
     return PARSED_ALL;
 }
 
+/* Read once from an encrypted link, as read_link. */
+static bool read_encrypted(ah_link *link, ah_recv *due, bool *moved) {
+    size_t direct = 0;
+    int64_t came;
+    if (due != NULL && due->is_begun)
+        came = link->opener->read(link->opener, link, due->target + due->came,
+                                  due->span.nbytes - due->came, &direct);
+    else
+        came = ah_link_read_ahead(link);
+    if (direct) take_in(link, due, direct);
+    *moved |= came > 0;
+    return came >= 0;
+}
+
 /* Read once from a link; false: it has ended, or failed. */
 static bool read_link(ah_call *call, int at, bool *moved) {
     ah_link *link = call->links[at];
@@ -286,6 +298,7 @@ static bool read_link(ah_call *call, int at, bool *moved) {
     int count = 1;
     size_t ahead = 0; /* bytes for the link's own memory */
     if (link->in < 0) return false;
+    if (link->opener != NULL) return read_encrypted(link, due, moved);
     if (due != NULL && due->is_begun) {
         pieces[0] = (struct iovec){due->target + due->came, due->span.nbytes - due->came};
     } else {
@@ -335,7 +348,7 @@ static void wait_for_links(const ah_call *call, int64_t nanoseconds) {
         const ah_link *link = call->links[round->sends[i].link];
         if (!call->is_begun) /* for credit */
             wanted[count++] = (struct pollfd){link->in, POLLIN, 0};
-        else if (!is_sent(&round->sends[i]))
+        else if (!is_sent(&round->sends[i]) || link->has_unsent)
             wanted[count++] = (struct pollfd){link->out, POLLOUT, 0};
     }
     struct timespec timeout = {nanoseconds / 1000000000, nanoseconds % 1000000000};
@@ -396,7 +409,7 @@ static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
         if (call->is_begun && !send_more(call, &moved)) return AH_CALL_STUCK;
         ah_call_status status = call->is_begun ? receive(call, &moved) : seek_credit(call, &moved);
         if (status != AH_CALL_DONE) return status;
-        if (call->is_begun && is_over(current(call))) {
+        if (call->is_begun && is_over(call)) {
             end_round(call);
             idle_since = 0;
             continue;

@@ -1,15 +1,12 @@
 #define _GNU_SOURCE
 #include "links/message.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
-#include <unistd.h>
 
 /* Wait until the link takes more; false: it has not within `patience`. */
 static bool wait_for_room(const ah_link *link, int64_t patience) {
@@ -18,20 +15,33 @@ static bool wait_for_room(const ah_link *link, int64_t patience) {
     return ppoll(&wanted, 1, &timeout, NULL) > 0;
 }
 
+/* Write once of what is behind the first `sent` bytes of a frame; as ah_link_write. */
+static int64_t write_more(ah_link *link, const uint8_t *header, const uint8_t *payload,
+                          size_t nbytes, size_t sent) {
+    struct iovec pieces[2];
+    int count = 0;
+    size_t past = 0; /* of the payload */
+    if (sent < AH_FRAME_HEADER)
+        pieces[count++] = (struct iovec){(void *)(header + sent), AH_FRAME_HEADER - sent};
+    else
+        past = sent - AH_FRAME_HEADER;
+    if (nbytes > past) pieces[count++] = (struct iovec){(void *)(payload + past), nbytes - past};
+    return ah_link_write(link, pieces, count);
+}
+
 size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes,
                     int64_t patience) {
     size_t sent = 0, total = AH_FRAME_HEADER + nbytes;
     for (;;) {
-        size_t past = sent < AH_FRAME_HEADER ? sent : AH_FRAME_HEADER;
-        struct iovec pieces[2] = {
-            {(void *)(header + past), AH_FRAME_HEADER - past},
-            {(void *)(payload + (sent - past)), nbytes - (sent - past)},
-        };
-        struct msghdr message = {.msg_iov = pieces, .msg_iovlen = nbytes ? 2 : 1};
-        ssize_t went = sendmsg(link->out, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (went >= 0) sent += (size_t)went;
-        if (sent == total || (went < 0 && errno != EAGAIN && errno != EINTR)) return sent;
-        if (went < 0 && !wait_for_room(link, patience)) return sent;
+        int64_t more = 0;
+        if (sent < total)
+            more = write_more(link, header, payload, nbytes, sent);
+        else if (!ah_link_flush(link))
+            more = -1;
+        if (more < 0) return sent;
+        sent += (size_t)more;
+        if (sent == total && !link->has_unsent) return sent;
+        if (more == 0 && !wait_for_room(link, patience)) return sent;
     }
 }
 
@@ -44,13 +54,6 @@ static bool is_same(const ah_frame *one, const ah_frame *other) {
            one->part == other->part && one->signature == other->signature &&
            one->total == other->total && one->offset == other->offset &&
            one->length == other->length && one->flags == other->flags;
-}
-
-/* Read once to `to`, at most `nbytes`: the bytes that came, 0: none yet, -1: the link has ended. */
-static int64_t read_some(const ah_link *link, uint8_t *to, size_t nbytes) {
-    ssize_t came = read(link->in, to, nbytes);
-    if (came > 0) return came;
-    return came < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
 }
 
 /* Wait until something is there; false: not in time. */
@@ -81,7 +84,7 @@ static ah_message_status receive_payload(ah_link *link, const ah_frame *expected
     link->start += came;
     ah_message_status status = AH_MESSAGE_DONE;
     while (came < expected->length) {
-        int64_t more = read_some(link, target + came, expected->length - came);
+        int64_t more = ah_link_read(link, target + came, expected->length - came);
         if (more > 0) {
             came += (size_t)more;
             idle_since = 0;
@@ -120,11 +123,8 @@ ah_message_status ah_link_receive(ah_link *link, const ah_frame *expected, uint8
             if (held >= *foreign) return AH_MESSAGE_FOREIGN;
             if (*foreign > AH_LINK_ROOM) return AH_MESSAGE_STUCK;
         }
-        if (held == 0) link->start = link->end = 0;
-        if (link->in < 0 || !ah_link_reserve(link, AH_FRAME_HEADER)) return AH_MESSAGE_STUCK;
-        int64_t came = read_some(link, link->data + link->end, link->room - link->end);
+        int64_t came = link->in < 0 ? -1 : ah_link_read_ahead(link);
         if (came < 0) return AH_MESSAGE_STUCK;
-        link->end += (size_t)came;
         if (came == 0 && !wait_for(link, until, spin, &idle_since)) return AH_MESSAGE_LATE;
         if (came > 0) idle_since = 0;
     }

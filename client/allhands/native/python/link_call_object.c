@@ -387,31 +387,44 @@ static PyObject *make_rest(const ah_send *send) {
     return rest;
 }
 
+static bool add_rest(PyObject *rests, int link, PyObject *rest) {
+    PyObject *row = rest == NULL ? NULL : Py_BuildValue("iN", link, rest);
+    bool done = row != NULL && PyList_Append(rests, row) == 0;
+    Py_XDECREF(row);
+    return done;
+}
+
+/* What is left to send of a call's round, by link; none of it, where encrypted bytes wait. */
+static PyObject *list_rests(const ah_call *call) {
+    PyObject *rests = PyList_New(0);
+    bool done = rests != NULL;
+    const ah_round *round = call->is_begun ? &call->rounds[call->at] : NULL;
+    for (int i = 0; done && round != NULL && i < round->send_count; i++) {
+        const ah_send *send = &round->sends[i];
+        if (send->sent < AH_FRAME_HEADER + send->span.nbytes)
+            done = add_rest(rests, send->link, make_rest(send));
+    }
+    for (int i = 0; done && i < call->link_count; i++)
+        if (call->links[i]->has_unsent)
+            done = add_rest(rests, i, PyBytes_FromStringAndSize(NULL, 0));
+    if (done) return rests;
+    Py_XDECREF(rests);
+    return NULL;
+}
+
 static PyObject *call_withdraw(LinkCallObject *self, PyObject *unused) {
     (void)unused;
     ah_call *call = &self->call;
     if (self->is_running || !self->is_under_way)
         return PyErr_Format(PyExc_RuntimeError, "no call is under way");
-    PyObject *rests = PyList_New(0);
+    PyObject *rests = list_rests(call);
     if (rests == NULL) return NULL;
-    const ah_round *round = call->is_begun ? &call->rounds[call->at] : NULL;
-    for (int i = 0; round != NULL && i < round->send_count; i++) {
-        const ah_send *send = &round->sends[i];
-        if (send->sent == AH_FRAME_HEADER + send->span.nbytes) continue;
-        PyObject *rest = make_rest(send);
-        PyObject *row = rest == NULL ? NULL : Py_BuildValue("iN", send->link, rest);
-        if (row == NULL || PyList_Append(rests, row) < 0) {
-            Py_XDECREF(row);
-            Py_DECREF(rests);
-            return NULL;
-        }
-        Py_DECREF(row);
-    }
     if (!ah_call_withdraw(call)) {
         Py_DECREF(rests);
         return PyErr_NoMemory();
     }
-    for (int i = 0; i < call->link_count; i++) call->links[i]->has_rest = false;
+    for (int i = 0; i < call->link_count; i++)
+        call->links[i]->has_rest = call->links[i]->has_unsent = false;
     PyObject *found = Py_BuildValue("iON", call->at, call->is_begun ? Py_True : Py_False, rests);
     link_call_end(self);
     return found;

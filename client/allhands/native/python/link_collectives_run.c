@@ -168,6 +168,12 @@ static int carry_out(LinkCollectivesObject *self, LinkPlan *plan) {
     }
 }
 
+static bool is_encrypted(const LinkPlan *plan) {
+    for (int i = 0; i < plan->call->call.link_count; i++)
+        if (ah_link_is_encrypted(plan->call->call.links[i])) return true;
+    return false;
+}
+
 /* Write down that the call has ended well, where others look; -1 with an exception. */
 static int conclude(LinkCollectivesObject *self, uint64_t sequence, int64_t began) {
     double now = (double)ah_link_now() / NANOSECONDS;
@@ -228,6 +234,16 @@ static PyObject *await(LinkCollectivesObject *self, PyObject *work) {
     return done == NULL ? NULL : Py_NewRef(Py_True);
 }
 
+/* End a call that was handed over, with the exception that is set, and stays. */
+static void abandon(LinkCollectivesObject *self, PyObject *work) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *done = PyObject_CallMethod(self->gate.owner, "abandon", "OO", work, type);
+    if (done == NULL) PyErr_WriteUnraisable(self->gate.owner);
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, trace);
+}
+
 /* Carry out a call that has its number, within the gate, which is left. */
 static PyObject *run(LinkCollectivesObject *self, LinkPlan *plan, const LinkArguments *given,
                      PyObject *const *rest, int64_t limit) {
@@ -242,7 +258,8 @@ static PyObject *run(LinkCollectivesObject *self, LinkPlan *plan, const LinkArgu
     plan_load(plan, given, self->staging);
     plan_locate(plan, given, self->staging, memory);
     link_call_begin(plan->call, sequence, memory);
-    int ended = note(self->signatures, sequence, plan->number) < 0 ||
+    PyObject *delayed = gate_delay_signals(&self->gate, is_encrypted(plan));
+    int ended = delayed == NULL || note(self->signatures, sequence, plan->number) < 0 ||
                         note(self->calls, sequence, plan->signature) < 0
                     ? -1
                     : carry_out(self, plan);
@@ -257,7 +274,13 @@ static PyObject *run(LinkCollectivesObject *self, LinkPlan *plan, const LinkArgu
         work = hand_over(self, plan, given, rest, limit, began);
     self->thread = 0;
     gate_leave(&self->gate, ended <= 0);
-    if (ended == 0 && work != NULL) result = await(self, work);
+    bool is_interrupted = delayed != NULL && gate_allow_signals(delayed) < 0;
+    if (is_interrupted) {
+        if (ended == 0 && work != NULL) abandon(self, work);
+        Py_CLEAR(result);
+    } else if (ended == 0 && work != NULL) {
+        result = await(self, work);
+    }
     Py_XDECREF(work);
     return result;
 }

@@ -115,14 +115,41 @@ int gate_call_owner(LinkGate *gate, const char *method, long rank, LinkStateObje
     return failed;
 }
 
-/* Whether the loop has to know of what was read ahead or taken in. */
+/* Whether the loop has to know of what was read ahead or taken in, or that nothing is any more. */
 static bool is_unsettled(const LinkStateObject *state) {
     const ah_link *link = &state->link;
-    return link->consumed >= CREDIT_STEP || (ah_link_pending(link) > 0 && !link->is_noted);
+    bool is_for_loop = ah_link_pending(link) > 0 || link->has_stopped;
+    return link->consumed >= CREDIT_STEP || (is_for_loop && !link->is_noted);
 }
 
 int gate_settle(LinkGate *gate, long rank, LinkStateObject *link) {
     return gate_call_owner(gate, "take_back", rank, link, is_unsettled);
+}
+
+PyObject *gate_delay_signals(LinkGate *gate, bool is_needed) {
+    if (!is_needed) return Py_NewRef(Py_None);
+    PyObject *delayed = PyObject_CallMethod(gate->thread, "delay_signals", NULL);
+    PyObject *begun = delayed == NULL ? NULL : PyObject_CallMethod(delayed, "__enter__", NULL);
+    if (begun == NULL) Py_CLEAR(delayed);
+    Py_XDECREF(begun);
+    return delayed;
+}
+
+int gate_allow_signals(PyObject *delayed) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (delayed != Py_None) {
+        PyObject *done = PyObject_CallMethod(delayed, "__exit__", "OOO", Py_None, Py_None, Py_None);
+        if (done == NULL && type == NULL)
+            PyErr_Fetch(&type, &value, &trace);
+        else if (done == NULL)
+            PyErr_WriteUnraisable(delayed);
+        Py_XDECREF(done);
+    }
+    Py_DECREF(delayed);
+    int failed = type == NULL ? 0 : -1;
+    PyErr_Restore(type, value, trace);
+    return failed;
 }
 
 void gate_leave(LinkGate *gate, bool wakes) {

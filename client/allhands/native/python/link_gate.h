@@ -49,6 +49,13 @@ int gate_call_owner(LinkGate *gate, const char *method, long rank, LinkStateObje
  * owner's `take_back`, as gate_call_owner. */
 int gate_settle(LinkGate *gate, long rank, LinkStateObject *link);
 
+/* Keep signals' handlers from running, if `is_needed`, until gate_allow_signals: an exception in
+ * the middle of a read loses what it has read of an encrypted link. NULL with an exception. */
+PyObject *gate_delay_signals(LinkGate *gate, bool is_needed);
+
+/* Run the handlers of signals that came meanwhile; -1 with an exception, the first that was set. */
+int gate_allow_signals(PyObject *delayed);
+
 /* `wakes`: the loop has something to do. Exceptions that are set stay so. */
 void gate_leave(LinkGate *gate, bool wakes);
 

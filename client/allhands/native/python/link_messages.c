@@ -237,13 +237,20 @@ static PyObject *messages_send(LinkMessagesObject *self, PyObject *const *args, 
     uint8_t header[AH_FRAME_HEADER];
     asked.frame.sequence = count;
     ah_frame_pack(header, &asked.frame);
+    PyObject *delayed = gate_delay_signals(&self->gate, ah_link_is_encrypted(link));
+    if (delayed == NULL) {
+        log_end(&self->log, entry, &message, AH_FAILED);
+        gate_leave(&self->gate, false);
+        return NULL;
+    }
     link->credit -= asked.frame.length;
     size_t sent = send_message(link, header, &asked);
-    bool has_rest = sent < AH_FRAME_HEADER + (size_t)asked.frame.length;
+    bool has_rest = link->has_unsent || sent < AH_FRAME_HEADER + (size_t)asked.frame.length;
     int failed = set_count(self->sent, asked.peer->key, count);
     if (!failed && has_rest) failed = send_rest(self, &asked, header, sent);
     log_end(&self->log, entry, &message, failed ? AH_FAILED : AH_DELIVERED);
     gate_leave(&self->gate, has_rest);
+    if (gate_allow_signals(delayed) < 0) failed = -1;
     return failed ? NULL : PyLong_FromLong(1);
 }
 
@@ -296,6 +303,12 @@ static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, 
         gate_leave(&self->gate, false);
         return PyLong_FromLong(-1);
     }
+    PyObject *delayed =
+        gate_delay_signals(&self->gate, ah_link_is_encrypted(&asked.peer->link->link));
+    if (delayed == NULL) {
+        gate_leave(&self->gate, false);
+        return NULL;
+    }
     ah_message message;
     Py_INCREF(asked.array);
     int64_t started = self->log.ring == NULL ? 0 : clock_now();
@@ -309,6 +322,7 @@ static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, 
     int failed = gate_settle(&self->gate, asked.peer->rank, asked.peer->link);
     long sender = received > 0 ? asked.peer->rank : -1; /* the peers are the holder's */
     gate_leave(&self->gate, received <= 0);
+    if (gate_allow_signals(delayed) < 0) failed = -1;
     return failed ? NULL : PyLong_FromLong(sender);
 }
 

@@ -2,6 +2,8 @@
 
 #include <structmember.h>
 
+#include "python/tls_channel.h"
+
 PyTypeObject *LinkState_Type;
 
 static PyObject *link_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -18,8 +20,38 @@ static void link_dealloc(LinkStateObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     ah_link_free(&self->link);
     Py_XDECREF(self->rest);
+    Py_XDECREF(self->opener);
+    Py_XDECREF(self->sealer);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
+}
+
+/* Read a descriptor and a TlsChannel or None, of which `*kept` has a reference afterwards; false
+ * with an exception. */
+static bool read_connection(PyObject *args, int *descriptor, PyObject **kept,
+                            ah_channel **channel) {
+    PyObject *given;
+    if (!PyArg_ParseTuple(args, "iO", descriptor, &given)) return false;
+    if (given != Py_None && !Py_IS_TYPE(given, TlsChannel_Type)) {
+        PyErr_SetString(PyExc_TypeError, "wants a TlsChannel or None");
+        return false;
+    }
+    bool is_plain = given == Py_None;
+    *channel = is_plain ? NULL : tls_channel_of(given);
+    Py_XSETREF(*kept, is_plain ? NULL : Py_NewRef(given));
+    return true;
+}
+
+static PyObject *link_connect_inbound(LinkStateObject *self, PyObject *args) {
+    if (!read_connection(args, &self->link.in, &self->opener, &self->link.opener)) return NULL;
+    self->link.has_stopped = false;
+    Py_RETURN_NONE;
+}
+
+static PyObject *link_connect_outbound(LinkStateObject *self, PyObject *args) {
+    if (!read_connection(args, &self->link.out, &self->sealer, &self->link.sealer)) return NULL;
+    self->link.has_unsent = false;
+    Py_RETURN_NONE;
 }
 
 static PyObject *link_feed(LinkStateObject *self, PyObject *given) {
@@ -59,7 +91,7 @@ static PyObject *link_take_rest(LinkStateObject *self, PyObject *unused) {
     if (self->rest == NULL) return PyErr_Format(PyExc_ValueError, "nothing is left to send");
     PyObject *rest = self->rest;
     self->rest = NULL;
-    self->link.has_rest = false;
+    self->link.has_rest = self->link.has_unsent = false;
     return rest;
 }
 
@@ -69,6 +101,8 @@ static PyObject *link_pending(LinkStateObject *self, void *unused) {
 }
 
 static PyMethodDef link_methods[] = {
+    {"connect_inbound", (PyCFunction)link_connect_inbound, METH_VARARGS, NULL},
+    {"connect_outbound", (PyCFunction)link_connect_outbound, METH_VARARGS, NULL},
     {"feed", (PyCFunction)link_feed, METH_O, NULL},
     {"unread", (PyCFunction)link_unread, METH_O, NULL},
     {"take", (PyCFunction)link_take, METH_VARARGS, NULL},
@@ -78,10 +112,13 @@ static PyMethodDef link_methods[] = {
 
 #define AT(field) offsetof(LinkStateObject, link.field)
 static PyMemberDef link_members[] = {
-    {"inbound", T_INT, AT(in), 0, NULL},         {"outbound", T_INT, AT(out), 0, NULL},
-    {"credit", T_LONGLONG, AT(credit), 0, NULL}, {"consumed", T_LONGLONG, AT(consumed), 0, NULL},
-    {"has_rest", T_BOOL, AT(has_rest), 0, NULL}, {"is_lent", T_BOOL, AT(is_lent), 0, NULL},
-    {"is_noted", T_BOOL, AT(is_noted), 0, NULL}, {NULL, 0, 0, 0, NULL},
+    {"credit", T_LONGLONG, AT(credit), 0, NULL},
+    {"consumed", T_LONGLONG, AT(consumed), 0, NULL},
+    {"has_rest", T_BOOL, AT(has_rest), 0, NULL},
+    {"has_stopped", T_BOOL, AT(has_stopped), READONLY, NULL},
+    {"is_lent", T_BOOL, AT(is_lent), 0, NULL},
+    {"is_noted", T_BOOL, AT(is_noted), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef link_properties[] = {

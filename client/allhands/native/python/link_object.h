@@ -11,6 +11,7 @@ typedef struct {
     PyObject_HEAD
     ah_link link;
     PyObject *rest; /* bytes of a frame that has left in part, while `link.has_rest`; or NULL */
+    PyObject *opener, *sealer; /* TlsChannels of `link`, or NULL */
 } LinkStateObject;
 
 extern PyTypeObject *LinkState_Type;

@@ -21,6 +21,7 @@
 #include "python/link_object.h"
 #include "python/p2p_object.h"
 #include "python/segment_object.h"
+#include "python/tls_channel.h"
 
 #define MOST_OPERANDS 64
 
@@ -104,9 +105,10 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || find_deadlines() < 0 || add_segment_types(module) < 0 ||
         add_comm_type(module) < 0 || add_atomic_type(module) < 0 || add_p2p_types(module) < 0 ||
-        add_board_type(module) < 0 || add_link_state_type(module) < 0 ||
-        add_link_call_type(module) < 0 || add_link_messages_type(module) < 0 ||
-        add_link_collectives_type(module) < 0 || add_call_site_functions(module) < 0 ||
+        add_board_type(module) < 0 || add_tls_channel_type(module) < 0 ||
+        add_link_state_type(module) < 0 || add_link_call_type(module) < 0 ||
+        add_link_messages_type(module) < 0 || add_link_collectives_type(module) < 0 ||
+        add_call_site_functions(module) < 0 ||
         PyModule_AddStringConstant(module, "INSTRUCTIONS", ah_instructions()) < 0)
         return NULL;
     return module;
