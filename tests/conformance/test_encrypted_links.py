@@ -4,19 +4,24 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from allhands.runtime import native_core
 from allhands.testing.link_suite import RecordingReceiver, make_frame
 from allhands.transport.grpc_stream import GrpcFabric, GrpcListener
 from allhands.transport.handshake import Identity
 from allhands.transport.link import Link, LinkBroken
+from allhands.transport.socket_inbound import InboundLink
 from allhands.transport.socket_stream import SocketFabric, SocketListener
 
 SECONDS = 30.0
+needs_core = pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core")
 
 
 def identity(rank: int) -> Identity:
@@ -29,8 +34,9 @@ OTHER = replace(identity(1), secret=b"t" * 32)
 class Relay:
     """A listener in between that passes bytes on, and may change those towards the target."""
 
-    def __init__(self, target: int) -> None:
-        self._target = target
+    def __init__(self, listener: SocketListener) -> None:
+        self.listener = listener
+        self._target = listener.port
         self.seen = b""
         self.change: Callable[[bytes], bytes] = lambda data: data
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,8 +82,10 @@ class Relay:
 class Pair:
     """Rank 1 that dials rank 0 through a relay."""
 
-    def __init__(self, relay: Relay, link: Link, recorder: RecordingReceiver) -> None:
-        self.relay, self.link, self.recorder = relay, link, recorder
+    def __init__(
+        self, relay: Relay, link: Link, recorder: RecordingReceiver, listener: SocketListener
+    ) -> None:
+        self.relay, self.link, self.recorder, self.listener = relay, link, recorder, listener
 
     async def send(self, number: int) -> None:
         await self.link.send([make_frame(number)])
@@ -92,7 +100,7 @@ async def open_sockets(
     for port, is_encrypted in zip(ports, encrypts, strict=True):
         port.encrypts = is_encrypted
         port.start("127.0.0.1")
-    relay = Relay(ports[0].port)
+    relay = Relay(ports[0])
     async with relay.listen() as between:
         fabrics = [
             SocketFabric(ports[0], identity(0), {}, recorder),
@@ -108,7 +116,7 @@ async def open_sockets(
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
     async with open_sockets(identity(1)) as (relay, fabric, recorder):
-        made = Pair(relay, await fabric.dial(0), recorder)
+        made = Pair(relay, await fabric.dial(0), recorder, relay.listener)
         await made.send(1)
         await made.recorder.wait_counts(frames=1)
         yield made
@@ -160,6 +168,85 @@ async def test_a_change_in_between_breaks_the_link_and_delivers_nothing_wrong(
     assert peer == 1
     assert "not what the peer encrypted" in reason
     assert pair.recorder.frames in DELIVERED[change == "replayed"]
+    assert "broke the link from rank 1" in caplog.text
+
+
+class CoreReader:
+    """A call of the native core that reads one message of the link to rank 0, as it lies there."""
+
+    def __init__(self, inbound: InboundLink, nbytes: int) -> None:
+        core, _ = native_core.find()
+        assert core is not None
+        state = core.LinkState(0)
+        assert inbound.lend(state)
+        asyncio.get_running_loop().remove_reader(inbound.descriptor)  # the loop does not run here
+        self._inbound, self.output = inbound, np.zeros(nbytes, np.uint8)
+        whole = (1, 0, nbytes)
+        receives = ((0, 0, whole, False, False, True),)
+        self.call = core.LinkCall(
+            links=(state,),
+            group=1,
+            signature=0,
+            part=0,
+            op=-1,
+            dtype=0,
+            divisor=1,
+            rounds=(((), (), (), receives),),
+        )
+        self.call.begin(2, (), (self.output,), ())
+
+    async def read(self) -> int:
+        """Go on with what has come until something stops the call; return what."""
+        while True:
+            waiting = [self._inbound.descriptor], [], [], SECONDS
+            ready = await asyncio.to_thread(select.select, *waiting)
+            assert ready[0], "nothing came"
+            if (stopped := self.call.run(0, 0)) != _LATE:
+                return stopped
+
+    def give_back(self) -> None:
+        self.call.withdraw()
+        self._inbound.read_ahead()
+
+
+_DONE, _LATE, _STUCK = 0, 1, 3
+NBYTES = 100_000
+
+
+def read_in_core(pair: Pair) -> CoreReader:
+    inbound = pair.listener.get_inbound(1)
+    assert inbound is not None
+    return CoreReader(inbound, NBYTES)
+
+
+@needs_core
+async def test_the_core_reads_what_the_peer_encrypted(pair: Pair) -> None:
+    secret = os.urandom(NBYTES)
+    reader = read_in_core(pair)
+    await pair.link.send([make_frame(2, secret)])
+    assert await reader.read() == _DONE
+    assert reader.output.tobytes() == secret
+    assert secret[:8] not in pair.relay.seen
+
+
+@needs_core
+@pytest.mark.parametrize("change", ["one bit", "a frame in plaintext before"])
+async def test_a_change_met_by_the_core_breaks_the_link_with_the_reason(
+    pair: Pair, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    reader = read_in_core(pair)
+    pair.relay.change = CHANGES[change]
+    with contextlib.suppress(LinkBroken):
+        await pair.link.send([make_frame(2, bytes([7]) * NBYTES)])
+    assert await reader.read() == _STUCK
+    assert set(reader.output.tolist()) <= {0, 7}
+    assert pair.recorder.breaks == []
+    reader.give_back()
+    [(peer, reason)] = pair.recorder.breaks
+    assert peer == 1
+    assert "not what the peer encrypted" in reason
+    assert pair.recorder.frames == [FIRST]
     assert "broke the link from rank 1" in caplog.text
 
 
