@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -43,6 +43,27 @@ class CallAbandoned(Exception):
 
 class HostMismatch(Exception):
     """Ranks of this host have made another call; nothing of it was used."""
+
+
+async def await_areas(
+    areas: GroupAreas,
+    ranks: Sequence[int],
+    job_thread: JobThread,
+    note_awaited: Callable[[Sequence[int]], None],
+) -> bool:
+    """Find out, as all of these ranks of one host will, whether they share memory.
+
+    `note_awaited` is told for which of them this one waits, at the end for none.
+    """
+    try:
+        while missing := areas.list_missing():
+            note_awaited([ranks[place] for place in missing])
+            await job_thread.run(partial(areas.wait_entry, missing[0], _WAIT_SECONDS))
+    finally:
+        note_awaited(())
+    if refusal := areas.get_refusal():
+        logger.warning("ranks of this host talk over links: %s", refusal)
+    return not refusal
 
 
 async def await_near_deadline(deadline: float) -> None:
@@ -89,14 +110,7 @@ class HostGroup:
         grounds = self._areas
         if grounds is None or self._comm is not None:
             return
-        try:
-            while missing := grounds.list_missing():
-                self._awaited = [self.ranks[place] for place in missing]
-                await self._job_thread.run(partial(grounds.wait_entry, missing[0], _WAIT_SECONDS))
-        finally:
-            self._awaited = ()
-        if refusal := grounds.get_refusal():
-            logger.warning("ranks of this host talk over links: %s", refusal)
+        if not await await_areas(grounds, self.ranks, self._job_thread, self._note_awaited):
             self._areas = None
             return
         self._comm = grounds.make_comm(
@@ -172,6 +186,9 @@ class HostGroup:
         )
 
     # ------------------------------------------------------------ inside
+
+    def _note_awaited(self, ranks: Sequence[int]) -> None:
+        self._awaited = ranks
 
     def _on_blocked(self, awaited_mask: int) -> None:
         if self._awaited and awaited_mask:

@@ -1,7 +1,6 @@
 """Local board: memory in which the ranks of a group on this host leave posts for one another."""
 
 import asyncio
-import logging
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,17 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from allhands.collectives.buffer import Array
-from allhands.engine.shm.host_group import HostMismatch
+from allhands.engine.shm.host_group import HostMismatch, await_areas
 from allhands.runtime.job_thread import JobThread
 from allhands.shm.areas import GroupAreas
 
 if TYPE_CHECKING:
     from allhands._native import HostBoard
 
-logger = logging.getLogger(__name__)
-
 _WAIT_SECONDS = 0.1
-"""How long the thread that waits looks for one rank's entry or post."""
+"""How long the thread that waits looks for one rank's post."""
 _SPIN_SECONDS = 20e-6
 """How long the loop looks for a post itself: less than another thread takes to begin."""
 _ABSENT, _UNLIKE = 0, 2
@@ -60,14 +57,7 @@ class LocalBoard:
         areas = self._areas
         if areas is None or self.native is not None:
             return
-        try:
-            while missing := areas.list_missing():
-                self._awaited = [self.ranks[place] for place in missing]
-                await self._job_thread.run(partial(areas.wait_entry, missing[0], _WAIT_SECONDS))
-        finally:
-            self._awaited = ()
-        if refusal := areas.get_refusal():
-            logger.warning("ranks of this host talk over links: %s", refusal)
+        if not await await_areas(areas, self.ranks, self._job_thread, self._note_awaited):
             self._areas = None
             return
         self.native = areas.make_board(rank=self._local_rank, capacity=self._capacity)
@@ -111,6 +101,9 @@ class LocalBoard:
         areas, self._areas, self.native = self._areas, None, None
         if areas is not None:
             areas.close(lost_ranks)
+
+    def _note_awaited(self, ranks: Sequence[int]) -> None:
+        self._awaited = ranks
 
     async def _wait(self, place: int, number: int, *, room: bool) -> None:
         """Wait a while for a rank to post, or to leave room; when cancelled no thread does."""
