@@ -375,6 +375,33 @@ class LinkCollectives:
     def exscan(
         self, x: object, op: object, timeout: float | None, label: str | None, /
     ) -> bool: ...
+    def gather(
+        self, x: object, gather_list: object, root: int, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def scatter(
+        self,
+        x: object,
+        scatter_list: object,
+        root: int,
+        timeout: float | None,
+        label: str | None,
+        /,
+    ) -> bool: ...
+    def all_gather(
+        self, outputs: object, x: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def reduce_scatter(
+        self,
+        output: object,
+        inputs: object,
+        op: object,
+        timeout: float | None,
+        label: str | None,
+        /,
+    ) -> bool: ...
+    def all_to_all(
+        self, outputs: object, inputs: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
     def records(self, last: int, /) -> list[LinkCallRow]: ...
     def call_site(self, sequence: int, /) -> Source | None: ...
     def start_times(self) -> list[tuple[int, float]]: ...
@@ -518,6 +545,33 @@ class ShmComm:
     def exscan(
         self, x: object, op: object, timeout: float | None, label: str | None, /
     ) -> bool: ...
+    def gather(
+        self, x: object, gather_list: object, root: int, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def scatter(
+        self,
+        x: object,
+        scatter_list: object,
+        root: int,
+        timeout: float | None,
+        label: str | None,
+        /,
+    ) -> bool: ...
+    def all_gather(
+        self, outputs: object, x: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def reduce_scatter(
+        self,
+        output: object,
+        inputs: object,
+        op: object,
+        timeout: float | None,
+        label: str | None,
+        /,
+    ) -> bool: ...
+    def all_to_all(
+        self, outputs: object, inputs: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
     def exchange(
         self,
         sequence: int,
@@ -625,6 +679,48 @@ class ShmComm:
     ) -> ShmWork | None: ...
     def start_exscan(
         self, x: object, op: object, timeout: float | None, label: str | None, value: Any, /
+    ) -> ShmWork | None: ...
+    def start_gather(
+        self,
+        x: object,
+        gather_list: object,
+        root: int,
+        timeout: float | None,
+        label: str | None,
+        value: Any,
+        /,
+    ) -> ShmWork | None: ...
+    def start_scatter(
+        self,
+        x: object,
+        scatter_list: object,
+        root: int,
+        timeout: float | None,
+        label: str | None,
+        value: Any,
+        /,
+    ) -> ShmWork | None: ...
+    def start_all_gather(
+        self, outputs: object, x: object, timeout: float | None, label: str | None, value: Any, /
+    ) -> ShmWork | None: ...
+    def start_reduce_scatter(
+        self,
+        output: object,
+        inputs: object,
+        op: object,
+        timeout: float | None,
+        label: str | None,
+        value: Any,
+        /,
+    ) -> ShmWork | None: ...
+    def start_all_to_all(
+        self,
+        outputs: object,
+        inputs: object,
+        timeout: float | None,
+        label: str | None,
+        value: Any,
+        /,
     ) -> ShmWork | None: ...
     def enqueue(
         self,
@@ -858,6 +954,11 @@ class CallCollector:
     def start_all_to_all_single(self, *arguments: object) -> None: ...
     def start_scan(self, *arguments: object) -> None: ...
     def start_exscan(self, *arguments: object) -> None: ...
+    def start_gather(self, *arguments: object) -> None: ...
+    def start_scatter(self, *arguments: object) -> None: ...
+    def start_all_gather(self, *arguments: object) -> None: ...
+    def start_reduce_scatter(self, *arguments: object) -> None: ...
+    def start_all_to_all(self, *arguments: object) -> None: ...
     def barrier(self, *arguments: object) -> Literal[False]: ...
     def reduce(self, *arguments: object) -> Literal[False]: ...
     def broadcast(self, *arguments: object) -> Literal[False]: ...
@@ -866,6 +967,11 @@ class CallCollector:
     def all_to_all_single(self, *arguments: object) -> Literal[False]: ...
     def scan(self, *arguments: object) -> Literal[False]: ...
     def exscan(self, *arguments: object) -> Literal[False]: ...
+    def gather(self, *arguments: object) -> Literal[False]: ...
+    def scatter(self, *arguments: object) -> Literal[False]: ...
+    def all_gather(self, *arguments: object) -> Literal[False]: ...
+    def reduce_scatter(self, *arguments: object) -> Literal[False]: ...
+    def all_to_all(self, *arguments: object) -> Literal[False]: ...
 
 class AtomicCalls:
     """The calls of a resilient group, all or nothing, over the communicators that it has in turn.

@@ -15,6 +15,9 @@ DIFFERENT = [
     ("scan", "exscan"),
     ("barrier", "all_reduce"),
     ("all_gather_into_tensor", "all_to_all_single"),
+    ("gather", "scatter"),
+    ("all_gather", "all_to_all"),
+    ("reduce_scatter", "reduce_scatter_tensor"),
 ]
 """What rank 0 awaits, and rank 1 at the same time."""
 
@@ -39,7 +42,7 @@ def test_an_awaited_call_whose_time_is_over_names_who_is_missing(job: Job, lengt
 
 
 @LENGTHS
-@pytest.mark.parametrize("kind", ["broadcast", "scan", "all_gather_into_tensor", "barrier"])
+@pytest.mark.parametrize("kind", ["broadcast", "scan", "all_gather", "scatter", "barrier"])
 def test_who_awaits_a_rank_hears_of_its_death(job: Job, kind: str, length: str) -> None:
     ranks = job(3, program.await_a_dead_rank, kind, length)
     ranks[1].expect("here")

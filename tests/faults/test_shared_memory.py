@@ -31,6 +31,11 @@ def finished(ranks: list[Process]) -> None:
         (3, "broadcast", LARGE, "np.empty", "attach", 0),
         (3, "all_to_all_single", LARGE // 2, "np.empty", "attach", 1),
         (3, "gather", LARGE // 2, "shared", "direct", 0),
+        (3, "gather", 2, "np.empty", "slots", 1),
+        (3, "scatter", 2, "np.empty", "slots", 0),
+        (3, "all_gather", 2, "np.empty", "slots", 2),
+        (3, "reduce_scatter", 2, "np.empty", "slots", 1),
+        (3, "all_to_all", 2, "np.empty", "slots", 0),
     ],
 )
 def test_a_rank_killed_within_a_call_is_named_by_all_and_nothing_is_left(
@@ -136,6 +141,30 @@ DIFFERENT = [
     ("ah.broadcast(big.view('>i8'), 0)", "ah.broadcast(big.view('V8'), 0)"),
     ("ah.broadcast(big.view('f4,f4'), 0)", "ah.broadcast(big.view('f4,i4'), 0)"),
     ("ah.all_gather_into_tensor(big, big[:40_000])", "ah.reduce_scatter_tensor(big[:40_000], big)"),
+    (
+        "ah.scatter(x, None, 0)",
+        "ah.gather(x, [x * 2, x * 2, x * 2] if me == 0 else None, 0)",
+    ),
+    (
+        "ah.gather(x, [x * 2, x * 2, x * 2], 1)",
+        "ah.gather(x, [x * 2, x * 2, x * 2] if me == 2 else None, 2)",
+    ),
+    (
+        "ah.all_gather(list(x.reshape(3, 2)), y[:2])",
+        "ah.all_gather(list(x[:3].reshape(3, 1)), y[:1])",
+    ),
+    (
+        "ah.all_gather(list(x.view('i8').reshape(3, 2)), y[:2].view('i8'))",
+        "ah.all_gather(list(x.reshape(3, 2)), y[:2])",
+    ),
+    (
+        "ah.reduce_scatter(x[:2], list(y.reshape(3, 2)), ah.ReduceOp.MAX)",
+        "ah.reduce_scatter(x[:2], list(y.reshape(3, 2)))",
+    ),
+    (
+        "ah.all_to_all([x[:3], x[3:5], x[5:]], [y[:3], y[3:5], y[5:]])",
+        "ah.all_to_all(list(x.reshape(3, 2)), list(y.reshape(3, 2)))",
+    ),
 ]
 """What rank 1 calls, and what the others call at the same time."""
 

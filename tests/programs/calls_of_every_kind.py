@@ -19,12 +19,14 @@ LENGTHS = {"SMALL": 6, "MIDDLE": 9_000, "LARGE": 60_000}
 
 @dataclass(frozen=True)
 class Case:
-    """A call: its name and arguments, the array with its result, and what that must be."""
+    """A call: its name and arguments, the array with its output, and what that must be."""
 
     name: str
     arguments: tuple[Any, ...]
     output: Array
     wanted: Array
+    result: Any = None
+    """Of the work, where that is not the array."""
 
 
 def list_cases(me: int, n: int, length: int, at: int) -> list[Case]:
@@ -35,6 +37,12 @@ def list_cases(me: int, n: int, length: int, at: int) -> list[Case]:
     root = at % n
     gathered, scattered, exchanged = np.zeros(n * length), np.zeros(share), np.zeros(length)
     parts = [one[me * share : (me + 1) * share] for one in brought]
+    shares = list(mine.reshape(n, share))
+    wholes = [np.zeros((n, length)) for _ in range(2)]
+    lists = [list(wholes[0]), list(wholes[1]) if me == root else None]
+    received, summed, swapped = np.zeros(share), np.zeros(share), np.zeros((n, share))
+    at_root = np.array(brought if me == root else np.zeros((n, length)))
+    places = list(swapped)
     before = np.sum(brought[:me], 0) if me else mine
     return [
         Case("all_reduce", (x[0],), x[0], np.sum(brought, 0)),
@@ -46,6 +54,16 @@ def list_cases(me: int, n: int, length: int, at: int) -> list[Case]:
         Case("reduce_scatter_tensor", (scattered, mine), scattered, np.sum(parts, 0)),
         Case("all_to_all_single", (exchanged, mine), exchanged, np.concatenate(parts)),
         Case("barrier", (), mine, mine),
+        Case("all_gather", (lists[0], mine), wholes[0], np.array(brought), lists[0]),
+        Case("gather", (mine, lists[1], root), wholes[1], at_root, lists[1]),
+        Case(
+            "scatter",
+            (received, shares if me == root else None, root),
+            received,
+            brought[root][me * share : (me + 1) * share],
+        ),
+        Case("reduce_scatter", (summed, shares), summed, np.sum(parts, 0)),
+        Case("all_to_all", (places, shares), swapped, np.array(parts), places),
     ]
 
 
@@ -104,7 +122,8 @@ def read_results() -> None:
         found = work.get_future().result(20)
         assert work.result() is found
         assert (work.operation, work.label, work.is_success()) == (case.name, "this one", True)
-        told[case.name] = None if found is None else found is case.output
+        result = case.output if case.result is None else case.result
+        told[case.name] = None if found is None else found is result
     tell("done", results=told)
     ah.destroy_process_group()
 

@@ -33,6 +33,8 @@ def _list_functions(call: Callable[[], object]) -> list[str]:
 
 def _make_calls() -> dict[str, Callable[[], object]]:
     x, output = torch.ones(2), torch.ones(4)
+    ins, outs = [torch.ones(2), torch.ones(2)], [torch.ones(2), torch.ones(2)]
+    given, filled = (ins, outs) if dist.get_rank() == 0 else (None, None)
     return {
         "all_reduce": lambda: dist.all_reduce(x),
         "broadcast": lambda: dist.broadcast(x, 0),
@@ -41,6 +43,18 @@ def _make_calls() -> dict[str, Callable[[], object]]:
         "all_gather": lambda: dist.all_gather_single(output, x),
         "reduce_scatter": lambda: dist.reduce_scatter_single(x, output),
         "all_to_all": lambda: dist.all_to_all_single(output, torch.ones(4)),
+        "gather": lambda: dist.gather(x, filled, 0),
+        "scatter": lambda: dist.scatter(x, given, 0),
+        "all_gather of lists": lambda: dist.all_gather(outs, x),
+        "reduce_scatter of lists": lambda: dist.reduce_scatter(x, ins),
+        "all_to_all of lists": lambda: dist.all_to_all(outs, ins),
+        "gather in flight": lambda: dist.gather(x, filled, 0, async_op=True).wait(),
+        "scatter in flight": lambda: dist.scatter(x, given, 0, async_op=True).wait(),
+        "all_gather of lists in flight": lambda: dist.all_gather(outs, x, async_op=True).wait(),
+        "reduce_scatter of lists in flight": lambda: dist.reduce_scatter(
+            x, ins, async_op=True
+        ).wait(),
+        "all_to_all of lists in flight": lambda: dist.all_to_all(outs, ins, async_op=True).wait(),
         "all_reduce in flight": lambda: dist.all_reduce(x, async_op=True).wait(),
         "broadcast in flight": lambda: dist.broadcast(x, 0, async_op=True).wait(),
         "reduce in flight": lambda: dist.reduce(x, 0, async_op=True).wait(),
@@ -61,7 +75,51 @@ def test_a_plain_tensor_is_looked_at_once(rank: int) -> None:
         call()
         entered = _list_functions(call)
         assert not [one for one in entered if one.startswith("TensorViews.view")], (name, entered)
-        assert len(entered) <= 13, (name, entered)
+        lists = {"_gather", "_scatter", "_all_gather", "_reduce_scatter", "_all_to_all"}
+        assert len(entered) <= (19 if lists & {*entered} else 13), (name, entered)
+
+
+@on_ranks(2)
+def test_lists_of_tensors_have_their_results(rank: int) -> None:
+    dist.barrier()
+    x = torch.full((2, 3), rank + 1.0)
+    ins = [torch.full((2, 3), 10.0 * rank + at) for at in range(2)]
+    outs = [torch.zeros(2, 3) for _ in range(2)]
+
+    dist.all_gather(outs, x)
+    assert [one.unique().tolist() for one in outs] == [[1.0], [2.0]]
+    dist.all_to_all(outs, ins)
+    assert [one.unique().tolist() for one in outs] == [[rank + 0.0], [rank + 10.0]]
+    dist.scatter(x, ins if rank == 1 else None, 1)
+    assert x.unique().tolist() == [rank + 10.0]
+    dist.reduce_scatter(x, ins)
+    assert x.unique().tolist() == [2 * rank + 10.0]
+    dist.gather(x, outs if rank == 1 else None, 1)
+    if rank == 1:
+        assert [one.unique().tolist() for one in outs] == [[10.0], [12.0]]
+    work = _world().allgather([outs], [x])
+    work.wait()
+    assert work.result()[0] is outs[0]
+
+
+@on_ranks(2)
+def test_lists_that_do_not_fit_are_refused_by_the_checks(rank: int) -> None:
+    dist.barrier()
+    x, flat = torch.ones(2, 3), [torch.ones(6), torch.ones(6)]
+    with pytest.raises(ValueError, match="invalid tensor size"):
+        dist.all_gather(flat, x)
+    with pytest.raises(ValueError, match="expected length 2, got 1"):
+        dist.all_gather([x], x)
+    with pytest.raises(ValueError, match="same length"):
+        _world().allgather([[x, x], [x, x]], [x])
+    with pytest.raises(ValueError, match="single-element"):
+        _world().reduce_scatter([x], [[x, x], [x, x]])
+    whole = torch.zeros(9)
+    with pytest.raises(ValueError, match="share memory"):
+        dist.all_gather([whole[:6], whole[3:]], torch.ones(6))
+    views = [torch.ones(3, 2).t(), torch.ones(3, 2).t()]  # copied, and back
+    dist.all_gather(views, x + rank)
+    assert [one.unique().tolist() for one in views] == [[1.0], [2.0]]
 
 
 @on_ranks(2)

@@ -71,6 +71,9 @@ class AsyncComposed:
         Return `gather_list` on `dst`, None elsewhere. Arrays and errors are as for
         `allhands.gather`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (work := comm.start_gather(x, gather_list, dst, None, None, None)):
+            return await await_then_return(work, gather_list)
         return await await_then_return(
             self.group.gather(x, gather_list, dst, **options), gather_list
         )
@@ -86,6 +89,11 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.scatter`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (
+            work := comm.start_scatter(x, scatter_list, src, None, None, None)
+        ):
+            return await await_then_return(work, x)
         return await await_then_return(self.group.scatter(x, scatter_list, src, **options), x)
 
     async def all_gather(
@@ -95,6 +103,9 @@ class AsyncComposed:
 
         Return `outputs`. Arrays and errors are as for `allhands.all_gather`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (work := comm.start_all_gather(outputs, x, None, None, None)):
+            return await await_then_return(work, outputs)
         return await await_then_return(self.group.all_gather(outputs, x, **options), outputs)
 
     async def all_gather_into_tensor(
@@ -124,6 +135,11 @@ class AsyncComposed:
 
         Return `output`. Arrays and errors are as for `allhands.reduce_scatter`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (
+            work := comm.start_reduce_scatter(output, inputs, op, None, None, None)
+        ):
+            return await await_then_return(work, output)
         return await await_then_return(
             self.group.reduce_scatter(output, inputs, op, **options), output
         )
@@ -155,6 +171,9 @@ class AsyncComposed:
 
         Return `outputs`. Arrays and errors are as for `allhands.all_to_all`.
         """
+        comm = None if options else self.group.order.comm
+        if comm is not None and (work := comm.start_all_to_all(outputs, inputs, None, None, None)):
+            return await await_then_return(work, outputs)
         return await await_then_return(self.group.all_to_all(outputs, inputs, **options), outputs)
 
     async def all_to_all_single(

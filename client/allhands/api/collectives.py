@@ -9,7 +9,6 @@ defaults to the group's; `label` is a name for the call that logs, traces and er
 """
 
 from collections.abc import Sequence
-from typing import Unpack
 
 from allhands.api.calls import find_group_rank, resolve_group, to_group_rank, wait_or_return
 from allhands.api.default_world import AnyGroup, default
@@ -17,7 +16,6 @@ from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.data.sparse_array import SparseArray
 from allhands.engine.work.work import Work
-from allhands.options import CallOptions
 
 
 def broadcast(
@@ -155,7 +153,9 @@ def gather(
     dst: int = 0,
     group: AnyGroup = None,
     async_op: bool = False,
-    **options: Unpack[CallOptions],
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
 ) -> Work | None:
     """Fill `gather_list` on rank `dst` with every rank's `x`, in rank order.
 
@@ -173,10 +173,30 @@ def gather(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `gather_list` on `dst` is
             undefined unless the error's `outputs_intact` is true.
     """
-    if (found := resolve_group(group, async_op, "gather", options)) is None:
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.gather(
+            x, gather_list, dst if group is None else find_group_rank(group, dst), timeout, label
+        ):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_gather(
+            x,
+            gather_list,
+            dst if group is None else find_group_rank(group, dst),
+            timeout,
+            label,
+            gather_list,
+        )
+    ):
+        return work
+    if (found := resolve_group(group, async_op, "gather")) is None:
         return None
     root = to_group_rank(found, dst, "dst")
-    return wait_or_return(found.gather(x, gather_list, root, **options), async_op)
+    return wait_or_return(
+        found.gather(x, gather_list, root, timeout=timeout, label=label), async_op
+    )
 
 
 def scatter(
@@ -185,7 +205,9 @@ def scatter(
     src: int = 0,
     group: AnyGroup = None,
     async_op: bool = False,
-    **options: Unpack[CallOptions],
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` with this rank's array of `scatter_list` on rank `src`.
 
@@ -203,10 +225,30 @@ def scatter(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    if (found := resolve_group(group, async_op, "scatter", options)) is None:
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.scatter(
+            x, scatter_list, src if group is None else find_group_rank(group, src), timeout, label
+        ):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_scatter(
+            x,
+            scatter_list,
+            src if group is None else find_group_rank(group, src),
+            timeout,
+            label,
+            x,
+        )
+    ):
+        return work
+    if (found := resolve_group(group, async_op, "scatter")) is None:
         return None
     root = to_group_rank(found, src, "src")
-    return wait_or_return(found.scatter(x, scatter_list, root, **options), async_op)
+    return wait_or_return(
+        found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op
+    )
 
 
 def all_gather(
@@ -214,7 +256,9 @@ def all_gather(
     x: AnyArray,
     group: AnyGroup = None,
     async_op: bool = False,
-    **options: Unpack[CallOptions],
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
 ) -> Work | None:
     """Fill `outputs` with every rank's `x`, in rank order.
 
@@ -231,9 +275,18 @@ def all_gather(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `outputs` are undefined
             unless the error's `outputs_intact` is true.
     """
-    if (found := resolve_group(group, async_op, "all_gather", options)) is None:
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.all_gather(outputs, x, timeout, label):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_all_gather(outputs, x, timeout, label, outputs)
+    ):
+        return work
+    if (found := resolve_group(group, async_op, "all_gather")) is None:
         return None
-    return wait_or_return(found.all_gather(outputs, x, **options), async_op)
+    return wait_or_return(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
 
 
 def all_gather_into_tensor(
@@ -282,7 +335,9 @@ def reduce_scatter(
     op: ReduceOp = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
-    **options: Unpack[CallOptions],
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
 ) -> Work | None:
     """Overwrite `output` with the reduction of all ranks' `inputs[rank]`.
 
@@ -299,9 +354,20 @@ def reduce_scatter(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    if (found := resolve_group(group, async_op, "reduce_scatter", options)) is None:
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.reduce_scatter(output, inputs, op, timeout, label):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_reduce_scatter(output, inputs, op, timeout, label, output)
+    ):
+        return work
+    if (found := resolve_group(group, async_op, "reduce_scatter")) is None:
         return None
-    return wait_or_return(found.reduce_scatter(output, inputs, op, **options), async_op)
+    return wait_or_return(
+        found.reduce_scatter(output, inputs, op, timeout=timeout, label=label), async_op
+    )
 
 
 def reduce_scatter_tensor(
@@ -351,7 +417,9 @@ def all_to_all(
     inputs: list[AnyArray],
     group: AnyGroup = None,
     async_op: bool = False,
-    **options: Unpack[CallOptions],
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
 ) -> Work | None:
     """Send `inputs[j]` to rank j and receive rank j's block in `outputs[j]`.
 
@@ -369,9 +437,18 @@ def all_to_all(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `outputs` are undefined
             unless the error's `outputs_intact` is true.
     """
-    if (found := resolve_group(group, async_op, "all_to_all", options)) is None:
+    order = (group or default.group).order
+    if not async_op:
+        direct = order.direct_calls
+        if direct is not None and direct.all_to_all(outputs, inputs, timeout, label):
+            return None
+    elif (comm := order.comm) is not None and (
+        work := comm.start_all_to_all(outputs, inputs, timeout, label, outputs)
+    ):
+        return work
+    if (found := resolve_group(group, async_op, "all_to_all")) is None:
         return None
-    return wait_or_return(found.all_to_all(outputs, inputs, **options), async_op)
+    return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
 
 
 def all_to_all_single(

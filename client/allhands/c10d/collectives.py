@@ -179,20 +179,23 @@ class Collectives(GroupCalls[CallWork], Generic[Buffer, AnyBuffer, CallWork]):
         options = self.adapter.make_options(AllgatherOptions, opts, timeout)
         read, filled = _nest_lists(self.adapter, input_tensors, output_tensors)
         views = self.adapter.open_views("allgather")
-        given = views.view_output_lists(filled)
-        lists, inputs = checks.check_allgather(given, views.view_inputs(read), self.size())
+        given, brought = views.view_output_lists(filled), views.view_inputs(read)
+        result = _unwrap_single(given)
+        work = self._try_inline_lists(options, result, "all_gather", given, brought)
+        if work is None:
+            work = self._start_allgather(options, given, brought)
+        return self.adapter.to_work(work, views, _unwrap_single(filled))
+
+    def _start_allgather(self, options: AllgatherOptions, given: object, brought: object) -> Work:
+        lists, inputs = checks.check_allgather(given, brought, self.size())
         if len(lists) == 1:
-            work = self._bind_result(options, lists[0]).all_gather(
+            return self._bind_result(options, lists[0]).all_gather(
                 lists[0], inputs[0], timeout=options.seconds, label=options.label
             )
-        else:
-            everywhere = [array for one in lists for array in one]
-            flat = arguments.check_targets(everywhere, "output_tensors", len(everywhere))
-            sources = arguments.check_sources(inputs, "input_tensors", len(inputs), flat)
-            work = self._start_composite(
-                options, multi_tensor.all_gather(flat, sources, inputs, lists)
-            )
-        return self.adapter.to_work(work, views, _unwrap_single(filled))
+        everywhere = [array for one in lists for array in one]
+        flat = arguments.check_targets(everywhere, "output_tensors", len(everywhere))
+        sources = arguments.check_sources(inputs, "input_tensors", len(inputs), flat)
+        return self._start_composite(options, multi_tensor.all_gather(flat, sources, inputs, lists))
 
     def all_gather_single(
         self,
@@ -278,13 +281,14 @@ class Collectives(GroupCalls[CallWork], Generic[Buffer, AnyBuffer, CallWork]):
         options = self.adapter.make_rooted_options(GatherOptions, opts, root, timeout)
         read, filled = _nest_lists(self.adapter, input_tensors, output_tensors)
         views = self.adapter.open_views("gather")
-        given = views.view_output_lists(filled)
-        arrays, array = checks.check_gather(
-            given, views.view_inputs(read), options.rootRank, self.rank(), self.size()
-        )
-        work = self._bind_result(options, arrays).gather(
-            array, arrays, options.rootRank, timeout=options.seconds, label=options.label
-        )
+        given, brought = views.view_output_lists(filled), views.view_inputs(read)
+        at, result = options.rootRank, _unwrap_single(given)
+        work = self._try_inline_lists(options, result, "gather", brought, given, at)
+        if work is None:
+            arrays, array = checks.check_gather(given, brought, at, self.rank(), self.size())
+            work = self._bind_result(options, arrays).gather(
+                array, arrays, at, timeout=options.seconds, label=options.label
+            )
         return self.adapter.to_work(work, views, _unwrap_single(filled))
 
     def scatter(
@@ -303,13 +307,14 @@ class Collectives(GroupCalls[CallWork], Generic[Buffer, AnyBuffer, CallWork]):
         options = self.adapter.make_rooted_options(ScatterOptions, opts, root, timeout)
         filled, read = _nest_lists(self.adapter, output_tensors, input_tensors)
         views = self.adapter.open_views("scatter")
-        given = views.view_inouts(filled)
-        array, arrays = checks.check_scatter(
-            given, views.view_input_lists(read), options.rootRank, self.rank(), self.size()
-        )
-        work = self._bind_result(options, [array]).scatter(
-            array, arrays, options.rootRank, timeout=options.seconds, label=options.label
-        )
+        given, brought = views.view_inouts(filled), views.view_input_lists(read)
+        at = options.rootRank
+        work = self._try_inline_lists(options, given, "scatter", given, brought, at)
+        if work is None:
+            array, arrays = checks.check_scatter(given, brought, at, self.rank(), self.size())
+            work = self._bind_result(options, [array]).scatter(
+                array, arrays, at, timeout=options.seconds, label=options.label
+            )
         return self.adapter.to_work(work, views, filled)
 
     def reduce_scatter(
@@ -329,20 +334,25 @@ class Collectives(GroupCalls[CallWork], Generic[Buffer, AnyBuffer, CallWork]):
         options = self.adapter.make_reduction_options(ReduceScatterOptions, opts, op, timeout)
         filled, read = _nest_lists(self.adapter, output_tensors, input_tensors)
         views = self.adapter.open_views("reduce_scatter")
-        given = views.view_inouts(filled)
-        array, arrays = checks.check_reduce_scatter(
-            given, views.view_input_lists(read), options.reduceOp, self.rank(), self.size()
-        )
+        given, brought = views.view_inouts(filled), views.view_input_lists(read)
+        op = options.reduceOp
+        work = self._try_inline_lists(options, given, "reduce_scatter", given, brought, op)
+        if work is None:
+            work = self._start_reduce_scatter(options, given, brought)
+        return self.adapter.to_work(work, views, filled)
+
+    def _start_reduce_scatter(
+        self, options: ReduceScatterOptions, given: object, brought: object
+    ) -> Work:
+        op = options.reduceOp
+        array, arrays = checks.check_reduce_scatter(given, brought, op, self.rank(), self.size())
         if any(one.shape != array.shape for one in arrays):
             blocks = [np.ascontiguousarray(one).reshape(one.shape) for one in arrays]
             arguments.check_target(array, "output_tensors[0]")
-            chain = vector.reduce_scatter(blocks, options.reduceOp, array)
-            work = self._start_composite(options, chain)
-        else:
-            work = self._bind_result(options, [array]).reduce_scatter(
-                array, arrays, options.reduceOp, timeout=options.seconds, label=options.label
-            )
-        return self.adapter.to_work(work, views, filled)
+            return self._start_composite(options, vector.reduce_scatter(blocks, op, array))
+        return self._bind_result(options, [array]).reduce_scatter(
+            array, arrays, op, timeout=options.seconds, label=options.label
+        )
 
     def reduce_scatter_single(
         self,
@@ -406,11 +416,13 @@ class Collectives(GroupCalls[CallWork], Generic[Buffer, AnyBuffer, CallWork]):
         options = self.adapter.make_options(AllToAllOptions, opts, timeout)
         views = self.adapter.open_views("alltoall")
         filled, read = views.view_outputs(output_tensors), views.view_inputs(input_tensors)
-        outputs = checks.check_dense_list("alltoall", filled, "output_tensors")
-        inputs = checks.check_dense_list("alltoall", read, "input_tensors")
-        work = self._bind_result(options, outputs).all_to_all(
-            outputs, inputs, timeout=options.seconds, label=options.label
-        )
+        work = self._try_inline(options, filled, "all_to_all", filled, read)
+        if work is None:
+            outputs = checks.check_dense_list("alltoall", filled, "output_tensors")
+            inputs = checks.check_dense_list("alltoall", read, "input_tensors")
+            work = self._bind_result(options, outputs).all_to_all(
+                outputs, inputs, timeout=options.seconds, label=options.label
+            )
         return self.adapter.to_work(work, views, output_tensors)
 
     def all_to_all_single(
@@ -470,7 +482,7 @@ def _nest_lists(
 
 def _unwrap_single(lists: Any) -> Any:
     """Return the only list of buffers, or all lists if there are several."""
-    return lists[0] if len(lists) == 1 else lists
+    return lists[0] if isinstance(lists, list | tuple) and len(lists) == 1 else lists
 
 
 def _normalize_sizes(split_sizes: Sequence[int] | None) -> Sequence[int] | None:

@@ -59,6 +59,20 @@ class GroupCalls(Generic[CallWork]):
             return None
         return CompletedWork.from_comm(direct, options.label, group.name, result)
 
+    def _try_inline_lists(
+        self, options: Options, result: Result, name: str, one: Any, other: Any, *more: object
+    ) -> Work | None:
+        """Make such a call of one array a rank, whose arguments are in lists, perhaps empty ones.
+
+        Lists that say more than that are left to the checks.
+        """
+        given: list[object] = []
+        for argument in (one, other):
+            if not isinstance(argument, list | tuple) or len(argument) > 1:
+                return None
+            given.append(argument[0] if argument else None)
+        return self._try_inline(options, result, name, *given, *more)
+
     def _bind_result(self, options: Options, result: Result) -> FixedResultCollectives:
         return FixedResultCollectives(self._select_group(options), result)
 

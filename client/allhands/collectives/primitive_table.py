@@ -57,6 +57,11 @@ class Primitive:
         return self.has_inline_method and self.inputs is not Operand.MESSAGES
 
     @property
+    def takes_lists(self) -> bool:
+        """Whether that method takes blocks as lists of arrays, and not in one array."""
+        return self.has_plain_arguments and self.has_blocks and not self.form_of
+
+    @property
     def algorithm(self) -> str:
         """Name of the plan, the phases and the C function."""
         return self.form_of or self.name
@@ -113,14 +118,27 @@ _ROWS: Final = (
         pair_receives_first=True,
         has_inline_method=True,
     ),
-    Primitive("gather", inputs=Operand.ARRAY, outputs=Operand.BLOCKS, is_rooted=True),
-    Primitive("scatter", inputs=Operand.BLOCKS, outputs=Operand.ARRAY, is_rooted=True),
+    Primitive(
+        "gather",
+        inputs=Operand.ARRAY,
+        outputs=Operand.BLOCKS,
+        is_rooted=True,
+        has_inline_method=True,
+    ),
+    Primitive(
+        "scatter",
+        inputs=Operand.BLOCKS,
+        outputs=Operand.ARRAY,
+        is_rooted=True,
+        has_inline_method=True,
+    ),
     Primitive(
         "all_gather",
         inputs=Operand.ARRAY,
         outputs=Operand.BLOCKS,
         has_same_result=True,
         pair_receives_first=True,
+        has_inline_method=True,
     ),
     Primitive(
         "all_gather_into_tensor",
@@ -132,7 +150,13 @@ _ROWS: Final = (
         is_mergeable=True,
         has_inline_method=True,
     ),
-    Primitive("reduce_scatter", inputs=Operand.BLOCKS, outputs=Operand.ARRAY, reduces=True),
+    Primitive(
+        "reduce_scatter",
+        inputs=Operand.BLOCKS,
+        outputs=Operand.ARRAY,
+        reduces=True,
+        has_inline_method=True,
+    ),
     Primitive(
         "reduce_scatter_tensor",
         inputs=Operand.BLOCKS,
@@ -148,6 +172,7 @@ _ROWS: Final = (
         outputs=Operand.BLOCKS,
         has_splits=True,
         pair_receives_first=True,
+        has_inline_method=True,
     ),
     Primitive(
         "all_to_all_single",

@@ -67,9 +67,12 @@ KIND_CALLS = """\
 /* clang-format off */
 
 /* EACH(name, kind) for every kind that ShmComm has methods for which take plain arguments: one
- * makes the call on the caller's thread, one begins it. */
-#define PLAIN_METHODS(EACH) \\
-{methods}
+ * makes the call on the caller's thread, one begins it. Blocks are in one array, or in lists. */
+#define ARRAY_METHODS(EACH) \\
+{array_methods}
+#define LIST_METHODS(EACH) \\
+{list_methods}
+#define PLAIN_METHODS(EACH) ARRAY_METHODS(EACH) LIST_METHODS(EACH)
 
 /* Carry out the plan of a communicator. */
 static inline ah_status run_plan(CommObject *self, ah_call *call) {{
@@ -128,13 +131,18 @@ def test_kind(rows: Iterable[Primitive]) -> str:
     return " ||\n           ".join(f"kind == {name_kind(row)}" for row in rows)
 
 
+def list_methods(rows: Iterable[Primitive]) -> str:
+    """Return the lines of a macro that has methods of these kinds."""
+    return " \\\n".join(f"    EACH({row.name}, {name_kind(row)})" for row in rows)
+
+
 def generate() -> dict[Path, str]:
     """Return the text of each generated file."""
     rows = list(CORE_KINDS.values())
     splits = [row for row in rows if row.has_splits]
     same = [row for row in rows if row.has_same_result]
     blocks = [row for row in rows if row.outputs is Operand.BLOCKS]
-    methods = [f"    EACH({row.name}, {name_kind(row)})" for row in rows if row.has_plain_arguments]
+    plain = [row for row in rows if row.has_plain_arguments]
     pieces = [row for row in rows if row.has_blocks]
     by_algorithm = groupby(rows, key=lambda row: row.algorithm)
     return {
@@ -149,7 +157,8 @@ def generate() -> dict[Path, str]:
         ),
         NATIVE / "python" / "kind_calls.h": HEAD
         + KIND_CALLS.format(
-            methods=" \\\n".join(methods),
+            array_methods=list_methods(row for row in plain if not row.takes_lists),
+            list_methods=list_methods(row for row in plain if row.takes_lists),
             cases="\n".join(generate_case(forms) for _, forms in by_algorithm),
         ),
     }

@@ -1,4 +1,4 @@
-"""Inline calls: those of one plain tensor a side go straight to the native core.
+"""Inline calls: those of plain tensors go straight to the native core.
 
 The core looks at what it is given, and declines what it does not know. That goes through the
 methods of `c10d.collectives`, which say what is wrong with it, and so does each call that is to be
@@ -19,8 +19,10 @@ from torch._C._distributed_c10d import (
     AllToAllOptions,
     BarrierOptions,
     BroadcastOptions,
+    GatherOptions,
     ReduceOptions,
     ReduceScatterOptions,
+    ScatterOptions,
     _allow_inflight_collective_as_graph_input,
 )
 
@@ -101,6 +103,23 @@ def _view(given: Any) -> AnyArray | None:
     assert _core is not None, "there is a communicator"
     found: AnyArray | None = _core.view_dlpack(_EXCHANGE, tensor)
     return found
+
+
+def _view_all(tensors: Any) -> list[AnyArray] | None:
+    """Return arrays over the tensors of a list; None: one of them wants a second look."""
+    if type(tensors) is not list:
+        return None
+    arrays = []
+    for tensor in tensors:
+        if type(tensor) is list or (array := _view(tensor)) is None:
+            return None
+        arrays.append(array)
+    return arrays
+
+
+def _view_only_list(lists: Any) -> list[AnyArray] | None:
+    """Return arrays over the tensors of the only list of a list; None as of `_view_all`."""
+    return _view_all(lists[0]) if type(lists) is list and len(lists) == 1 else None
 
 
 def _read_timeout(opts: Any) -> float | None:
@@ -197,6 +216,62 @@ def _all_to_all_single(
     return _make(group, comm, "all_to_all_single", (filled, read), opts, (output, x), [output])
 
 
+def _gather(group: Any, comm: "DirectCore", outputs: Any, inputs: Any, opts: Any) -> Work | None:
+    if type(opts) is not GatherOptions or type(outputs) is not list or type(inputs) is not list:
+        return None
+    filled = _view_only_list(outputs) if outputs else ()
+    if filled is None or (read := _view(inputs)) is None:
+        return None
+    result = outputs[0] if outputs else []
+    arguments = read, filled, opts.rootRank
+    return _make(group, comm, "gather", arguments, opts, [*inputs, *result], result)
+
+
+def _scatter(group: Any, comm: "DirectCore", outputs: Any, inputs: Any, opts: Any) -> Work | None:
+    if type(opts) is not ScatterOptions or type(outputs) is not list or type(inputs) is not list:
+        return None
+    read = _view_only_list(inputs) if inputs else ()
+    if read is None or (filled := _view(outputs)) is None:
+        return None
+    tensors = [*outputs, *inputs[0]] if inputs else outputs
+    return _make(group, comm, "scatter", (filled, read, opts.rootRank), opts, tensors, outputs)
+
+
+def _all_gather(
+    group: Any, comm: "DirectCore", outputs: Any, inputs: Any, opts: Any
+) -> Work | None:
+    if type(opts) is not AllgatherOptions or type(inputs) is not list:
+        return None
+    if (filled := _view_only_list(outputs)) is None or (read := _view(inputs)) is None:
+        return None
+    tensors = [*outputs[0], *inputs]
+    return _make(group, comm, "all_gather", (filled, read), opts, tensors, outputs[0])
+
+
+def _reduce_scatter(
+    group: Any, comm: "DirectCore", outputs: Any, inputs: Any, opts: Any
+) -> Work | None:
+    if type(opts) is not ReduceScatterOptions or type(outputs) is not list:
+        return None
+    if (read := _view_only_list(inputs)) is None or (filled := _view(outputs)) is None:
+        return None
+    if (op := _find_op(hash(opts.reduceOp))) is None:
+        return None
+    tensors = [*outputs, *inputs[0]]
+    return _make(group, comm, "reduce_scatter", (filled, read, op), opts, tensors, outputs)
+
+
+def _all_to_all(
+    group: Any, comm: "DirectCore", outputs: Any, inputs: Any, opts: Any
+) -> Work | None:
+    if type(opts) is not AllToAllOptions:
+        return None
+    if (filled := _view_all(outputs)) is None or (read := _view_all(inputs)) is None:
+        return None
+    tensors = [*outputs, *inputs]
+    return _make(group, comm, "all_to_all", (filled, read), opts, tensors, outputs)
+
+
 def _barrier(group: Any, comm: "DirectCore", opts: Any) -> Work | None:
     if type(opts) is not BarrierOptions or len(group.adapter.staged_works):
         return None
@@ -209,6 +284,11 @@ _ATTEMPTS: Final[Mapping[str, Attempt]] = MappingProxyType(
         "broadcast": _broadcast,
         "reduce": _reduce,
         "barrier": _barrier,
+        "gather": _gather,
+        "scatter": _scatter,
+        "allgather": _all_gather,
+        "reduce_scatter": _reduce_scatter,
+        "alltoall": _all_to_all,
         "all_to_all_single": _all_to_all_single,
         "all_gather_single": _all_gather_single,
         "reduce_scatter_single": _reduce_scatter_single,

@@ -213,20 +213,14 @@ static PyObject *call_atomically(AtomicObject *self, CommMethod *method, const c
     return done;
 }
 
-#define DEFINE_METHOD(name)                                                                        \
+#define DEFINE_METHOD(name, kind)                                                                  \
     static PyObject *atomic_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {      \
         return call_atomically((AtomicObject *)self, comm_##name, #name, args, nargs);             \
     }
 
-DEFINE_METHOD(barrier)
-DEFINE_METHOD(all_reduce)
-DEFINE_METHOD(reduce)
-DEFINE_METHOD(broadcast)
-DEFINE_METHOD(all_gather_into_tensor)
-DEFINE_METHOD(reduce_scatter_tensor)
-DEFINE_METHOD(all_to_all_single)
-DEFINE_METHOD(scan)
-DEFINE_METHOD(exscan)
+/* clang-format off */
+PLAIN_METHODS(DEFINE_METHOD)
+/* clang-format on */
 
 /* Those that nobody waits for at once are queued. */
 static PyObject *atomic_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
@@ -352,22 +346,13 @@ static PyMemberDef atomic_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define METHOD(name) {#name, (PyCFunction)(void (*)(void))atomic_##name, METH_FASTCALL, NULL},
-#define NEVER_STARTED(name, kind)                                                                  \
-    {"start_" #name, (PyCFunction)(void (*)(void))atomic_start, METH_FASTCALL, NULL},
+#define METHODS(name, kind)                                                                        \
+    {#name, (PyCFunction)(void (*)(void))atomic_##name, METH_FASTCALL, NULL},                      \
+        {"start_" #name, (PyCFunction)(void (*)(void))atomic_start, METH_FASTCALL, NULL},
 
 static PyMethodDef atomic_methods[] = {
     /* clang-format off */
-    METHOD(barrier)
-    METHOD(all_reduce)
-    METHOD(reduce)
-    METHOD(broadcast)
-    METHOD(all_gather_into_tensor)
-    METHOD(reduce_scatter_tensor)
-    METHOD(all_to_all_single)
-    METHOD(scan)
-    METHOD(exscan)
-    PLAIN_METHODS(NEVER_STARTED)
+    PLAIN_METHODS(METHODS)
     /* clang-format on */
     {"take_number", (PyCFunction)atomic_take_number, METH_NOARGS, NULL},
     {"release", (PyCFunction)atomic_release, METH_NOARGS, NULL},

@@ -97,6 +97,7 @@ static void collector_dealloc(CollectorObject *self) {
 }
 
 #define DECLINED(name) {#name, (PyCFunction)(void (*)(void))collector_decline, METH_FASTCALL, NULL},
+#define DECLINED_LISTS(name, kind) DECLINED(name)
 #define NEVER_STARTED(name, kind)                                                                  \
     {"start_" #name, (PyCFunction)(void (*)(void))collector_start, METH_FASTCALL, NULL},
 
@@ -112,6 +113,7 @@ static PyMethodDef collector_methods[] = {
     DECLINED(all_to_all_single)
     DECLINED(scan)
     DECLINED(exscan)
+    LIST_METHODS(DECLINED_LISTS)
     PLAIN_METHODS(NEVER_STARTED)
     /* clang-format on */
     {NULL, NULL, 0, NULL},

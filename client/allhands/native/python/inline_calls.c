@@ -3,21 +3,11 @@
 #include "python/async_calls.h"
 #include "python/call_run.h"
 #include "python/deadline.h"
+#include "python/plain_arguments.h"
 #include "python/plan.h"
 #include "python/turn.h"
 
 /* ---------------------------------------------------------------- plans of plain arguments */
-
-/* Write into a plan what a kind's arguments say, but for timeout and label, which follow them;
- * false: they are not plain. The careful way then looks again and says what is wrong. */
-typedef bool PlanArguments(const CommObject *self, Plan *plan, PyObject *const *args);
-
-static int rank_of(const CommObject *self, PyObject *given) {
-    if (!PyLong_CheckExact(given)) return -1;
-    long rank = PyLong_AsLong(given);
-    if (rank == -1 && PyErr_Occurred()) PyErr_Clear();
-    return rank < 0 || rank >= self->size ? -1 : (int)rank;
-}
 
 static bool plan_barrier(const CommObject *self, Plan *plan, PyObject *const *args) {
     (void)self, (void)args;
@@ -48,7 +38,8 @@ static bool plan_exscan(const CommObject *self, Plan *plan, PyObject *const *arg
 }
 
 static bool plan_reduce(const CommObject *self, Plan *plan, PyObject *const *args) {
-    if ((plan->root = rank_of(self, args[1])) < 0 || (plan->op = comm_op_index(self, args[2])) < 0)
+    if ((plan->root = plain_rank(self, args[1])) < 0 ||
+        (plan->op = comm_op_index(self, args[2])) < 0)
         return false;
     PyArrayObject *x = plain_array(args[0], plan->root == self->rank);
     if (x == NULL) return false;
@@ -61,16 +52,11 @@ static bool plan_reduce(const CommObject *self, Plan *plan, PyObject *const *arg
 
 static bool plan_broadcast(const CommObject *self, Plan *plan, PyObject *const *args) {
     PyArrayObject *x = plain_array(args[0], true);
-    if (x == NULL || (plan->root = rank_of(self, args[1])) < 0) return false;
+    if (x == NULL || (plan->root = plain_rank(self, args[1])) < 0) return false;
     plan_type(plan, x);
     plan->count = (size_t)PyArray_SIZE(x);
     plan->out[0] = PyArray_DATA(x);
     return true;
-}
-
-static bool are_disjoint(const void *one, size_t one_bytes, const void *other, size_t other_bytes) {
-    uintptr_t first = (uintptr_t)one, second = (uintptr_t)other;
-    return first + one_bytes <= second || second + other_bytes <= first;
 }
 
 /* Output and input: two plain arrays of one dtype that lie apart. */
@@ -138,6 +124,11 @@ enum {
     ARGUMENTS_all_to_all_single = 2,      /* output, x */
     ARGUMENTS_scan = 2,                   /* x, op */
     ARGUMENTS_exscan = 2,                 /* x, op */
+    ARGUMENTS_gather = 3,                 /* x, outputs, root */
+    ARGUMENTS_scatter = 3,                /* x, inputs, root */
+    ARGUMENTS_all_gather = 2,             /* outputs, x */
+    ARGUMENTS_reduce_scatter = 3,         /* output, inputs, op */
+    ARGUMENTS_all_to_all = 2,             /* outputs, inputs */
 };
 
 static inline void plan_kind(Plan *plan, ah_kind kind) {
@@ -189,7 +180,7 @@ static inline PyObject *call_inline(PyObject *self_, PyObject *const *args, Py_s
 /* What has to be kept of the arguments, which begin with the arrays. */
 static PyObject *keep_arrays(PyObject *const *args, Py_ssize_t count) {
     if (count == 0) return Py_NewRef(Py_None);
-    if (!PyArray_Check(args[1])) return Py_NewRef(args[0]);
+    if (!PyArray_Check(args[1]) && !PyTuple_Check(args[1])) return Py_NewRef(args[0]);
     return PyTuple_Pack(2, args[0], args[1]);
 }
 
@@ -214,6 +205,29 @@ static inline PyObject *start_call(PyObject *self_, PyObject *const *args, Py_ss
     return call;
 }
 
+/* ---------------------------------------------------------------- lists */
+
+#define LISTS 2      /* the first arguments, of which each may be one */
+#define MOST_GIVEN 6 /* with timeout, label and value */
+
+/* Make a call, or begin it, with tuples in the place of lists: another thread may change a list
+ * while the call goes on in its arrays. */
+static inline PyObject *call_with_tuples(CommMethod *method, PyObject *self, PyObject *const *args,
+                                         Py_ssize_t nargs) {
+    PyObject *given[MOST_GIVEN], *tuples[LISTS] = {NULL}, *result = NULL;
+    bool failed = false;
+    if (nargs < LISTS || nargs > MOST_GIVEN) return refuse_count(MOST_GIVEN, nargs);
+    for (Py_ssize_t at = 0; at < nargs; at++) {
+        given[at] = args[at];
+        if (at >= LISTS || !PyList_CheckExact(args[at])) continue;
+        given[at] = tuples[at] = PyList_AsTuple(args[at]);
+        failed |= tuples[at] == NULL;
+    }
+    if (!failed) result = method(self, given, nargs);
+    for (int at = 0; at < LISTS; at++) Py_XDECREF(tuples[at]);
+    return result;
+}
+
 /* clang-format off */
 #define DEFINE_METHODS(name, kind)                                                                 \
     PyObject *comm_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {               \
@@ -223,4 +237,20 @@ static inline PyObject *start_call(PyObject *self_, PyObject *const *args, Py_ss
         return start_call(self, args, nargs, kind, ARGUMENTS_##name, plan_##name);                 \
     }
 
-PLAIN_METHODS(DEFINE_METHODS)
+ARRAY_METHODS(DEFINE_METHODS)
+
+#define DEFINE_LIST_METHODS(name, kind)                                                            \
+    static PyObject *call_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {        \
+        return call_inline(self, args, nargs, kind, ARGUMENTS_##name, plan_##name);                \
+    }                                                                                              \
+    static PyObject *start_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {       \
+        return start_call(self, args, nargs, kind, ARGUMENTS_##name, plan_##name);                 \
+    }                                                                                              \
+    PyObject *comm_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {               \
+        return call_with_tuples(call_##name, self, args, nargs);                                   \
+    }                                                                                              \
+    PyObject *comm_start_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {         \
+        return call_with_tuples(start_##name, self, args, nargs);                                  \
+    }
+
+LIST_METHODS(DEFINE_LIST_METHODS)

@@ -8,8 +8,8 @@
 /* clang-format off */
 
 /* EACH(name, kind) for every kind that ShmComm has methods for which take plain arguments: one
- * makes the call on the caller's thread, one begins it. */
-#define PLAIN_METHODS(EACH) \
+ * makes the call on the caller's thread, one begins it. Blocks are in one array, or in lists. */
+#define ARRAY_METHODS(EACH) \
     EACH(barrier, AH_KIND_BARRIER) \
     EACH(all_reduce, AH_KIND_ALL_REDUCE) \
     EACH(reduce, AH_KIND_REDUCE) \
@@ -19,6 +19,13 @@
     EACH(all_to_all_single, AH_KIND_ALL_TO_ALL_SINGLE) \
     EACH(scan, AH_KIND_SCAN) \
     EACH(exscan, AH_KIND_EXSCAN)
+#define LIST_METHODS(EACH) \
+    EACH(gather, AH_KIND_GATHER) \
+    EACH(scatter, AH_KIND_SCATTER) \
+    EACH(all_gather, AH_KIND_ALL_GATHER) \
+    EACH(reduce_scatter, AH_KIND_REDUCE_SCATTER) \
+    EACH(all_to_all, AH_KIND_ALL_TO_ALL)
+#define PLAIN_METHODS(EACH) ARRAY_METHODS(EACH) LIST_METHODS(EACH)
 
 /* Carry out the plan of a communicator. */
 static inline ah_status run_plan(CommObject *self, ah_call *call) {
