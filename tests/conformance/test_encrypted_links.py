@@ -177,7 +177,7 @@ class CoreReader:
     def __init__(self, inbound: InboundLink, nbytes: int) -> None:
         core, _ = native_core.find()
         assert core is not None
-        state = core.LinkState(0)
+        self.state = state = core.LinkState(0)
         assert inbound.lend(state)
         asyncio.get_running_loop().remove_reader(inbound.descriptor)  # the loop does not run here
         self._inbound, self.output = inbound, np.zeros(nbytes, np.uint8)
@@ -197,12 +197,16 @@ class CoreReader:
 
     async def read(self) -> int:
         """Go on with what has come until something stops the call; return what."""
-        while True:
-            waiting = [self._inbound.descriptor], [], [], SECONDS
-            ready = await asyncio.to_thread(select.select, *waiting)
-            assert ready[0], "nothing came"
-            if (stopped := self.call.run(0, 0)) != _LATE:
-                return stopped
+        while (stopped := await self.read_once()) == _LATE:
+            pass
+        return stopped
+
+    async def read_once(self) -> int:
+        """Go on with what comes next; return what stopped the call."""
+        waiting = [self._inbound.descriptor], [], [], SECONDS
+        ready = await asyncio.to_thread(select.select, *waiting)
+        assert ready[0], "nothing came"
+        return self.call.run(0, 0)
 
     def give_back(self) -> None:
         self.call.withdraw()
@@ -211,12 +215,29 @@ class CoreReader:
 
 _DONE, _LATE, _STUCK = 0, 1, 3
 NBYTES = 100_000
+AH_LINK_ROOM = 64 << 10
+"""Memory of a link for what is read ahead, see links/link.h."""
 
 
-def read_in_core(pair: Pair) -> CoreReader:
+def read_in_core(pair: Pair, nbytes: int = NBYTES) -> CoreReader:
     inbound = pair.listener.get_inbound(1)
     assert inbound is not None
-    return CoreReader(inbound, NBYTES)
+    return CoreReader(inbound, nbytes)
+
+
+class HoldingBack:
+    """A change that passes the first bytes on, and the others together when all have come."""
+
+    def __init__(self, first: int, total: int) -> None:
+        self._first, self._total = first, total
+        self._seen = b""
+
+    def __call__(self, data: bytes) -> bytes:
+        passed = len(self._seen[: self._first])
+        self._seen += data
+        if len(self._seen) >= self._total:
+            return self._seen[passed:]
+        return self._seen[passed : self._first]
 
 
 @needs_core
@@ -227,6 +248,25 @@ async def test_the_core_reads_what_the_peer_encrypted(pair: Pair) -> None:
     assert await reader.read() == _DONE
     assert reader.output.tobytes() == secret
     assert secret[:8] not in pair.relay.seen
+
+
+@needs_core
+async def test_a_record_that_comes_in_two_pieces_has_room_behind_much_that_was_read_ahead(
+    pair: Pair,
+) -> None:
+    """TLS keeps the first piece: of the second alone, less room would do than for the record."""
+    secret = os.urandom(15_000)
+    frame = make_frame(2, secret)
+    reader = read_in_core(pair, len(secret))
+    filler = bytes(AH_LINK_ROOM - 9_000)
+    reader.state.unread(filler + frame[:10])
+    reader.state.take(len(filler))
+    pair.relay.change = HoldingBack(8_000, len(frame) + 100)
+    await pair.link.send([frame[10:]])
+    assert await reader.read_once() == _LATE
+    await pair.link.send([make_frame(3, bytes(100))])
+    assert await reader.read() == _DONE
+    assert reader.output.tobytes() == secret
 
 
 @needs_core

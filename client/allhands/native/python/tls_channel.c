@@ -110,7 +110,8 @@ static int open_records(TlsChannelObject *self, ah_link *link, size_t came, uint
     if (take_size(call_with(self->feed, self->page.buf, came)) < 0) return -1;
     Py_ssize_t most = take_size(PyObject_GetAttrString(self->incoming, "pending"));
     if (most < 0) return -1;
-    if (!ah_link_reserve(link, (size_t)most)) {
+    /* TLS may hold the beginning of a record already, which is not pending any more. */
+    if (!ah_link_reserve(link, (size_t)most + RECORD_BYTES)) {
         PyErr_NoMemory();
         return -1;
     }
@@ -191,12 +192,12 @@ static bool flush_kept(TlsChannelObject *self, ah_link *link) {
     PyObject *unsent = PyObject_GetAttrString(self->connection, "unsent");
     Py_ssize_t nbytes = unsent == NULL ? -1 : PyObject_Size(unsent);
     bool is_up = nbytes == 0;
-    if (nbytes < 0)
+    if (nbytes < 0) {
         break_off(self, link);
-    else if (nbytes == 0)
-        link->has_unsent = false; /* the loop has sent it */
-    else
-        is_up = send_bytes(self, link, unsent);
+    } else {
+        link->has_unsent = nbytes > 0; /* the loop may have sent it, or have kept more */
+        if (nbytes > 0) is_up = send_bytes(self, link, unsent);
+    }
     Py_XDECREF(unsent);
     return is_up;
 }
