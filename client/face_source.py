@@ -151,6 +151,16 @@ def read_fast_paths() -> dict[str, list[str]]:
     }
 
 
+def read_vector_paths() -> dict[str, list[str]]:
+    """Read the collectives of the native communicator that return new arrays, or False."""
+    return {
+        method.name: [one.arg for one in method.args.posonlyargs[1:]]
+        for method in _list_methods("_native.pyi")
+        if "list[NDArray[Any]]" in (found := ast.unparse(method.returns or ast.Constant(None)))
+        and "Literal[False]" in found
+    }
+
+
 def read_public_calls() -> set[str]:
     """Read the names of the plain calls that are written by hand."""
     return {

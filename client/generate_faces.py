@@ -24,6 +24,7 @@ from face_source import (
     read_functions,
     read_imports,
     read_public_calls,
+    read_vector_paths,
 )
 
 PLAIN_MODULES = {
@@ -98,7 +99,7 @@ Raises:
 
 def write_plain_module(name: str, collectives: list[Collective], imports: list[str]) -> str:
     """Write a module of plain calls."""
-    fast_paths = read_fast_paths()
+    fast_paths, vector_paths = read_fast_paths(), read_vector_paths()
     parts = [
         NOTICE,
         _quote(PLAIN_MODULES[name], ""),
@@ -109,11 +110,14 @@ def write_plain_module(name: str, collectives: list[Collective], imports: list[s
         "from allhands.engine.work.work import Work\n",
         *(f"{one}\n" for one in imports),
     ]
-    parts += [_write_plain_call(one, fast_paths.get(one.name)) for one in collectives]
+    parts += [
+        _write_plain_call(one, fast_paths.get(one.name), vector_paths.get(one.name))
+        for one in collectives
+    ]
     return "".join(parts)
 
 
-def _write_plain_call(call: Collective, fast: list[str] | None) -> str:
+def _write_plain_call(call: Collective, fast: list[str] | None, vector: list[str] | None) -> str:
     declared = ", ".join(
         [
             *(one.declare() for one in call.parameters),
@@ -129,6 +133,7 @@ def _write_plain_call(call: Collective, fast: list[str] | None) -> str:
         f"\n\ndef {call.name}({declared}) -> {returned}:\n"
         + _quote(_describe_plain(call), "    ")
         + ("" if fast is None else _write_fast_path(call, fast))
+        + ("" if vector is None else _write_vector_path(call, vector))
         + _write_queued_call(call, fast is not None)
     )
 
@@ -154,17 +159,32 @@ def _describe_plain(call: Collective) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _write_fast_path(call: Collective, fast: list[str]) -> str:
+def _write_vector_path(call: Collective, vector: list[str]) -> str:
+    return (
+        "    if not async_op and not options:\n"
+        "        vectors = (group or default.group).order.vector_calls\n"
+        "        if vectors is not None and (\n"
+        f"            result := vectors.{call.name}({', '.join(_pass_ranks(call, vector))})\n"
+        "        ) is not False:\n"
+        "            return result\n"
+    )
+
+
+def _pass_ranks(call: Collective, parameters: list[str]) -> list[str]:
+    """Return the arguments of a native method, ranks as the group has them."""
     root = call.root
-    passed = [
+    return [
         f"{root} if group is None else find_group_rank(group, {root})" if name == "root" else name
-        for name in fast
+        for name in parameters
     ]
+
+
+def _write_fast_path(call: Collective, fast: list[str]) -> str:
     slow = " or ".join(f"{name} is not None" for name in _list_skipped(call, fast))
     found = "(group or default.group).order"
     if slow:
         found = f"None if {slow} else {found}"
-    arguments = ", ".join([*passed, "timeout", "label"])
+    arguments = ", ".join([*_pass_ranks(call, fast), "timeout", "label"])
     result = "None" if call.output is None else call.output.name
     known = "order is not None and " if slow else ""
     return (

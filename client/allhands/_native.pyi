@@ -591,6 +591,46 @@ class ShmComm:
         sequence 0: now, if nothing is under way; else False.
         """
 
+    def exchange_now(
+        self, messages: Messages, call: object, operation: str, signature: int, /
+    ) -> tuple[NDArray[np.uint8] | None, ...] | Literal[False]:
+        """As `exchange`, at once, with the group's timeout and no label.
+
+        False: something else is under way; nothing has happened.
+        """
+
+    def exchange_arrays(
+        self,
+        sequence: int,
+        arrays: NDArray[Any] | list[NDArray[Any]] | dict[int, NDArray[Any]],
+        call: object,
+        operation: str,
+        signature: int,
+        timeout: float,
+        deadline: float,
+        label: str | None,
+        /,
+    ) -> list[NDArray[Any]] | Literal[False] | None:
+        """Send each rank its array, or all of them one, and return the arrays of all ranks.
+
+        Those are C-contiguous, of one dtype on which the call's signature agrees, and new, that of
+        this rank too. None: this rank has none for itself. All else is as in `exchange`, where the
+        messages are those of `collectives.array_messages`.
+
+        Raises:
+            ValueError: what came is no array of the dtype.
+        """
+
+    def all_gather_v(self, x: object, /) -> list[NDArray[Any]] | Literal[False]:
+        """Make the call on this thread, with the group's timeout and no label.
+
+        False: something else is under way, or the argument is no plain array; nothing happened.
+        """
+
+    def gather_v(self, x: object, root: int, /) -> list[NDArray[Any]] | Literal[False] | None:
+        """As `all_gather_v`; None: this rank is not the root."""
+
+    def all_to_all_v(self, inputs: object, /) -> list[NDArray[Any]] | Literal[False]: ...
     def make_collector(self, thread: int, /) -> CallCollector:
         """Return a stand-in for this that collects the calls of a thread."""
 

@@ -16,8 +16,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from allhands.api.calls import resolve_group, to_group_rank, wait_or_return, wait_result
-from allhands.api.default_world import AnyGroup, require_world
+from allhands.api.default_world import AnyGroup, default, require_world
+from allhands.collectives import object_calls
 from allhands.data.serializer import check_size
+from allhands.group.group import Group
 from allhands.options import CallOptions
 
 
@@ -38,6 +40,13 @@ def all_gather_object(
     object_list: list[Any], obj: object, group: AnyGroup = None, **options: Unpack[CallOptions]
 ) -> None:
     """Overwrite `object_list`, one item a rank, with every rank's `obj`."""
+    now = group or default.group
+    if not options and isinstance(now, Group) and (comm := now.order.vector_calls) is not None:
+        _check_length(object_list, "object_list", now.size)
+        exchange = object_calls.exchange_all(now.objects.encode_parts(obj), now.objects)
+        if (ended := exchange.run_now(comm)) is not None:
+            object_list[:] = ended[0]
+            return
     if (found := resolve_group(group, False, "all_gather_object", options)) is None:
         return
     _check_length(object_list, "object_list", found.size)
@@ -92,6 +101,19 @@ def broadcast_object_list(
     object_list: list[Any], src: int = 0, group: AnyGroup = None, **options: Unpack[CallOptions]
 ) -> None:
     """Overwrite `object_list` with the items of rank `src`; equal lengths."""
+    now = group or default.group
+    if (
+        not options
+        and object_list
+        and isinstance(object_list, list)
+        and isinstance(now, Group)
+        and (comm := now.order.vector_calls) is not None
+    ):
+        root = to_group_rank(now, src, "src")
+        parts = now.objects.encode_parts(object_list) if root == now.rank else None
+        exchange = object_calls.exchange_list(parts, root, object_list, now.objects)
+        if exchange.run_now(comm) is not None:
+            return
     if (found := resolve_group(group, False, "broadcast_object_list", options)) is None:
         return
     root = to_group_rank(found, src, "src")

@@ -10,8 +10,8 @@ of `collectives`.
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from allhands.api.calls import resolve_group, to_group_rank, wait_result
-from allhands.api.default_world import AnyGroup
+from allhands.api.calls import find_group_rank, resolve_group, to_group_rank, wait_result
+from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.options import CallOptions
@@ -33,6 +33,10 @@ def all_gather_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
+    if not async_op and not options:
+        vectors = (group or default.group).order.vector_calls
+        if vectors is not None and (result := vectors.all_gather_v(x)) is not False:
+            return result
     if (found := resolve_group(group, async_op, "all_gather_v", options)) is None:
         return None
     return wait_result(found.all_gather_v(x, **options), async_op)
@@ -59,6 +63,16 @@ def gather_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
+    if not async_op and not options:
+        vectors = (group or default.group).order.vector_calls
+        if (
+            vectors is not None
+            and (
+                result := vectors.gather_v(x, dst if group is None else find_group_rank(group, dst))
+            )
+            is not False
+        ):
+            return result
     if (found := resolve_group(group, async_op, "gather_v", options)) is None:
         return None
     root = to_group_rank(found, dst, "dst")
@@ -112,6 +126,10 @@ def all_to_all_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
+    if not async_op and not options:
+        vectors = (group or default.group).order.vector_calls
+        if vectors is not None and (result := vectors.all_to_all_v(inputs)) is not False:
+            return result
     if (found := resolve_group(group, async_op, "all_to_all_v", options)) is None:
         return None
     return wait_result(found.all_to_all_v(inputs, **options), async_op)

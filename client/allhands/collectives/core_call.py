@@ -105,8 +105,7 @@ def sign_call(
     return SignedCall(call, mark_phase_signature(call.signature))
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """Messages between all ranks, the sizes of which only their senders know."""
 
     signed: SignedCall
@@ -123,3 +122,29 @@ class Exchange:
             sequence, self.messages, call, call.operation, signature, timeout, deadline, label
         )
         return None if received is False else (self.read(received),)
+
+    def run_now(self, comm: "ShmComm") -> tuple[Any] | None:
+        """Run the call at once, with the group's timeout and no label, as `run` otherwise."""
+        call, signature = self.signed
+        received = comm.exchange_now(self.messages, call, call.operation, signature)
+        return None if received is False else (self.read(received),)
+
+
+class ArrayExchange(NamedTuple):
+    """Arrays between all ranks, of one dtype, the shapes of which only their senders know.
+
+    The result is a list of new arrays, by rank; None where this rank has none for itself.
+    """
+
+    signed: SignedCall
+    arrays: Array | list[Array] | dict[int, Array]
+    """One for all ranks, one for each, or some by ranks; C-contiguous."""
+
+    def run(
+        self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
+    ) -> tuple[Result] | None:
+        call, signature = self.signed
+        found = comm.exchange_arrays(
+            sequence, self.arrays, call, call.operation, signature, timeout, deadline, label
+        )
+        return None if found is False else (found,)

@@ -3,7 +3,7 @@
 The native core exchanges their bytes in one call; over links the sizes travel first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,16 @@ def all_gather(parts: Parts, objects: ObjectSerializer) -> CompositeCall:
         found: Any = yield from vector.all_gather(join_parts(parts)).generate_steps(builder)
         return [objects.decode(one) for one in found]
 
+    return _make_composite(exchange_all(parts, objects), generate_steps)
+
+
+def exchange_all(parts: Parts, objects: ObjectSerializer) -> Exchange:
+    """Return `all_gather` as one call of the core."""
+
     def read(received: Received) -> list[Any]:
         return [_decode(objects, one, parts) for one in received]
 
-    signed = sign_call("all_gather_object")
-    return CompositeCall(signed.call, generate_steps, core_call=Exchange(signed, parts, read))
+    return Exchange(sign_call("all_gather_object"), parts, read)
 
 
 def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
@@ -45,10 +50,8 @@ def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
         is_root = received[root] is None
         return [_decode(objects, one, parts) for one in received] if is_root else None
 
-    signed = sign_call("gather_object", root=root)
-    return CompositeCall(
-        signed.call, generate_steps, core_call=Exchange(signed, {root: parts}, read)
-    )
+    exchange = Exchange(sign_call("gather_object", root=root), {root: parts}, read)
+    return _make_composite(exchange, generate_steps)
 
 
 def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer) -> CompositeCall:
@@ -62,9 +65,9 @@ def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer)
     def read(received: Received) -> Any:
         return _decode(objects, received[root], () if parts is None else parts[root])
 
-    signed = sign_call("scatter_object", root=root)
-    exchange = Exchange(signed, () if parts is None else list(parts), read)
-    return CompositeCall(signed.call, generate_steps, has_blocks=True, core_call=exchange)
+    messages = () if parts is None else list(parts)
+    exchange = Exchange(sign_call("scatter_object", root=root), messages, read)
+    return _make_composite(exchange, generate_steps, has_blocks=True)
 
 
 def broadcast(
@@ -82,13 +85,30 @@ def broadcast(
             values[:] = objects.decode(place)
         return values
 
+    return _make_composite(exchange_list(parts, root, values, objects), generate_steps)
+
+
+def exchange_list(
+    parts: Parts | None, root: int, values: list[Any], objects: ObjectSerializer
+) -> Exchange:
+    """Return `broadcast` as one call of the core."""
+
     def read(received: Received) -> list[Any]:
         if (data := received[root]) is not None:
             values[:] = objects.decode(data)
         return values
 
     signed = sign_call("broadcast_object_list", root=root, count=len(values))
-    return CompositeCall(signed.call, generate_steps, core_call=Exchange(signed, parts or (), read))
+    return Exchange(signed, parts or (), read)
+
+
+def _make_composite(
+    exchange: Exchange,
+    generate_steps: Callable[[StepBuilder], StepGenerator],
+    has_blocks: bool = False,
+) -> CompositeCall:
+    call = exchange.signed.call
+    return CompositeCall(call, generate_steps, has_blocks=has_blocks, core_call=exchange)
 
 
 def _decode(objects: ObjectSerializer, received: UInt8Array | None, own: Parts) -> Any:

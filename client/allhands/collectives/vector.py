@@ -5,6 +5,7 @@ each dimension, and arrays follow in one exchange. Results are new arrays.
 """
 
 from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,14 @@ from allhands.collectives import array_messages
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall, Step, StepBuilder, StepGenerator
-from allhands.collectives.core_call import Exchange, Message, Received, sign_call
+from allhands.collectives.core_call import (
+    ArrayExchange,
+    Exchange,
+    Message,
+    Received,
+    SignedCall,
+    sign_call,
+)
 from allhands.collectives.reduction import ReduceOp, fold
 from allhands.collectives.request import name_dtype
 from allhands.collectives.signature import Shape
@@ -41,12 +49,8 @@ def all_gather(x: AnyArray) -> CompositeCall:
             yield builder.all_to_all(found, [x] * builder.size)
         return found
 
-    def read(received: Received) -> list[AnyArray]:
-        return _read_arrays(received, x)
-
-    signed = sign_call("all_gather_v", name_dtype(x.dtype))
-    message = array_messages.pack_array(x)
-    return CompositeCall(signed.call, generate_steps, core_call=Exchange(signed, message, read))
+    signed = sign_arrays("all_gather_v", x.dtype)
+    return CompositeCall(signed.call, generate_steps, core_call=ArrayExchange(signed, x))
 
 
 def gather(x: AnyArray, root: int) -> CompositeCall:
@@ -61,13 +65,13 @@ def gather(x: AnyArray, root: int) -> CompositeCall:
         yield builder.all_to_all(found, given)
         return found if is_root else None
 
-    def read(received: Received) -> list[AnyArray] | None:
-        is_root = received[root] is None
-        return _read_arrays(received, x) if is_root else None
+    signed = sign_arrays("gather_v", x.dtype, root)
+    return CompositeCall(signed.call, generate_steps, core_call=ArrayExchange(signed, {root: x}))
 
-    signed = sign_call("gather_v", name_dtype(x.dtype), root)
-    messages = {root: array_messages.pack_array(x)}
-    return CompositeCall(signed.call, generate_steps, core_call=Exchange(signed, messages, read))
+
+def sign_arrays(operation: str, dtype: "np.dtype[Any]", root: int = -1) -> SignedCall:
+    """Return a v-variant as it travels; root -1: it has none."""
+    return sign_call(operation, name_dtype(dtype), None if root < 0 else root)
 
 
 def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
@@ -116,15 +120,8 @@ def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
         yield builder.all_to_all(found, list(arrays))
         return found
 
-    def read(received: Received) -> list[AnyArray]:
-        return [
-            copy_array(own) if one is None else array_messages.read_array(one, dtype)
-            for one, own in zip(received, arrays, strict=True)
-        ]
-
-    signed = sign_call("all_to_all_v", name_dtype(dtype))
-    messages = [array_messages.pack_array(array) for array in arrays]
-    exchange = Exchange(signed, messages, read)
+    signed = sign_arrays("all_to_all_v", dtype)
+    exchange = ArrayExchange(signed, list(arrays))
     return CompositeCall(signed.call, generate_steps, has_blocks=True, core_call=exchange)
 
 
@@ -203,11 +200,3 @@ def _build_mismatch_error(operation: str, shapes: Sequence[Sequence[Shape]]) -> 
     table = {rank: f"{operation}(shapes {list(one)})" for rank, one in enumerate(shapes)}
     told = "; ".join(f"rank {rank}: {row}" for rank, row in table.items())
     return CollectiveMismatch(f"{operation}: the ranks bring blocks of other shapes: {told}", table)
-
-
-def _read_arrays(received: Received, own: AnyArray) -> list[AnyArray]:
-    """Return the arrays of all ranks, of one dtype; that of this rank is copied."""
-    return [
-        copy_array(own) if one is None else array_messages.read_array(one, own.dtype)
-        for one in received
-    ]

@@ -60,6 +60,7 @@ class QueueOnlyNumbering:
 
     comm: "ShmComm | None" = None
     direct_calls: "ShmComm | LinkCollectives | None" = None
+    vector_calls: "ShmComm | None" = None
 
     def __init__(self, order: "Numbering") -> None:
         self._order = order
@@ -142,6 +143,8 @@ class CallNumbering:
         """Held while a call takes its number and its place in the queue, in one step."""
         self._timeout = timeout
         self._comm: ShmComm | None = None
+        self.vector_calls: ShmComm | None = None
+        """What plain v-variants try before all else: `comm`, or nothing."""
         self.direct_calls: ShmComm | LinkCollectives | None = None
         """What plain functions try before all else: `comm`, or the links."""
         self._p2p: ShmP2P | None = None
@@ -162,7 +165,7 @@ class CallNumbering:
 
     @comm.setter
     def comm(self, comm: "ShmComm | None") -> None:
-        self._comm = self.direct_calls = comm
+        self._comm = self.direct_calls = self.vector_calls = comm
 
     @property
     def p2p(self) -> "ShmP2P | None":

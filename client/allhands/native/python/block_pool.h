@@ -7,6 +7,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#define POOL_SMALLEST                                                                              \
+    (1 << 14) /* bytes of the smallest block: less is as well allocated by NumPy */
+
 /* A new array of bytes, of any content; NULL with an exception. */
 PyObject *pool_new_array(size_t nbytes);
 

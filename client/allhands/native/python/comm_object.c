@@ -17,6 +17,7 @@
 #include "python/queued_calls.h"
 #include "python/request_object.h"
 #include "python/turn.h"
+#include "python/vector_calls.h"
 
 #define ATTACH_TRIES 8
 
@@ -184,6 +185,10 @@ static int comm_traverse(CommObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->on_slow);
     Py_VISIT(self->on_clash);
     Py_VISIT(self->pending);
+    for (int at = 0; at < VECTOR_CALLS; at++) {
+        Py_VISIT(self->signed_vectors[at].dtype);
+        Py_VISIT(self->signed_vectors[at].call);
+    }
     Py_VISIT(Py_TYPE(self));
     return async_traverse(self, visit, arg);
 }
@@ -194,6 +199,10 @@ static int comm_clear(CommObject *self) {
     Py_CLEAR(self->on_failure);
     Py_CLEAR(self->on_slow);
     Py_CLEAR(self->on_clash);
+    for (int at = 0; at < VECTOR_CALLS; at++) {
+        Py_CLEAR(self->signed_vectors[at].dtype);
+        Py_CLEAR(self->signed_vectors[at].call);
+    }
     return 0;
 }
 
@@ -218,6 +227,11 @@ static PyMethodDef comm_methods[] = {
     /* clang-format off */
     PLAIN_METHODS(TWO_METHODS)
     FAST_METHOD(exchange)
+    FAST_METHOD(exchange_now)
+    FAST_METHOD(exchange_arrays)
+    FAST_METHOD(all_gather_v)
+    FAST_METHOD(gather_v)
+    FAST_METHOD(all_to_all_v)
     /* clang-format on */
     {"all_reduce_coalesced", (PyCFunction)(void (*)(void))comm_all_reduce_coalesced, METH_FASTCALL,
      NULL},

@@ -88,6 +88,14 @@ typedef union {
 
 #define RECORD_QUEUED 0x80 /* it is told in Python when and where it was made */
 
+/* A v-variant as it travels, of arrays of one dtype; all owned, NULL: not met yet. */
+typedef struct {
+    PyObject *dtype, *call;
+    int root;
+    uint64_t signature;
+} SignedVector;
+#define VECTOR_CALLS 3
+
 typedef struct CommObject {
     PyObject_HEAD
     ah_comm *comm;
@@ -143,6 +151,7 @@ typedef struct CommObject {
     int64_t waits[WAITS]; /* of the latest calls: nanoseconds to the end of a wait that others could
                            * see; else 0 */
     uint64_t waiting;     /* ranks for which the call that runs was last seen to wait */
+    SignedVector signed_vectors[VECTOR_CALLS]; /* the latest of each: vector_calls.c */
     StartTimes start_times;
 } CommObject;
 

@@ -1,25 +1,19 @@
-#include "python/inline_calls.h"
+#include "python/exchange_call.h"
 
 #include <stdlib.h>
 
 #include "python/block_pool.h"
 #include "python/call_run.h"
+#include "python/deadline.h"
+#include "python/inline_calls.h"
 #include "python/plan.h"
 #include "python/turn.h"
 
-/* Where the bytes lie that a rank sends; arrays are borrowed from the caller, who waits. */
-typedef struct {
-    ah_message to[AH_MAX_RANKS];
-    ah_buffer *buffers;
-    size_t buffer_count;
-    Py_buffer *views; /* of what is no array */
-    size_t view_count;
-} Sources;
-
-static void sources_release(Sources *sources) {
+void sources_release(Sources *sources) {
     for (size_t at = 0; at < sources->view_count; at++) PyBuffer_Release(&sources->views[at]);
     free(sources->buffers);
     free(sources->views);
+    free(sources->heads);
 }
 
 static bool add_buffer(Sources *sources, PyObject *given) {
@@ -47,44 +41,78 @@ static bool add_message(Sources *sources, ah_message *message, PyObject *given) 
     return true;
 }
 
-/* The message for a rank, a tuple of buffers; NULL: none, or with an exception. Messages are one
- * tuple for all ranks, a list of one for each, or a dict of some by their ranks. */
+/* What is for a rank; NULL: nothing, or with an exception. Messages are one for all ranks, a list
+ * of one for each, or a dict of some by their ranks; one is a tuple of buffers, or an array. */
 static PyObject *message_for(PyObject *given, int rank) {
-    if (PyTuple_Check(given)) return given;
     if (PyList_Check(given)) return PyList_GET_ITEM(given, rank);
+    if (!PyDict_Check(given)) return given;
     PyObject *key = PyLong_FromLong(rank);
     PyObject *found = key ? PyDict_GetItemWithError(given, key) : NULL;
     Py_XDECREF(key);
     return found;
 }
 
-static bool are_messages(PyObject *given, int size) {
-    if (PyTuple_Check(given)) return true;
-    if (!PyDict_Check(given) && !(PyList_Check(given) && PyList_GET_SIZE(given) == size))
-        return false;
+static bool is_one_message(PyObject *given) { return !PyList_Check(given) && !PyDict_Check(given); }
+
+static bool is_buffers(PyObject *message) { return PyTuple_Check(message); }
+
+static bool is_array(PyObject *message) {
+    return PyArray_Check(message) &&
+           PyArray_CHKFLAGS((PyArrayObject *)message, NPY_ARRAY_C_CONTIGUOUS) &&
+           PyArray_NDIM((PyArrayObject *)message) <= HEAD_DIMS &&
+           !PyDataType_REFCHK(PyArray_DESCR((PyArrayObject *)message));
+}
+
+static bool are_messages(PyObject *given, int size, bool (*is_message)(PyObject *)) {
+    if (is_one_message(given)) return is_message(given);
+    if (PyList_Check(given) && PyList_GET_SIZE(given) != size) return false;
     for (int rank = 0; rank < size; rank++) {
         PyObject *message = message_for(given, rank);
-        if (message != NULL ? !PyTuple_Check(message) : PyErr_Occurred() != NULL) return false;
+        if (message != NULL ? !is_message(message) : PyErr_Occurred() != NULL) return false;
     }
     return true;
 }
 
+bool sources_make_room(Sources *sources, size_t buffers, size_t views, size_t heads) {
+    sources->buffers = malloc((buffers + 1) * sizeof *sources->buffers);
+    sources->views = malloc((views + 1) * sizeof *sources->views);
+    sources->heads = malloc((heads + 1) * sizeof *sources->heads);
+    if (sources->buffers && sources->views && sources->heads) return true;
+    PyErr_NoMemory();
+    return false;
+}
+
 static bool read_messages(Sources *sources, PyObject *given, int size) {
-    int messages = PyTuple_Check(given) ? 1 : size;
+    int messages = is_one_message(given) ? 1 : size;
     size_t count = 0;
     for (int rank = 0; rank < messages; rank++) {
         PyObject *message = message_for(given, rank);
         count += message ? (size_t)PyTuple_GET_SIZE(message) : 0;
     }
-    sources->buffers = malloc((count + 1) * sizeof *sources->buffers);
-    sources->views = malloc((count + 1) * sizeof *sources->views);
-    if (sources->buffers == NULL || sources->views == NULL) {
-        PyErr_NoMemory();
-        return false;
-    }
+    if (!sources_make_room(sources, count, count, 0)) return false;
     for (int rank = 0; rank < messages; rank++) {
         PyObject *message = message_for(given, rank);
         if (message != NULL && !add_message(sources, &sources->to[rank], message)) return false;
+    }
+    return true;
+}
+
+void sources_add_array(Sources *sources, int place, int rank, PyArrayObject *array) {
+    ah_buffer *buffers = sources->buffers + 2 * place;
+    ArrayHead *head = &sources->heads[place];
+    buffers[0] = (ah_buffer){head, array_head_write(head, array)};
+    buffers[1] = (ah_buffer){PyArray_DATA(array), (size_t)PyArray_NBYTES(array)};
+    sources->to[rank] = (ah_message){
+        .buffers = buffers, .count = 2, .nbytes = buffers[0].nbytes + buffers[1].nbytes};
+}
+
+/* As read_messages, of arrays. */
+static bool read_arrays(Sources *sources, PyObject *given, int size) {
+    int messages = is_one_message(given) ? 1 : size;
+    if (!sources_make_room(sources, 2 * (size_t)messages, 0, (size_t)messages)) return false;
+    for (int rank = 0; rank < messages; rank++) {
+        PyObject *array = message_for(given, rank);
+        if (array != NULL) sources_add_array(sources, rank, rank, (PyArrayObject *)array);
     }
     return true;
 }
@@ -116,8 +144,8 @@ static bool allocate_received(void *owner, const size_t nbytes[], char *out[]) {
     return allocated;
 }
 
-static void plan_exchange(Plan *plan, const Sources *sources, bool is_same, PyObject *call,
-                          PyObject *operation, uint64_t signature) {
+void exchange_plan(Plan *plan, const Sources *sources, bool is_same, PyObject *call,
+                   const char *operation, uint64_t signature) {
     plan->kind = AH_KIND_EXCHANGE;
     plan->op = plan->root = -1;
     plan->dtype = NULL;
@@ -127,19 +155,17 @@ static void plan_exchange(Plan *plan, const Sources *sources, bool is_same, PyOb
     plan->messages =
         (ah_messages){.to = sources->to, .is_same = is_same, .allocate = allocate_received};
     plan->call = call;
-    plan->call_name = PyUnicode_AsUTF8(operation);
+    plan->call_name = operation;
 }
 
-/* By who has the turn; NULL with an exception. */
-static PyObject *run(CommObject *self, unsigned long long sequence, double timeout, double deadline,
-                     PyObject *label) {
+PyObject *exchange_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+                       PyObject *label) {
     bool now = sequence == 0;
     self->from_queue = !now;
     self->inline_thread = now ? PyThread_get_thread_ident() : 0;
     self->received = NULL;
-    int failed =
-        call_run(self, now ? ++self->last_number : sequence, (int64_t)(timeout * NANOSECONDS),
-                 (int64_t)(deadline * NANOSECONDS), label == Py_None ? NULL : label);
+    int failed = call_run(self, now ? ++self->last_number : sequence, timeout, deadline,
+                          label == Py_None ? NULL : label);
     self->from_queue = false;
     self->inline_thread = 0;
     self->plan.call = NULL;
@@ -149,34 +175,117 @@ static PyObject *run(CommObject *self, unsigned long long sequence, double timeo
     return failed || received ? received : PyTuple_Pack(1, Py_None); /* one rank alone */
 }
 
-PyObject *comm_exchange(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    CommObject *self = (CommObject *)self_;
-    /* sequence, messages, call, operation, signature, timeout, deadline, label */
-    if (nargs != 8 || !are_messages(args[1], self->size) || !PyUnicode_Check(args[3]))
-        return PyErr_Format(PyExc_TypeError, "exchange(sequence, messages, call, operation, "
-                                             "signature, timeout, deadline, label)");
-    unsigned long long sequence = PyLong_AsUnsignedLongLong(args[0]);
-    unsigned long long signature = PyLong_AsUnsignedLongLong(args[4]);
-    double timeout = PyFloat_AsDouble(args[5]), deadline = PyFloat_AsDouble(args[6]);
-    if (PyErr_Occurred() || PyUnicode_AsUTF8(args[3]) == NULL) return NULL;
+/* The kinds of messages that an exchange takes. */
+typedef struct {
+    bool (*is_message)(PyObject *);
+    bool (*read)(Sources *sources, PyObject *given, int size);
+} MessageKind;
+
+static const MessageKind buffer_messages = {is_buffers, read_messages};
+static const MessageKind array_messages = {is_array, read_arrays};
+
+/* What an exchange takes; times in nanoseconds. */
+typedef struct {
+    uint64_t sequence; /* 0: now, if nothing is under way */
+    PyObject *messages, *call, *operation, *signature, *label;
+    int64_t timeout, deadline; /* 0: after the timeout */
+} Exchange;
+
+static PyObject *exchange(CommObject *self, const Exchange *given, const MessageKind *messages) {
+    const char *operation =
+        PyUnicode_Check(given->operation) ? PyUnicode_AsUTF8(given->operation) : NULL;
+    if (operation == NULL || !are_messages(given->messages, self->size, messages->is_message))
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_TypeError, "no messages of an operation");
+    unsigned long long signature = PyLong_AsUnsignedLongLong(given->signature);
+    if (PyErr_Occurred()) return NULL;
     Sources sources = {0};
-    if (!read_messages(&sources, args[1], self->size)) {
+    if (!messages->read(&sources, given->messages, self->size)) {
         sources_release(&sources);
         return NULL;
     }
-    int entered = sequence == 0 ? comm_try_enter(self, PyUnicode_AsUTF8(args[3]), args[7])
-                                : comm_acquire_turn(self) + 1;
+    uint64_t sequence = given->sequence;
+    int entered =
+        sequence == 0 ? comm_try_enter(self, operation, given->label) : comm_acquire_turn(self) + 1;
     PyObject *received = entered < 0 || sequence != 0 ? NULL : Py_NewRef(Py_False);
     if (entered == 1) {
         Py_CLEAR(received);
         if (sequence > self->limit) ah_comm_interrupt(self->comm, sequence);
-        plan_exchange(&self->plan, &sources, PyTuple_Check(args[1]), args[2], args[3], signature);
-        if (plan_label(&self->plan, args[7]))
-            received = run(self, sequence, timeout, deadline, args[7]);
+        exchange_plan(&self->plan, &sources, is_one_message(given->messages), given->call,
+                      operation, signature);
+        if (plan_label(&self->plan, given->label))
+            received = exchange_run(self, sequence, given->timeout, given->deadline, given->label);
         else
             PyErr_SetString(PyExc_TypeError, "a label must be a str");
         PyThread_release_lock(self->turn);
     }
     sources_release(&sources);
     return received;
+}
+
+/* sequence, messages, call, operation, signature, timeout, deadline, label; as ShmComm.exchange. */
+static PyObject *exchange_at(CommObject *self, PyObject *const *args, Py_ssize_t nargs,
+                             const MessageKind *messages) {
+    if (nargs != 8)
+        return PyErr_Format(PyExc_TypeError, "exchange(sequence, messages, call, operation, "
+                                             "signature, timeout, deadline, label)");
+    double timeout = PyFloat_AsDouble(args[5]), deadline = PyFloat_AsDouble(args[6]);
+    Exchange given = {.sequence = PyLong_AsUnsignedLongLong(args[0]),
+                      .messages = args[1],
+                      .call = args[2],
+                      .operation = args[3],
+                      .signature = args[4],
+                      .timeout = (int64_t)(timeout * NANOSECONDS),
+                      .deadline = (int64_t)(deadline * NANOSECONDS),
+                      .label = args[7]};
+    return PyErr_Occurred() ? NULL : exchange(self, &given, messages);
+}
+
+/* messages, call, operation, signature; as ShmComm.exchange_now. */
+PyObject *comm_exchange_now(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    CommObject *self = (CommObject *)self_;
+    if (nargs != 4)
+        return PyErr_Format(PyExc_TypeError, "exchange_now(messages, call, operation, signature)");
+    int64_t limit = read_plain_limit(self->timeout_ns, Py_None);
+    if (self->verifies || self->run_atomic != NULL || limit <= 0) Py_RETURN_FALSE;
+    Exchange now = {.messages = args[0],
+                    .call = args[1],
+                    .operation = args[2],
+                    .signature = args[3],
+                    .timeout = limit,
+                    .label = Py_None};
+    return exchange(self, &now, &buffer_messages);
+}
+
+PyObject *comm_exchange(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    return exchange_at((CommObject *)self, args, nargs, &buffer_messages);
+}
+
+PyObject *exchange_list_arrays(PyObject *received, PyArrayObject *own) {
+    Py_ssize_t size = PyTuple_GET_SIZE(received);
+    PyObject *arrays = PyList_New(size);
+    for (Py_ssize_t rank = 0; rank < size && arrays != NULL; rank++) {
+        PyObject *message = PyTuple_GET_ITEM(received, rank);
+        PyObject *array = message == Py_None
+                              ? array_copy(own)
+                              : array_message_read((PyArrayObject *)message, PyArray_DESCR(own));
+        if (array == NULL)
+            Py_CLEAR(arrays);
+        else
+            PyList_SET_ITEM(arrays, rank, array);
+    }
+    return arrays;
+}
+
+PyObject *comm_exchange_arrays(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    CommObject *self = (CommObject *)self_;
+    PyObject *received = exchange_at(self, args, nargs, &array_messages);
+    if (received == NULL || received == Py_False) return received;
+    PyObject *own = message_for(args[1], self->rank), *arrays = NULL;
+    if (own != NULL)
+        arrays = exchange_list_arrays(received, (PyArrayObject *)own);
+    else if (!PyErr_Occurred())
+        arrays = Py_NewRef(Py_None);
+    Py_DECREF(received);
+    return arrays;
 }
