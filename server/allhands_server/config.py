@@ -80,6 +80,8 @@ class ServerConfig:
     """`host` or `host:port` where clients reach the daemon; empty: where it listens."""
     kv_advertise: tuple[str, ...] = ()
     """The same for the key-value port; empty: the hosts that clients have dialled."""
+    http: tuple[str, int] | None = None
+    """Host and port for health and metrics by HTTP; port 0: any free one; None: there is none."""
     audit_log: Path | str | None = None
     """File that gets a line of JSON for each call; None: there is no audit log."""
     limits: ResourceLimits = DEFAULT_LIMITS
@@ -92,8 +94,14 @@ class ServerConfig:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this host can connect; names besides localhost may be any host."""
+        """Whether only this host can be a client; names besides localhost may be any host."""
         return all(is_loopback(host) for host, _ in self.listens)
+
+    @property
+    def _outside_hosts(self) -> list[str]:
+        """Hosts to listen on that are beyond loopback, those of the HTTP port among them."""
+        hosts = [host for host, _ in (*self.listens, *([self.http] if self.http else []))]
+        return [host for host in dict.fromkeys(hosts) if not is_loopback(host)]
 
     @property
     def listens(self) -> tuple[tuple[str, int], ...]:
@@ -116,7 +124,8 @@ class ServerConfig:
         Raises:
             ValueError: the text says what to give.
         """
-        for host, port in (*self.listens, (self.host, self.kv_port)):
+        http = [] if self.http is None else [self.http]
+        for host, port in (*self.listens, (self.host, self.kv_port), *http):
             if not host:
                 text = "no host to listen on: give 127.0.0.1, or 0.0.0.0 for all addresses"
                 raise ValueError(text)
@@ -144,8 +153,8 @@ class ServerConfig:
         if self.token is not None:
             _check_token(self.token)
         self._check_store()
-        if not self.is_loopback and not self.insecure and (missing := self._list_missing()):
-            host = next(host for host, _ in self.listens if not is_loopback(host))
+        if self._outside_hosts and not self.insecure and (missing := self._list_missing()):
+            host = self._outside_hosts[0]
             raise ValueError(
                 f"listening on {host}, beyond loopback, needs {' and '.join(missing)}; "
                 "`allhands token init DIR` makes both; "
@@ -175,7 +184,7 @@ class ServerConfig:
 
     def list_warnings(self) -> list[str]:
         """List the dangers of `insecure`; empty without any."""
-        if self.is_loopback or not self.insecure:
+        if not self._outside_hosts or not self.insecure:
             return []
         found = []
         if self.tls_cert is None:
@@ -192,7 +201,7 @@ class ServerConfig:
 
     @property
     def _listen_text(self) -> str:
-        return ", ".join(host for host, _ in self.listens if not is_loopback(host))
+        return ", ".join(self._outside_hosts)
 
     def _list_missing(self) -> list[str]:
         missing = []

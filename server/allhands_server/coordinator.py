@@ -118,6 +118,7 @@ class Coordinator:
         self._timer_due: float | None = None
         self._evidence = EvidenceSearch(self._handle, self._streams)
         self._drained = asyncio.Event()
+        self._is_draining = False
         self._is_closed = False
 
     @classmethod
@@ -155,6 +156,25 @@ class Coordinator:
     def describe_limits(self) -> list[LimitUse]:
         """Return the limits, with how much is used of each; a follower uses nothing."""
         return self._machine.describe_limits()
+
+    @property
+    def leads(self) -> bool:
+        """Whether requests are carried out here, and not by another daemon."""
+        return not self._is_closed and not self._is_standby
+
+    def find_obstacle(self) -> str:
+        """Return why requests are not taken; empty: they are, or clients are sent to the leader.
+
+        No addresses or names: strangers may read it.
+        """
+        if self._is_closed:
+            return "the coordinator has gone down"
+        if self._is_draining:
+            return "the coordinator drains, and takes in nobody"
+        if self._is_standby:
+            is_known = self.leadership is not None and self.leadership.leader
+            return "" if is_known else "the daemon stands by, and knows of no leader yet"
+        return "" if self._gate is None else "the coordinator's log is away"
 
     async def ask(
         self, request: Request[R], time_remaining: float | None, origin: Origin | None = None
@@ -268,6 +288,7 @@ class Coordinator:
 
         A reason is told to the members.
         """
+        self._is_draining = True
         if self._is_closed or self._is_standby:
             return True
         self._handle(Drain(reason))

@@ -39,6 +39,7 @@ from allhands_server.rpc.reflection import Reflection
 from allhands_server.rpc.service import CoordinatorService, make_session_handler
 
 if TYPE_CHECKING:
+    from allhands_server.http.port import HttpPort
     from allhands_server.log.etcd import EtcdEngine
     from allhands_server.replica import Replica
 
@@ -97,6 +98,7 @@ class RunningCoordinator:
         notice_: notice.Notice | None,
         replica: "Replica | None" = None,
         advertised: tuple[str, ...] = (),
+        http: "HttpPort | None" = None,
     ) -> None:
         self._server = server
         self._coordinator = coordinator
@@ -105,6 +107,7 @@ class RunningCoordinator:
         self._health = health_service
         self._notice = notice_
         self._replica = replica
+        self._http = http
         self._stopping: asyncio.Task[bool] | None = None
         self.host, self.port = address
         """Where this host reaches it."""
@@ -116,6 +119,11 @@ class RunningCoordinator:
     def url(self) -> str:
         """`ah://host:port`, without a job."""
         return f"ah://{format_authority(self.host, self.port)}"
+
+    @property
+    def http_url(self) -> str:
+        """URL of the HTTP port; empty: there is none."""
+        return "" if self._http is None else self._http.url
 
     async def drain(self, timeout: float, reason: str = "") -> bool:
         """Take in no worker any more, and wait until the running worlds have ended.
@@ -157,21 +165,39 @@ class RunningCoordinator:
             self._lines.abort()
             await _close_log(self._coordinator, self._replica)
             self._lines.access.close()
+            if self._http is not None:
+                await self._http.close()
 
 
 async def start(config: ServerConfig, coordinator: Coordinator | None = None) -> RunningCoordinator:
     """Listen as configured, on the running loop, for a new coordinator or a given one.
 
     Raises:
-        ValueError: the config is wrong, or open to strangers without `insecure`.
+        ValueError: the config is wrong, or open to strangers without `insecure`, or a package for
+            the HTTP port is missing.
         OSError: the port is taken, the host is not of this machine, a file cannot be read.
         LogError: the log in `config.data_dir` cannot be opened, or is damaged.
     """
     config.validate()
+    tls = _read_certificates(config)
+    http = None if config.http is None else _open_http(config.http, tls)
+    try:
+        return await _start(config, coordinator, tls, http)
+    except BaseException:
+        if http is not None:
+            await http.close()
+        raise
+
+
+async def _start(
+    config: ServerConfig,
+    coordinator: Coordinator | None,
+    tls: ServerCertificates | None,
+    http: "HttpPort | None",
+) -> RunningCoordinator:
     engine = None if config.store is None else await _open_store(config.store)
     for warning in config.list_warnings():
         logger.warning("%s", warning)
-    tls = _read_certificates(config)
     coordinator = coordinator or await _make_coordinator(config)
     token = config.token or await _choose_token(config, coordinator)
     connections = Connections(partial(_warn_evicted, LimitedLog(logger, "dropped connections")))
@@ -220,9 +246,11 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         kv_listener.port,
         ",".join(advertised),
     )
+    if http is not None:
+        http.serve(coordinator, access, token)
     running = RunningCoordinator(
         *(address, token, server, coordinator, kv_listener, connections, health_service),
-        *(notice_, replica, advertised),
+        *(notice_, replica, advertised, http),
     )
     forks.hold(running)
     return running
@@ -259,6 +287,17 @@ async def _start_server(
     server.add_generic_rpc_handlers((Reflection((_SERVICE, health.SERVICE_NAME)),))
     await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
     await server.start()
+
+
+def _open_http(address: tuple[str, int], tls: ServerCertificates | None) -> "HttpPort":
+    from allhands_server.http.extra import check_installed  # which few coordinators need
+
+    check_installed()
+    from allhands_server.http.port import HttpPort
+
+    port = HttpPort(address, tls)
+    logger.info("health and metrics are at %s", port.url)
+    return port
 
 
 async def _open_store(address: EtcdAddress) -> "EtcdEngine":

@@ -11,6 +11,7 @@ from allhands.cli.serve_options import (
     AuditLog,
     DataDir,
     DrainTimeout,
+    Http,
     Insecure,
     KvAdvertise,
     KvPort,
@@ -50,6 +51,7 @@ def serve_command(
     advertise: Advertise = None,
     kv_port: KvPort = 0,
     kv_advertise: KvAdvertise = None,
+    http: Http = None,
 ) -> None:
     """Run a coordinator until SIGTERM or Ctrl-C; a second one ends it at once.
 
@@ -91,6 +93,7 @@ def serve_command(
             store=address,
             advertise=tuple(_split(advertise or ())),
             kv_advertise=tuple(_split(kv_advertise or ())),
+            http=_parse_address(http, "--http") if http else None,
             setting_names=FLAGS,
         )
         config.validate()
@@ -110,10 +113,10 @@ def _split(given: Iterable[str]) -> list[str]:
     return [one.strip() for text in given for one in text.split(",")]
 
 
-def _parse_address(listen: str) -> tuple[str, int]:
+def _parse_address(listen: str, option: str = "--listen") -> tuple[str, int]:
     """Read HOST:PORT, an IPv6 address in brackets."""
     from allhands_server.authorities import parse_authority
 
     if (found := parse_authority(listen)) is None:
-        raise typer.BadParameter(f"--listen wants HOST:PORT or [IPV6]:PORT, not {listen!r}")
+        raise typer.BadParameter(f"{option} wants HOST:PORT or [IPV6]:PORT, not {listen!r}")
     return found

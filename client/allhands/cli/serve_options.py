@@ -56,6 +56,16 @@ DataDir: TypeAlias = Annotated[
         help="Keep all state in this folder: jobs go on after restarts and crashes.",
     ),
 ]
+Http: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        envvar="ALLHANDS_HTTP",
+        help="Address for health (/healthz, /readyz, /leader) and metrics (/metrics) by HTTP, as "
+        "127.0.0.1:7071; needs allhands[http].",
+    ),
+]
 AuditLog: TypeAlias = Annotated[
     Path | None,
     typer.Option(

@@ -36,7 +36,7 @@ class ServerCertificates:
         self._refused: _Stamp | None = None
         self._unreadable = ""
         try:
-            self._context, self._configuration = self._load()
+            self._context, self._open_context, self._configuration = self._load()
         except ssl.SSLError as error:
             raise ValueError(self._describe(error)) from error
         self._given = self._configuration
@@ -47,12 +47,23 @@ class ServerCertificates:
             self._reload()
             return self._context
 
+    def get_open_context(self) -> ssl.SSLContext:
+        """Return such a context that asks callers for a certificate, and lets in who has none."""
+        with self._lock:
+            self._reload()
+            return self._open_context
+
+    @property
+    def needs_client_certificate(self) -> bool:
+        """Whether callers have to show a certificate."""
+        return len(self._paths) == 3
+
     def make_credentials(self) -> grpc.ServerCredentials:
         """Make gRPC's credentials, which ask for the files with each connection."""
         return grpc.dynamic_ssl_server_credentials(
             self._given,
             self._get_new_configuration,  # type: ignore[arg-type]  # None: the same as before
-            len(self._paths) == 3,
+            self.needs_client_certificate,
         )
 
     def _get_new_configuration(self) -> grpc.ServerCertificateConfiguration | None:
@@ -74,7 +85,7 @@ class ServerCertificates:
             if stamp in (self._stamp, self._refused):
                 return
             self._refused = stamp
-            self._context, self._configuration = self._load()
+            self._context, self._open_context, self._configuration = self._load()
         except ssl.SSLError as error:
             logger.error("%s; those before stay in use", self._describe(error))
         except OSError as error:
@@ -89,17 +100,24 @@ class ServerCertificates:
         found = [os.stat(path) for path in self._paths]
         return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)
 
-    def _load(self) -> tuple[ssl.SSLContext, grpc.ServerCertificateConfiguration]:
+    def _load(
+        self,
+    ) -> tuple[ssl.SSLContext, ssl.SSLContext, grpc.ServerCertificateConfiguration]:
+        cert, key, *client_ca = self._paths
+        pair = Path(key).read_bytes(), Path(cert).read_bytes()
+        roots = Path(client_ca[0]).read_bytes() if client_ca else None
+        context = self._make_context(ssl.CERT_REQUIRED)
+        open_context = self._make_context(ssl.CERT_OPTIONAL) if client_ca else context
+        return context, open_context, grpc.ssl_server_certificate_configuration([pair], roots)
+
+    def _make_context(self, of_callers: ssl.VerifyMode) -> ssl.SSLContext:
         cert, key, *client_ca = self._paths
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key)  # which checks that they belong together
-        roots = None
         if client_ca:
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = of_callers
             context.load_verify_locations(cafile=client_ca[0])
-            roots = Path(client_ca[0]).read_bytes()
-        pair = Path(key).read_bytes(), Path(cert).read_bytes()
-        return context, grpc.ssl_server_certificate_configuration([pair], roots)
+        return context
 
     def _describe(self, error: ssl.SSLError) -> str:
         cert, key, *client_ca = self._paths
