@@ -2,9 +2,10 @@
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from allhands_proto.kv_verbs import KV_VERBS
 from allhands_server.audit import AuditLog
@@ -17,6 +18,10 @@ SCOPED_PREFIX = "aht_"
 
 CALLER: ContextVar[str] = ContextVar("caller", default="")
 """Id of the token that the caller of the RPC under way has shown; empty: the cluster's own."""
+
+RefusalReason: TypeAlias = Literal[
+    "no_token", "wrong_token", "token_over", "permission", "certificate", "silent"
+]
 
 _SERVICE = "/allhands.v1.Coordinator/"
 _CLUSTER = "cluster"
@@ -65,6 +70,8 @@ class Access:
     def __init__(self, coordinator: Coordinator, audit: AuditLog | None = None) -> None:
         self._coordinator = coordinator
         self._audit = audit
+        self.refused: Counter[RefusalReason] = Counter()
+        """Callers and calls that were refused, by reason."""
 
     @property
     def is_audited(self) -> bool:
@@ -127,6 +134,7 @@ class Access:
             if token:
                 self._check_scoped(token, verb, job)
         except Refused as refused:
+            self.refused["permission"] += 1
             self.note(token, verb, method, job, peer, f"refused: {refused}")
             raise
         self.note(token, verb, method, job, peer, "allowed")

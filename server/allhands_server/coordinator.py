@@ -3,9 +3,9 @@
 import asyncio
 import itertools
 import logging
-import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -48,10 +48,12 @@ from allhands_server.machine.events import (
 )
 from allhands_server.machine.formatting import escape_line
 from allhands_server.machine.limit_use import LimitUse
+from allhands_server.machine.measurements import Measurements
 from allhands_server.machine.member_messages import Join, MemberMessage, Resume
-from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier, R, Request
 from allhands_server.machine.tokens import Tokens
+from allhands_server.machine_timer import MachineTimer
 from allhands_server.reply_handler import FutureReply, ReplyHandler
 from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
 from allhands_server.session_stream import ConditionMerger, SessionStream
@@ -68,7 +70,6 @@ logger = logging.getLogger(__name__)
 # less. Who waits for a verdict does so for longer than until the deadline that it names.
 _MARGIN = 0.05
 _MARGIN_PART = 0.1
-_TIMER_STEP = 0.001  # uvloop's timers count whole milliseconds
 _OVER = Refusal(Status.UNAVAILABLE, "the coordinator has gone down")
 _NOT_KNOWN = Refusal(
     Status.UNAVAILABLE,
@@ -112,10 +113,11 @@ class Coordinator:
         self._tickets = itertools.count(1)
         self._sessions = itertools.count(1)
         self._pending: dict[int, ReplyHandler] = {}
+        self.refusals: Counter[Status] = Counter()
+        """Requests that were refused, by status."""
         self._streams: dict[int, SessionStream] = {}
         self._merger = ConditionMerger()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due: float | None = None
+        self._timer = MachineTimer(clock, lambda: self._handle(Tick()))
         self._evidence = EvidenceSearch(self._handle, self._streams)
         self._drained = asyncio.Event()
         self._is_draining = False
@@ -176,6 +178,15 @@ class Coordinator:
             return "" if is_known else "the daemon stands by, and knows of no leader yet"
         return "" if self._gate is None else "the coordinator's log is away"
 
+    def measure(self) -> Measurements:
+        """Return the numbers of jobs and requests; a follower has none."""
+        return self._machine.measure(self._clock())
+
+    @property
+    def journal(self) -> "Journal | None":
+        """Writer of the log; None: there is no log, or another daemon writes it."""
+        return self._journal
+
     async def ask(
         self, request: Request[R], time_remaining: float | None, origin: Origin | None = None
     ) -> R:
@@ -213,6 +224,7 @@ class Coordinator:
         once, however often it is submitted.
         """
         if self._gate is not None:
+            self.refusals[self._gate.status] += 1
             asker.on_refusal(ticket, self._gate)
             return
         now = self._clock()
@@ -308,9 +320,7 @@ class Coordinator:
         """Refuse all requests, pending and to come, and end all sessions."""
         self._gate = refusal
         self._evidence.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._timer_due = None
+        self._timer.cancel()
         pending, self._pending = self._pending, {}
         for ticket, asker in pending.items():
             asker.on_refusal(ticket, pending_refusal)
@@ -420,21 +430,9 @@ class Coordinator:
         Raises:
             Refused: the log is full or gone, or another daemon leads.
         """
-        from allhands_server.log.errors import LogError, LogFull
-        from allhands_server.log.recovery import LogHead
-        from allhands_server.log.snapshot_file import encode_snapshot_file
+        from allhands_server.saved_state import encode_state  # which few coordinators need
 
-        if self._gate is not None:
-            raise Refused(self._gate.status, self._gate.text, self._gate.leader)
-        if self._journal is None:
-            return encode_snapshot_file(LogHead(), self._machine.list_changes())
-        try:
-            return encode_snapshot_file(*await self._journal.copy_state())
-        except LogFull as error:
-            text = f"the coordinator's log is full: {error}"
-            raise Refused(Status.FAILED_PRECONDITION, text) from error
-        except LogError as error:
-            raise Refused(Status.UNAVAILABLE, str(error)) from error
+        return await encode_state(self._gate, self._journal, self._machine)
 
     # ------------------------------------------------------------ acting for the machine
 
@@ -463,6 +461,7 @@ class Coordinator:
                 if (asker := self._pending.pop(ticket, None)) is not None:
                     asker.on_answer(ticket, reply)
             case Refuse(ticket, refusal):
+                self.refusals[refusal.status] += 1
                 if refusal.status not in _EVERYDAY:
                     logger.info("refused a request: %s", escape_line(refusal.text))
                 if (asker := self._pending.pop(ticket, None)) is not None:
@@ -491,17 +490,4 @@ class Coordinator:
         First it is told what it asked for that is seen at once: a timer may be overdue by then.
         """
         self._evidence.look()
-        due = self._machine.next_due
-        if due == self._timer_due:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_due = due
-        if due is not None:
-            steps = math.ceil(max(0.0, due - self._clock()) / _TIMER_STEP)
-            self._timer = self._loop.call_later(steps * _TIMER_STEP, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = self._timer_due = None
-        self._handle(Tick())
+        self._timer.set(self._machine.next_due)

@@ -247,7 +247,8 @@ async def _start(
         ",".join(advertised),
     )
     if http is not None:
-        http.serve(coordinator, access, token)
+        engine_name = "etcd" if config.store else "sqlite" if config.data_dir else "memory"
+        http.serve(coordinator, access, token, engine_name)
     running = RunningCoordinator(
         *(address, token, server, coordinator, kv_listener, connections, health_service),
         *(notice_, replica, advertised, http),
@@ -265,6 +266,7 @@ def _make_server(
             coordinator.on_authentication_failed,
             access.check_token,
             partial(_note_refusal, access),
+            access.refused,
         ),
         DecodingInterceptor(
             make_receiver(coordinator.limits, connections.mark_proven),

@@ -1,13 +1,22 @@
 """The pages of the HTTP port."""
 
+import asyncio
+
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from allhands_server.http.metrics import Snapshot, encode
 from allhands_server.http.readiness import Readiness
+from allhands_server.machine.refusals import Refused, Status
 
 _SERVES, _DOES_NOT = 200, 503
+_STATUSES = {
+    Status.UNAUTHENTICATED: 401,
+    Status.PERMISSION_DENIED: 403,
+    Status.UNAVAILABLE: _DOES_NOT,
+}
 _HEADERS = {"Cache-Control": "no-store"}
 
 
@@ -26,13 +35,36 @@ def make_app(readiness: Readiness) -> Starlette:
             return _make_text("leads")
         return _make_text("does not lead", _DOES_NOT)
 
+    scraping = asyncio.Lock()
+
+    async def show_metrics(request: Request) -> Response:
+        if (served := readiness.served) is None:
+            return _make_text(readiness.find_obstacle(), _DOES_NOT)
+        try:
+            served.authorization.check(request, "read")
+        except Refused as refused:
+            return _refuse(refused)
+        async with scraping:  # one at a time: who scrapes more often waits
+            snapshot = Snapshot(served.coordinator, served.access, served.engine)
+            accept = request.headers.get("accept", "")
+            content, content_type = await asyncio.to_thread(encode, snapshot, accept)
+        return Response(content, headers={**_HEADERS, "Content-Type": content_type})
+
     return Starlette(
         routes=[
             Route("/healthz", show_health),
             Route("/readyz", show_readiness),
             Route("/leader", show_leadership),
+            Route("/metrics", show_metrics),
         ]
     )
+
+
+def _refuse(refused: Refused) -> Response:
+    answer = _make_text(refused.refusal.text, _STATUSES[refused.refusal.status])
+    if refused.refusal.status is Status.UNAUTHENTICATED:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
 
 
 def _make_text(text: str, status: int = _SERVES) -> Response:

@@ -4,7 +4,7 @@ import hmac
 
 from starlette.requests import Request
 
-from allhands_server.access import Access, split_token
+from allhands_server.access import Access, RefusalReason, split_token
 from allhands_server.authorities import format_authority
 from allhands_server.http.connection import HAS_CERTIFICATE
 from allhands_server.machine.refusals import Refused, Status
@@ -37,13 +37,25 @@ class Authorization:
             if token:
                 self._access.check_call(token, verb, "")
         except Refused as refused:
+            if refused.refusal.status is not Status.UNAVAILABLE:
+                self._access.refused[self._find_reason(request, token)] += 1
             self._access.note(token, verb, method, "", peer, f"refused: {refused}")
             raise
         self._access.note(token, verb, method, "", peer, "allowed")
 
+    def _find_reason(self, request: Request, token: str | None) -> RefusalReason:
+        if token is not None:
+            return "permission"
+        if self._lacks_certificate(request):
+            return "certificate"
+        return "wrong_token" if request.headers.get("authorization") else "no_token"
+
+    def _lacks_certificate(self, request: Request) -> bool:
+        return self._needs_certificate and not request.scope["state"][HAS_CERTIFICATE]
+
     def _find_token(self, request: Request) -> str:
         """Return the id of the caller's token; empty: the cluster's own."""
-        if self._needs_certificate and not request.scope["state"][HAS_CERTIFICATE]:
+        if self._lacks_certificate(request):
             raise Refused(Status.UNAUTHENTICATED, "callers have to show a certificate")
         header = request.headers.get("authorization", "")
         if header[: len(_SCHEME)].lower() != _SCHEME:

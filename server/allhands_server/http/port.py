@@ -4,8 +4,10 @@ from allhands_server.access import Access
 from allhands_server.authorities import WILDCARDS, format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.http.app import make_app
+from allhands_server.http.authorization import Authorization
 from allhands_server.http.listener import HttpListener
 from allhands_server.http.readiness import Readiness
+from allhands_server.http.served import Served
 from allhands_server.rpc.certificates import ServerCertificates
 
 
@@ -28,9 +30,11 @@ class HttpPort:
         scheme = "http" if tls is None else "https"
         self.url = f"{scheme}://{format_authority(shown, self._listener.port)}"
 
-    def serve(self, coordinator: Coordinator, access: Access, token: str) -> None:
-        """Show a coordinator, to callers with its token."""
-        self._readiness.coordinator = coordinator
+    def serve(self, coordinator: Coordinator, access: Access, token: str, engine: str) -> None:
+        """Show a coordinator, to callers with its token; `engine` is that of its log."""
+        needs_certificate = self._tls is not None and self._tls.needs_client_certificate
+        authorization = Authorization(access, token, needs_certificate)
+        self._readiness.served = Served(coordinator, access, authorization, engine)
 
     async def close(self) -> None:
         """Stop listening, and end the connections. Idempotent."""

@@ -190,6 +190,7 @@ class KvConnection(asyncio.Protocol):
         try:
             reply = self._handshake.answer(body)
         except HandshakeRefused as refused:
+            self._access.refused["wrong_token"] += 1
             self._transport.write(refused.reply)
             raise
         if self._handshake.is_complete:
@@ -200,6 +201,7 @@ class KvConnection(asyncio.Protocol):
         self._transport.write(reply)
 
     def _on_handshake_timeout(self) -> None:
+        self._access.refused["silent"] += 1
         self._refuse(f"no hello within {self._listener.hello_timeout:g} s")
 
     def _refuse(self, why: str) -> None:

@@ -3,10 +3,12 @@
 import asyncio
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
+from allhands_server.log.append_times import AppendTimes
 from allhands_server.log.change_codec import LogEntry, encode_changes
 from allhands_server.log.engine import AppendResult, LogEngine, Taken
 from allhands_server.log.errors import LogError, LogFull, LogTaken, LogUnavailable, LogUnwritable
@@ -54,6 +56,7 @@ class Journal:
         self._owner = owner
         head = restored.head
         self._head = LogHead(head.index, head.crc, head.term + 1)
+        self.times = AppendTimes()
         self._commits: deque[tuple[LogEntry, ...]] = deque()
         self._has_work = asyncio.Event()
         self._is_closing = False
@@ -65,6 +68,16 @@ class Journal:
         self._copy: _StateCopy | None = None
         self._snapshot: asyncio.Task[None] | None = None
         self._writing = asyncio.create_task(self._write(), name="coordinator's log")
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes the log has: its snapshot, and the frames since."""
+        return self._snapshot_nbytes + self._log_nbytes
+
+    @property
+    def pending(self) -> int:
+        """Number of commits that are in no frame yet."""
+        return len(self._commits)
 
     def append(self, changes: tuple[LogEntry, ...]) -> None:
         """Take in a commit; the owner is notified when the commit is durable."""
@@ -141,7 +154,9 @@ class Journal:
         payload = encode_changes(change for commit in commits for change in commit)
         frame = make_frame(head.term, head.index + 1, head.crc, payload)
         data = encode_frame(frame)
+        began = time.monotonic()
         result = await self._put(frame, data)
+        self.times.add(time.monotonic() - began, len(data))
         if isinstance(result, Taken):
             raise LogTaken(frame.index, result.data)
         self._head = LogHead(frame.index, frame.crc, frame.term)

@@ -32,6 +32,7 @@ from allhands_server.machine.effects import Effect
 from allhands_server.machine.events import Randomness
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.idle_jobs import IdleJobs
+from allhands_server.machine.job_events import EventCounts, JobEvents
 from allhands_server.machine.member_messages import Join
 from allhands_server.machine.memory_use import JobMemory, MemoryUse, refuse_count
 from allhands_server.machine.refusals import Refused, Status
@@ -43,7 +44,6 @@ from allhands_server.machine.store.leases import Leases
 from allhands_server.machine.store.queues import Queues
 from allhands_server.machine.store.watches import Watches
 from allhands_server.machine.timers import TimerQueue
-from allhands_server.machine.values import JobView
 from allhands_server.machine.world.group_changes import GroupChanges
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.resumption import watch_restored
@@ -71,6 +71,13 @@ class Signals:
         """Of all jobs."""
         self.histories = HistoryBudget(self.memory.histories_most)
         """Of all jobs."""
+        self.event_counts = EventCounts()
+        self.told: dict[JobEvents, None] = {}
+        """Event logs with new events that somebody waits for."""
+
+    def note_events(self, events: JobEvents) -> None:
+        """Note an event log with news for those who wait."""
+        self.told[events] = None
 
 
 class Job:
@@ -94,6 +101,7 @@ class Job:
         self._pid_namespace = pid_namespace
         self.name = name
         self.memory = memory = JobMemory(name, signals.memory)
+        self.events = JobEvents(name, signals.event_counts, signals.note_events)
         self.waiters = 0
         """Number of waiting requests."""
         self.table = KeyTable(name, signals.histories, memory, revision)
@@ -143,7 +151,7 @@ class Job:
 
     @property
     def is_waited_for(self) -> bool:
-        parts = (self.keys, self.queues, self.barriers, self.watches)
+        parts = (self.keys, self.queues, self.barriers, self.watches, self.events)
         return any(part.is_waited_for for part in parts)
 
     def check_lease(self, lease: int) -> None:
@@ -273,6 +281,8 @@ class Job:
             self.watches.hold(now)
         if self.world is not None:
             watch_restored(self.world, now)
+            text = f"the coordinator has this job from its log: {len(self.world.present)} members"
+            self.events.add("restored", text, now, epoch=self.world.epoch)
         for member_id in self.table.bindings.list_members():
             if not self.has_member(member_id):
                 self._delete_keys_of(member_id)
@@ -321,6 +331,7 @@ class Job:
             self._commit,
             self._pid_namespace,
             self._recorder.is_durable,
+            self.events,
         )
         world.on_gone = self._delete_keys_of
         self.verdicts = Verdicts(world, self._timers)
@@ -334,36 +345,6 @@ class Job:
     def review_verdicts(self, now: float) -> list[Effect]:
         """Return the verdicts made possible by new evidence."""
         return [] if self.verdicts is None else self.verdicts.review(now)
-
-    # ------------------------------------------------------------ views
-
-    def describe(self, now: float) -> JobView:
-        world = self.world
-        if world is None:
-            return JobView(
-                job=self.name,
-                state="empty",
-                epoch=0,
-                world_size=0,
-                members=(),
-                groups=(),
-                heartbeat_window=limits.WINDOW_DEFAULT,
-                keys=len(self.table.records),
-                incarnation="",
-            )
-        return JobView(
-            job=self.name,
-            state=world.state,
-            epoch=world.epoch,
-            world_size=world.size,
-            members=world.call_times.describe_members(now),
-            groups=world.groups.describe(),
-            heartbeat_window=world.heartbeat_window,
-            keys=len(self.table.records),
-            incarnation=world.incarnation,
-            failures=world.postmortem.list_failures(now),
-            ended=None if (ended := world.postmortem.ended_at) is None else max(0.0, now - ended),
-        )
 
 
 class Jobs:
@@ -416,6 +397,10 @@ class Jobs:
                 f"there are {len(self._jobs):,} jobs, the most that a coordinator has: delete some "
                 "(`allhands delete JOB`), or raise it (`allhands serve --limit jobs=NUMBER`)",
             )
+
+    def find(self, name: str) -> Job | None:
+        """Return the named job; None: there is none."""
+        return self._jobs.get(name)
 
     def get(self, name: str) -> Job:
         """Return the named job.
@@ -475,6 +460,7 @@ class Jobs:
                     job.leases.clear()
                     job.table.history.close()
                     job.memory.close()
+                    job.events.close()
                     self._revision = max(self._revision, job.table.revision)
             case RevisionReached(revision):
                 self._revision = max(self._revision, revision)

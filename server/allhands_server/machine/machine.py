@@ -8,8 +8,8 @@ Laws:
   5. Nothing is pushed to a session after its EndSession or SessionBroken.
 """
 
-import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
@@ -47,9 +47,13 @@ from allhands_server.machine.events import (
     SessionResumed,
     Tick,
 )
+from allhands_server.machine.evidence import on_acknowledged, on_process_inspected
+from allhands_server.machine.formatting import escape, quote
+from allhands_server.machine.job_views import describe_job
 from allhands_server.machine.jobs import Job, Jobs, Signals
 from allhands_server.machine.limit_use import LimitUse, list_limit_use
-from allhands_server.machine.operator_requests import abort_job, delete_job
+from allhands_server.machine.measurements import Measurements, measure_jobs
+from allhands_server.machine.operator_requests import abort_job, delete_job, refuse_shutting_down
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import (
     AbortJob,
@@ -61,6 +65,7 @@ from allhands_server.machine.requests import (
     DeleteJob,
     DescribeJob,
     ListBarriers,
+    ListEvents,
     ListJobs,
     MonitoredBarrier,
     ReportExit,
@@ -99,6 +104,7 @@ class Machine:
         self._jobs = Jobs(self._timers, self._recorder or NoRecorder(), pid_namespace, limits)
         self.tokens = Tokens(self._recorder or NoRecorder(), self._has_member)
         self._waiting = WaitingRequests(self._timers)
+        self._request_counts: Counter[type[Request[Any]]] = Counter()
         memory = self._jobs.signals.memory
         self._completions = Completions(self._recorder or NoRecorder(), memory.completions_most)
         self._origins: dict[int, Origin] = {}  # by ticket
@@ -120,7 +126,7 @@ class Machine:
         self._forget_ended(effects)  # first: what is answered by now is not due any more
         overdue = self._timers.run_due(now)
         signals = self._jobs.signals
-        if signals.woken or signals.touched:
+        if signals.woken or signals.touched or signals.told:
             overdue += self._heed(signals)
         if overdue or self._touched:
             self._forget_ended(overdue)
@@ -135,6 +141,8 @@ class Machine:
         """Answer the watches with new events, and look at the jobs that may be unused."""
         effects = [effect for watches in signals.woken for effect in watches.answer_new()]
         signals.woken.clear()
+        effects += [effect for events in signals.told for effect in events.answer_waiting()]
+        signals.told.clear()
         self._touched.update(signals.touched)
         signals.touched.clear()
         return effects
@@ -142,6 +150,17 @@ class Machine:
     def describe_limits(self) -> list[LimitUse]:
         """Return all limits, with how much is used of each."""
         return list_limit_use(self._jobs, self._completions.nbytes)
+
+    def measure(self, now: float) -> Measurements:
+        """Return numbers of the state at this moment, and counts since the beginning."""
+        return measure_jobs(
+            self._jobs,
+            now,
+            sessions=len(self._sessions),
+            tokens=len(self.tokens),
+            answers_nbytes=self._completions.nbytes,
+            requests={kind.__name__: count for kind, count in self._request_counts.items()},
+        )
 
     # ------------------------------------------------------------ the log
 
@@ -220,10 +239,11 @@ class Machine:
                 return self._sessions.on_broken(session, now)
             case AuthenticationFailed(address, why):
                 return self._sessions.on_authentication_failed(address, why, now)
-            case ProcessInspected(name, member_id, found, stack):
-                return self._on_process_inspected(name, member_id, found, stack, now)
-            case ConnectionAcknowledged(name, member_id):
-                return self._on_acknowledged(name, member_id, now)
+            case ProcessInspected():
+                return on_process_inspected(self._jobs, event, now, self._touched)
+            case ConnectionAcknowledged():
+                on_acknowledged(self._jobs, event, now)
+                return []
             case Drain(reason):
                 return self._drain(reason)
             case CommitDurable():
@@ -287,18 +307,20 @@ class Machine:
     def _handle_request(
         self, ticket: int, request: Request[Any], due: float | None, now: float
     ) -> list[Effect]:
-        return _HANDLERS[type(request)](self, ticket, request, due, now)
+        kind = type(request)
+        self._request_counts[kind] += 1
+        return _HANDLERS[kind](self, ticket, request, due, now)
 
     def _list_jobs(
         self, ticket: int, request: ListJobs, due: float | None, now: float
     ) -> list[Effect]:
-        views = (job.describe(now) for job in self._jobs)
+        views = (describe_job(job, now) for job in self._jobs)
         return [Answer(ticket, tuple(sorted(views, key=lambda view: view.job)))]
 
     def _describe_job(
         self, ticket: int, request: DescribeJob, due: float | None, now: float
     ) -> list[Effect]:
-        return [Answer(ticket, self._jobs.get(request.job).describe(now))]
+        return [Answer(ticket, describe_job(self._jobs.get(request.job), now))]
 
     def _await_verdict(
         self,
@@ -379,6 +401,8 @@ class Machine:
     ) -> list[Effect]:
         job = self._jobs.get(request.job)
         released = job.barriers.cancel_barrier(request)
+        text = f"barrier {quote(request.name)} was cancelled: {escape(request.reason)}"
+        job.events.add("cancelled", text, now, by=escape(request.by))
         self._touched[job] = None
         return [*released, Answer(ticket, len(released))]
 
@@ -386,6 +410,15 @@ class Machine:
         self, ticket: int, request: ListBarriers, due: float | None, now: float
     ) -> list[Effect]:
         return [Answer(ticket, self._jobs.get(request.job).barriers.describe())]
+
+    def _list_events(
+        self, ticket: int, request: ListEvents, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.get(request.job)
+        effects = job.events.submit(ticket, request)
+        if not effects:
+            self._waiting.add_limited(ticket, job, job.events, due, request)
+        return effects
 
     def _use_queue(
         self, ticket: int, request: QueueRequest, due: float | None, now: float
@@ -423,34 +456,12 @@ class Machine:
             self._waiting.add_limited(ticket, job, job.watches, due, request)
         return effects
 
-    def _on_acknowledged(self, name: str, member_id: str, now: float) -> list[Effect]:
-        with contextlib.suppress(Refused):  # it is over, or gone
-            world = self._jobs.get(name).world
-            if world is not None:
-                world.failure_detector.on_acknowledged(world.find_member(member_id), now)
-        return []
-
-    def _on_process_inspected(
-        self, name: str, member_id: str, found: str, stack: str, now: float
-    ) -> list[Effect]:
-        try:
-            job = self._jobs.get(name)
-        except Refused:  # it is over
-            return []
-        self._touched[job] = None
-        effects = (
-            job.world.process_evidence.on_inspected(member_id, found, now, stack)
-            if job.world is not None
-            else []
-        )
-        return [*effects, *job.review_verdicts(now)]
-
     def _has_member(self, name: str, member_id: str) -> bool:
         jobs = self._jobs if name == ALL_JOBS else (one for one in self._jobs if one.name == name)
         return any(job.has_member(member_id) for job in jobs)
 
     def _drain(self, reason: str) -> list[Effect]:
-        self._draining = _refuse_shutting_down(reason) if reason else _GOING_DOWN
+        self._draining = refuse_shutting_down(reason) if reason else _GOING_DOWN
         effects: list[Effect] = []
         for job in self._jobs:
             if job.world is not None and job.state == "forming":
@@ -459,14 +470,6 @@ class Machine:
             dismissed = {effect.session for effect in effects if isinstance(effect, EndSession)}
             effects += self._sessions.announce_drain(reason, dismissed)
         return effects
-
-
-def _refuse_shutting_down(reason: str) -> Refusal:
-    return Refusal(
-        Status.FAILED_PRECONDITION,
-        f"the coordinator is shutting down ({reason}) and takes in nobody: "
-        "join again when it has been started anew, or name another one",
-    )
 
 
 _HANDLERS: dict[type, Callable[[Machine, int, Any, float | None, float], list[Effect]]] = {
@@ -484,6 +487,7 @@ _HANDLERS: dict[type, Callable[[Machine, int, Any, float | None, float], list[Ef
     DeleteJob: Machine._delete_job,
     ReportExit: Machine._report_exit,
     ListJobs: Machine._list_jobs,
+    ListEvents: Machine._list_events,
     DescribeJob: Machine._describe_job,
     CollectReports: Machine._collect_reports,
     **dict.fromkeys(get_args(TokenRequest), lambda self, *args: self.tokens.submit(*args[:2])),

@@ -1,4 +1,4 @@
-"""Requests of operators on a job: abort, deletion."""
+"""Requests of operators: abort and deletion of a job, shutdown of the coordinator."""
 
 from allhands_server.machine.effects import Answer, Effect, OperatorLog
 from allhands_server.machine.formatting import escape, quote
@@ -19,6 +19,7 @@ def abort_job(job: Job, ticket: int, request: AbortJob, now: float) -> list[Effe
     notified = len(world.present)
     if job.state == "forming":
         text = f"job {job.name} was aborted by {request.by}: {request.reason}"
+        job.events.add("aborted", escape(text), now, by=escape(request.by))
         effects = world.dismiss(Refusal(Status.ABORTED, text))
     else:
         effects = world.abort("", request.by, request.reason, now)
@@ -41,5 +42,15 @@ def delete_job(job: Job, ticket: int, request: DeleteJob, now: float) -> list[Ef
             f"(`allhands abort {job.name}`), or delete it by force (`--force`, force=True)",
         )
     effects = job.clear(f"job {job.name} was deleted by {by}", now)
+    job.events.add("deleted", f"{inside:,} members were expelled", now, by=by)
     log = OperatorLog(f"job {job.name} was deleted by {quote(by)}")
     return [Answer(ticket, inside), *effects, log]
+
+
+def refuse_shutting_down(reason: str) -> Refusal:
+    """Return the refusal of those who join while the coordinator is shut down."""
+    return Refusal(
+        Status.FAILED_PRECONDITION,
+        f"the coordinator is shutting down ({reason}) and takes in nobody: "
+        "join again when it has been started anew, or name another one",
+    )

@@ -8,6 +8,7 @@ from allhands_server.machine.values import (
     BarrierResult,
     BarrierView,
     GroupChange,
+    JobEvent,
     JobView,
     MemberReport,
     TokenView,
@@ -172,6 +173,18 @@ class ListJobs(Request[tuple[JobView, ...]]):
 @fast_dataclass
 class DescribeJob(Request[JobView]):
     job: str
+
+
+@fast_dataclass
+class ListEvents(Request[tuple[JobEvent, ...]]):
+    """List the events of a job after a number, in order.
+
+    With `waits` the answer comes with the next event, or empty when the time is over.
+    """
+
+    job: str
+    after: int = 0
+    waits: bool = False
 
 
 @fast_dataclass

@@ -12,13 +12,14 @@ from allhands_server.machine.effects import (
     Received,
 )
 from allhands_server.machine.events import SessionMessage, SessionOpened, SessionResumed
+from allhands_server.machine.formatting import escape
 from allhands_server.machine.jobs import Job, Jobs
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.refused_callers import RefusedCallers
 from allhands_server.machine.session_messages import take_message
 from allhands_server.machine.tokens import Tokens
 from allhands_server.machine.world import admission
-from allhands_server.machine.world.member import Member
+from allhands_server.machine.world.member import Member, describe_process
 from allhands_server.machine.world.resumption import find_resuming, resume_session
 from allhands_server.machine.world.world import World
 
@@ -40,6 +41,9 @@ class Sessions:
         self._sessions: dict[int, _Session] = {}
         self._refused_callers = RefusedCallers()
 
+    def __len__(self) -> int:
+        return len(self._sessions)
+
     def open(self, event: SessionOpened, refusal: Refusal | None, now: float) -> list[Effect]:
         """Begin a session with a Join, unless nobody is taken in, by a refusal."""
         try:
@@ -52,6 +56,9 @@ class Sessions:
             self._touched[job] = None
             world, member, effects = job.join(event.session, event.join, event.randomness, now)
         except Refused as refused:
+            if (wanted := self._jobs.find(event.join.job)) is not None:
+                text = f"{describe_process(event.join)} was refused: {refused.refusal.text}"
+                wanted.events.add("refused", escape(text), now)
             return [
                 EndSession(event.session, refused.refusal),
                 OperatorLog(f"refused to take in a worker: {refused.refusal.text}"),
@@ -120,6 +127,8 @@ class Sessions:
         if not self._refused_callers.add(address, why, now):
             return []
         waiting = [one for one, session in self._sessions.items() if session.world.is_forming]
+        for job in dict.fromkeys(self._sessions[one].job for one in waiting):
+            job.events.add("refused", f"a caller at {address} was refused: {why}", now)
         return [Push(session, CallerRefused(address, why)) for session in waiting]
 
     def announce_drain(self, reason: str, dismissed: set[int]) -> list[Effect]:

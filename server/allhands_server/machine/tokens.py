@@ -56,6 +56,9 @@ class Tokens:
         self._has_member = has_member
         self._tokens: dict[str, _Token] = {}
 
+    def __len__(self) -> int:
+        return len(self._tokens)
+
     # ------------------------------------------------------------ requests
 
     def submit(self, ticket: int, request: TokenRequest) -> list[Effect]:

@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus
 from allhands_proto.verdicts import AbsentRank
@@ -71,6 +72,43 @@ class MemberReport:
     report: bytes
     missing_reason: str = ""
     """Not empty: the member did not answer; `report` is then an older one, if any."""
+
+
+EventKind: TypeAlias = Literal[
+    "joined",
+    "left",
+    "lost",
+    "resumed",
+    "formed",
+    "regrouped",
+    "silent",
+    "heard",
+    "links",
+    "verdict",
+    "aborted",
+    "cancelled",
+    "refused",
+    "deleted",
+    "ended",
+    "restored",
+]
+"""Kinds of a job's events; see JobEvent in coordinator.proto."""
+
+
+@fast_dataclass
+class JobEvent:
+    """An event of a job; see coordinator.proto."""
+
+    number: int
+    at: float
+    """By the coordinator's monotonic clock."""
+    kind: EventKind
+    text: str
+    """One sentence for people."""
+    rank: int | None = None
+    state: str = ""
+    epoch: int = 0
+    by: str = ""
 
 
 class Presence(enum.Enum):

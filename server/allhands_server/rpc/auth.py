@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from allhands_proto.limited_log import LimitedLog
-from allhands_server.access import CALLER, split_token
+from allhands_server.access import CALLER, RefusalReason, split_token
 from allhands_server.addresses import parse_peer_host
 from allhands_server.machine.refusals import Refused
 from allhands_server.refusal_status import bound_text
@@ -44,8 +44,9 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         joiner: Callable[[str, str], None] | None = None,
         check_token: Callable[[str, bytes], None] | None = None,
         note: Callable[[str, str, str], None] | None = None,
+        refused: Counter[RefusalReason] | None = None,
     ) -> None:
-        """Take the cluster's token, and callbacks.
+        """Take the cluster's token, callbacks, and counts of refused calls.
 
         Args:
             joiner: is called for refused joiners with address and reason.
@@ -57,6 +58,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         self._refusals = Refusals(note)
         self._joiner = joiner
         self._check_token = check_token
+        self._refused: Counter[RefusalReason] = Counter() if refused is None else refused
 
     async def intercept_service(
         self,
@@ -74,13 +76,15 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         if any(self._is_token(value) for value in shown):
             return await continuation(handler_call_details)
         text, status = _WRONG if shown else _WITHOUT, grpc.StatusCode.UNAUTHENTICATED
+        reason: RefusalReason = "wrong_token" if shown else "no_token"
         for value in shown:
             try:
                 if self._is_scoped_token(value):
                     return await continuation(handler_call_details)
             except Refused as error:
-                text = bound_text(error.refusal)
+                text, reason = bound_text(error.refusal), "token_over"
                 status = grpc.StatusCode[error.refusal.status.value]
+        self._refused[reason] += 1
         refused = None
         if method == SESSION and self._joiner is not None:
             refused = partial(_report_joiner, self._joiner, "wrong token" if shown else "no token")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from allhands_server.machine.effects import BrokenLinks, Effect, OperatorLog
+from allhands_server.machine.effects import BrokenLinks, Effect
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.world.absent_ranks import judge_unreachable, make_world_verdict
@@ -85,5 +85,5 @@ class BrokenLinkMonitor:
         verdict = make_world_verdict(found)
         ranks = tuple(rank for pair in pairs for rank in pair)
         self._world.commit(LinksAnnounced(self._world.job, verdict, ranks))
-        log = OperatorLog(f"job {self._world.job}: {verdict.text}")
+        log = self._world.events.log("links", verdict.text, now)
         return [*self._world.push_to_present(BrokenLinks(verdict, tuple(pairs))), log]

@@ -12,6 +12,8 @@ from allhands_server.machine.world.groups import Groups
 from allhands_server.machine.world.lateness import LatenessTracker
 from allhands_server.machine.world.member import Member
 
+_SKEW_GROUPS = 4
+
 
 class CallTimes:
     """Clock of each member and start times of calls; `members` and `groups` are the world's."""
@@ -54,6 +56,25 @@ class CallTimes:
             )
             for rank, member in sorted(self._members.items())
         )
+
+    def measure_skew(self) -> tuple[float, float] | None:
+        """Return median and maximum of the seconds between the first and the last start of calls.
+
+        Of the latest calls of the largest groups; None: none is known from all of its ranks.
+        """
+        largest = sorted(self._groups.describe(), key=lambda group: -len(group.ranks))
+        spans: list[float] = []
+        for group in largest[:_SKEW_GROUPS]:
+            ranks = [
+                rank
+                for rank in group.ranks
+                if rank in self._members and self._members[rank].is_present
+            ]
+            spans += self._lateness.list_spans(group.group, ranks, self._estimate_offset)
+        if not spans:
+            return None
+        spans.sort()
+        return spans[len(spans) // 2], spans[-1]
 
     def _estimate_offset(self, rank: int) -> float | None:
         """Return seconds to add to a member's clock for the coordinator's; None: unknown."""

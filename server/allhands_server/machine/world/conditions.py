@@ -81,15 +81,18 @@ class ConditionAnnouncer:
         if len(batch) == 1:
             told = (one for one in present if one.rank != batch[0].rank)
         conditions = Conditions(tuple(batch), len(self._pending))
-        return [*self._list_logs(batch), *self._world.push(told, conditions)]
+        return [*self._list_logs(batch, now), *self._world.push(told, conditions)]
 
-    def _list_logs(self, batch: list[Condition]) -> list[Effect]:
-        job, members = self._world.job, self._world.members
+    def _list_logs(self, batch: list[Condition], now: float) -> list[Effect]:
+        job, members, events = self._world.job, self._world.members, self._world.events
         lines: list[Effect] = []
         for one in batch[:_LOGGED]:
             again = f"{members[one.rank]} is heard again, after {one.seconds:.1f} s"
-            text = again if one.absent is None else one.absent.text
-            lines.append(OperatorLog(f"job {job}: {text}"))
+            if one.absent is None:
+                lines.append(events.log("heard", again, now, rank=one.rank))
+            else:
+                state, text = one.absent.state, one.absent.text
+                lines.append(events.log("silent", text, now, rank=one.rank, state=state))
         if rest := batch[_LOGGED:]:
             silent = sum(one.absent is not None for one in rest)
             text = f"{silent:,} more are silent, {len(rest) - silent:,} more are heard again"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from allhands_server.machine.effects import Effect, Notification
+from allhands_server.machine.job_events import JobEvents
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world_changes import WorldChange
 
@@ -18,6 +19,9 @@ class WorldContext(Protocol):
     """By rank, including lost members and those who left."""
     present: dict[int, Member]
     """By rank, without lost members and those who left."""
+
+    events: JobEvents
+    """Of the job."""
 
     commit: Callable[[WorldChange], None]
     """Make a change, which the log keeps once the world is complete."""

@@ -7,6 +7,8 @@ from allhands_server.machine.limits import LATEST_CLOCK
 
 CALLS = 64
 """Calls of a group measured: the latest known from all ranks."""
+SPANS = 16
+"""Calls of a group whose skew is measured for metrics."""
 _KEPT = 4 * CALLS
 """Calls kept, as ranks report at different times."""
 MOST_TOLD = 64
@@ -32,6 +34,21 @@ class LatenessTracker:
     def forget(self, group: str) -> None:
         """Forget a closed group."""
         self._groups.pop(group, None)
+
+    def list_spans(
+        self, group: str, ranks: Iterable[int], offset: Callable[[int], float | None]
+    ) -> list[float]:
+        """List the seconds from the first rank's start to the last one's, of the latest calls."""
+        clocks = {rank: offset(rank) for rank in ranks}
+        table = self._groups.get(group, {})
+        if len(clocks) < 2 or None in clocks.values():
+            return []
+        whole = [at for at in sorted(table) if table[at].keys() >= clocks.keys()][-SPANS:]
+        spans = []
+        for sequence in whole:
+            begun = [table[sequence][rank] + (at or 0.0) for rank, at in clocks.items()]
+            spans.append(max(begun) - min(begun))
+        return spans
 
     def measure(
         self, group: str, ranks: Iterable[int], offset: Callable[[int], float | None]

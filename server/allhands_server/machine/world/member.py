@@ -63,6 +63,10 @@ class Member:
     """Time of the last request for evidence of life."""
     condition: AbsentRank | None = None
     """Condition announced to the world since the member fell silent."""
+    operations: int = 0
+    """Calls that ended well here, since it joined or was restored from the log."""
+    counts_first_progress: bool = True
+    """Whether calls count that were ended before its progress in their group was known."""
     _progress: dict[str, tuple[Progress, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -90,7 +94,18 @@ class Member:
         for one in progress:
             check_name("the name of the group", one.group)
             check_name("the operation", one.operation, empty=True)
+            before = self._progress.get(one.group)
+            if before is not None:
+                self.operations += max(0, one.completed - before[0].completed)
+            elif self.counts_first_progress:
+                self.operations += one.completed
             self._progress[one.group] = (one, now)
+
+    def list_operations(self, now: float) -> list[float]:
+        """List the seconds for which the member has been in each of its operations."""
+        return [
+            one.elapsed + max(0.0, now - at) for one, at in self._progress.values() if one.operation
+        ]
 
     def forget_group(self, group: str) -> None:
         self._progress.pop(group, None)

@@ -5,7 +5,6 @@ from allhands_server.machine.effects import (
     Effect,
     EndSession,
     Newcomers,
-    OperatorLog,
     Push,
     Resumed,
 )
@@ -54,5 +53,6 @@ def resume_session(world: World, member: Member, session: int, now: float) -> li
         effects.append(Push(session, Newcomers(len(world.newcomers))))
     world.on_heard(member, now)
     world.failure_detector.watch(member, now)
-    report = OperatorLog(f"job {world.job}: {member} has resumed its session")
+    text = f"{member} has resumed its session"
+    report = world.events.log("resumed", text, now, rank=member.rank)
     return [*effects, report]

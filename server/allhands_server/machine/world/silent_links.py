@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from allhands_server.machine.effects import Effect, OperatorLog, SilentLinks
+from allhands_server.machine.effects import Effect, SilentLinks
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.world.absent_ranks import judge_unreachable, make_world_verdict
@@ -125,7 +125,7 @@ class SilentLinkMonitor:
         self._forget(pair)
         one, other = (self._world.members[rank] for rank in pair)
         verdict = make_world_verdict([], f"{one} and {other} reach each other again: calls go on")
-        report = OperatorLog(f"job {self._world.job}: {verdict.text}")
+        report = self._world.events.log("links", verdict.text, now)
         return [*self._world.push_to_present(SilentLinks(verdict, (pair,), True)), report]
 
     def _on_window_passed(self, pair: Pair, now: float) -> list[Effect]:
@@ -185,5 +185,5 @@ class SilentLinkMonitor:
             f"lasts for {self._world.heartbeat_window:g} s"
         )
         verdict = make_world_verdict(found, text)
-        report = OperatorLog(f"job {self._world.job}: {verdict.text}")
+        report = self._world.events.log("links", verdict.text, now)
         return [*self._world.push_to_present(SilentLinks(verdict, tuple(pairs))), report]

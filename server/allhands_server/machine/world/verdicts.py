@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from allhands_proto.verdicts import AbsentRank, CallCancellation, Verdict
 from allhands_server.machine.effects import Answer, Effect
-from allhands_server.machine.formatting import escape
+from allhands_server.machine.formatting import escape, quote
 from allhands_server.machine.limits import LARGEST_WORLD, LONGEST_ERROR, check_name
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier
@@ -225,6 +225,8 @@ class Verdicts:
         told = escape(reason)[:LONGEST_ERROR]
         blocked.cancellation = CallCancellation(member.rank, str(member), told)
         self._timers.schedule(now + MEMORY_SECONDS, partial(self._forget, blocked))
+        text = f"call #{sequence} of group {quote(group)} was cancelled: {told}"
+        self._world.events.add("cancelled", text, now, rank=member.rank, by=str(member))
         return self._world.push_call_cancelled(group, sequence, blocked.cancellation)
 
     # ------------------------------------------------------------ cases
@@ -266,6 +268,9 @@ class Verdicts:
                 return effects
             verdict = self._judge(blocked, now)
             self._world.commit(VerdictGiven(self._world.job, blocked.is_barrier, verdict))
+            self._world.events.count_absent([one.state for one in verdict.absent])
+            state = verdict.absent[0].state if verdict.absent else ""
+            self._world.events.add("verdict", verdict.text, now, state=state)
             del self._late[blocked.key]
             # Later: whose call it was is to hear of its deadline first.
             self._timers.schedule(

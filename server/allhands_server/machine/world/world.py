@@ -34,6 +34,7 @@ from allhands_server.machine.effects import (
     WorldFormed,
 )
 from allhands_server.machine.formatting import escape, quote
+from allhands_server.machine.job_events import JobEvents
 from allhands_server.machine.member_messages import Join, Leave
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.timers import TimerQueue
@@ -86,6 +87,7 @@ class World(WorldState):
         commit: Callable[[WorldChange], None],
         pid_namespace: str = "",
         is_durable: bool = False,
+        events: JobEvents | None = None,
     ) -> None:
         """Make an empty world; processes in `pid_namespace` can be inspected.
 
@@ -96,6 +98,7 @@ class World(WorldState):
         self.commit = commit
         """Make a change, which the log keeps once the world is complete."""
         self._is_durable = is_durable
+        self.events = events or JobEvents(job)
         self._suspected: set[int] = set()  # ranks to which a link broke
         self._members_nbytes = 0
         """Bytes of the members' records while the world is forming."""
@@ -124,33 +127,6 @@ class World(WorldState):
     @property
     def heartbeat_interval(self) -> float:
         return min(self.heartbeat_window / BEATS_PER_WINDOW, INTERVAL_MOST)
-
-    @property
-    def size(self) -> int:
-        """The agreed size; 0 while unknown."""
-        sized = self._find_sized_member()
-        return self._formed_size or (sized.join.world_size if sized is not None else 0)
-
-    @property
-    def state(self) -> str:
-        if not self._formed_size:
-            return "forming" if self.members else "empty"
-        match len(self.present):
-            case 0:
-                return "ended"
-            case self._formed_size:
-                return "running"
-            case _:
-                return "degraded"
-
-    @property
-    def is_forming(self) -> bool:
-        return not self._formed_size
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the world has formed and has members."""
-        return bool(self._formed_size and self.present)
 
     # ------------------------------------------------------------ coming
 
@@ -186,6 +162,7 @@ class World(WorldState):
             self._taken_below = member.rank + 1
         self.members[member.rank] = self.present[member.rank] = member
         self.failure_detector.watch(member, now)
+        self.events.add("joined", f"{member} joined", now, rank=member.rank)
         effects.append(Push(session, self._make_joined(member)))
         if len(self.members) == self.size:
             effects += self._form(now)
@@ -208,7 +185,7 @@ class World(WorldState):
         member = Member(member_id, session, rank, join, heard_at=now)
         self._by_id[member_id] = self.newcomers[rank] = member
         self.failure_detector.watch(member, now)
-        report = OperatorLog(f"job {self.job}: {member} waits to be taken in")
+        report = self.events.log("joined", f"{member} waits to be taken in", now, rank=rank)
         introduction = Push(session, self._make_joined(member))
         return member, [introduction, *self._push_newcomer_count(), report, *self.on_change(now)]
 
@@ -228,13 +205,9 @@ class World(WorldState):
         """Notify newcomers of the group, and all members of the count of waiting newcomers."""
         formed = WorldFormed(self.epoch, len(members), members, group)
         told = self.push((self.members[rank] for rank in newcomers), formed)
-        report = OperatorLog(
-            f"job {self.job}: epoch {self.epoch} opened, {len(members)} members of {group}"
-        )
+        text = f"epoch {self.epoch} opened, {len(members)} members of {group}"
+        report = self.events.log("regrouped", text, self._timers.now, epoch=self.epoch)
         return [*told, *(self._push_newcomer_count() if told else []), report]
-
-    def _find_sized_member(self) -> Member | None:
-        return next((one for one in self.members.values() if one.join.world_size), None)
 
     def _displace(self, member: Member, claimant: Join) -> list[Effect]:
         self._dismiss(member)
@@ -268,8 +241,9 @@ class World(WorldState):
         )
         members = tuple(member.describe(now) for member in in_order)
         formed = WorldFormed(self.epoch, self._formed_size, members)
-        report = f"job {self.job}: epoch {self.epoch} opened, {self._formed_size} members"
-        return [*self.push(self.members.values(), formed), OperatorLog(report)]
+        text = f"epoch {self.epoch} opened, {self._formed_size} members"
+        report = self.events.log("formed", text, now, epoch=self.epoch)
+        return [*self.push(self.members.values(), formed), report]
 
     # ------------------------------------------------------------ going
 
@@ -298,8 +272,14 @@ class World(WorldState):
         if leave.report:
             self.postmortem.keep_report(member, leave.report)
         why = f" because of {quote(error)}" if error else ""
-        report = OperatorLog(
-            f"job {self.job}: {member} left{why}; epoch {self.epoch}", is_failure=bool(why)
+        report = self.events.log(
+            "left",
+            f"{member} left{why}; epoch {self.epoch}",
+            now,
+            rank=member.rank,
+            epoch=self.epoch,
+            state="error" if why else "",
+            is_failure=bool(why),
         )
         told = self._leavers.announce(*self.latest_departure, now)
         return [*effects, *told, report, *self.on_change(now), *self._end_if_empty(now)]
@@ -364,6 +344,7 @@ class World(WorldState):
         ranks = set(self.groups.get_ranks(group) or ()) if group else self.members.keys()
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
         what = f"group {quote(group)} of job {self.job}" if group else f"job {self.job}"
+        self.events.add("aborted", f"{what} was aborted: {reason}", now, by=by)
         report = OperatorLog(f"{what} was aborted by {by}: {quote(reason)}", is_failure=True)
         return [*self.push(told, Aborted(group, by, change.reason)), report]
 
@@ -422,6 +403,10 @@ class World(WorldState):
         )
         self._note_failures(self.postmortem.list_lost(self.job, member))
         told = self.latest_news
+        self.events.count_loss(loss.state)
+        self.events.add(
+            "lost", loss.text, now, rank=member.rank, epoch=self.epoch, state=loss.state
+        )
         report = OperatorLog(
             f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", is_failure=True
         )
@@ -442,13 +427,11 @@ class World(WorldState):
         for failure in failures:
             self.commit(failure)
 
-    def is_outside(self, member: Member) -> bool:
-        """Whether the member belongs to no formed world."""
-        return not self._formed_size or member.rank in self.newcomers
-
     def _dismiss(self, member: Member) -> list[Effect]:
         """Drop a member of no formed world."""
         self.failure_detector.stop(member)
+        text = f"{member} went before it was taken in"
+        self.events.add("left", text, self._timers.now, rank=member.rank)
         del self._by_id[member.member_id]
         if member.rank in self.newcomers:
             del self.newcomers[member.rank]
@@ -467,6 +450,7 @@ class World(WorldState):
         ended: list[Effect] = [EndSession(one.session, refusal) for one in self.newcomers.values()]
         for member in list(self.newcomers.values()):
             self._dismiss(member)
+        self.events.add("ended", "the last member is gone", self._timers.now, epoch=self.epoch)
         return [*ended, JobEnded(self.job)]
 
     def push(self, members: Iterable[Member], what: Notification) -> list[Effect]:

@@ -75,6 +75,37 @@ class WorldState:
         self._facts: list[WorldChange] = []
         """Changes that make this world again, without groups and agreements."""
 
+    @property
+    def size(self) -> int:
+        """The agreed size; 0 while unknown."""
+        sized = self._find_sized_member()
+        return self._formed_size or (sized.join.world_size if sized is not None else 0)
+
+    @property
+    def state(self) -> str:
+        if not self._formed_size:
+            return "forming" if self.members else "empty"
+        match len(self.present):
+            case 0:
+                return "ended"
+            case self._formed_size:
+                return "running"
+            case _:
+                return "degraded"
+
+    @property
+    def is_forming(self) -> bool:
+        return not self._formed_size
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the world has formed and has members."""
+        return bool(self._formed_size and self.present)
+
+    def is_outside(self, member: Member) -> bool:
+        """Whether the member belongs to no formed world."""
+        return not self._formed_size or member.rank in self.newcomers
+
     def get_member(self, member_id: str) -> Member | None:
         """Return the member with this identity, also one that is gone; not a newcomer."""
         member = self._by_id.get(member_id)
@@ -94,6 +125,9 @@ class WorldState:
                 f"{member} is no member of job {self.job} any more: {member.reason}",
             )
         return member
+
+    def _find_sized_member(self) -> Member | None:
+        return next((one for one in self.members.values() if one.join.world_size), None)
 
     # ------------------------------------------------------------ changes
 
@@ -209,6 +243,7 @@ class WorldState:
             record.member_id, NO_SESSION, record.rank, record.join, heard_at=self._timers.now
         )
         member.is_broken = member.is_away = True
+        member.counts_first_progress = False
         member.first_news = self._news_count
         self._by_id[member.member_id] = member
         self.members[member.rank] = self.present[member.rank] = member

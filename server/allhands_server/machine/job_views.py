@@ -1,0 +1,35 @@
+"""Views of jobs, for whoever asks for their status."""
+
+from allhands_server.machine import limits
+from allhands_server.machine.jobs import Job
+from allhands_server.machine.values import JobView
+
+
+def describe_job(job: Job, now: float) -> JobView:
+    """Return the state of a job at this moment."""
+    world = job.world
+    if world is None:
+        return JobView(
+            job=job.name,
+            state="empty",
+            epoch=0,
+            world_size=0,
+            members=(),
+            groups=(),
+            heartbeat_window=limits.WINDOW_DEFAULT,
+            keys=len(job.table.records),
+            incarnation="",
+        )
+    return JobView(
+        job=job.name,
+        state=world.state,
+        epoch=world.epoch,
+        world_size=world.size,
+        members=world.call_times.describe_members(now),
+        groups=world.groups.describe(),
+        heartbeat_window=world.heartbeat_window,
+        keys=len(job.table.records),
+        incarnation=world.incarnation,
+        failures=world.postmortem.list_failures(now),
+        ended=None if (ended := world.postmortem.ended_at) is None else max(0.0, now - ended),
+    )
