@@ -35,6 +35,7 @@ _METHODS: Final[Mapping[str, str]] = {
     **dict.fromkeys(_READING, "read"),
     "DescribeJob": "read",
     "CollectReports": "read",
+    "ListEvents": "read",
     "ListJobs": _ANY,
     "DescribeCoordinator": _ANY,
     "Session": "join",

@@ -178,6 +178,11 @@ class Coordinator:
             return "" if is_known else "the daemon stands by, and knows of no leader yet"
         return "" if self._gate is None else "the coordinator's log is away"
 
+    @property
+    def clock_offset(self) -> float:
+        """Seconds to add to the machine's times for those of the wall clock."""
+        return time.time() - self._clock()
+
     def measure(self) -> Measurements:
         """Return the numbers of jobs and requests; a follower has none."""
         return self._machine.measure(self._clock())

@@ -44,6 +44,11 @@ _COMMANDS = {
         "Forget jobs: their keys, and what is known of them.", "delete", "delete_command"
     ),
     "group": _Command("Show the members of a group with their progress.", "group", "group_command"),
+    "events": _Command(
+        "Show what has happened to a job: who came, left or was lost, aborts, refusals.",
+        "events",
+        "events_command",
+    ),
     "diagnose": _Command(
         "Ask every rank of a job where it is: who waits for whom, who is behind, who is late.",
         "diagnose",

@@ -21,6 +21,7 @@ from allhands.coordinator.endpoint import (
     configure_channel,
     find_coordinator,
 )
+from allhands.coordinator.event_calls import EventCalls
 from allhands.coordinator.job_codec import read_job
 from allhands.coordinator.job_reports import JobReports, read_reports
 from allhands.coordinator.kv.blocking import KvConnectionPool
@@ -89,7 +90,7 @@ def connect(
     return Control(endpoint, job=job or endpoint.address.job, timeout=timeout)
 
 
-class Control(SynchronizingClient, TokenCalls, LimitCalls):
+class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls):
     """A client of the coordinator; safe from any thread.
 
     Key-value calls go over a pool of TCP connections to the coordinator's key-value port; if there

@@ -5112,3 +5112,104 @@ class SaveSnapshotReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SaveSnapshotReply: _TypeAlias = SaveSnapshotReply  # noqa: Y015
+
+@_typing.final
+class ListEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    after: _builtins.int
+    """number of the last event that the caller has; 0: none"""
+    waits: _builtins.bool
+    """where there is none: until there is, or the deadline: empty then"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        after: _builtins.int = ...,
+        waits: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "job", b"job", "waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
+
+@_typing.final
+class ListEventsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobEvent]:
+        """in order"""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___JobEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsReply: _TypeAlias = ListEventsReply  # noqa: Y015
+
+@_typing.final
+class JobEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the job's events, from 1 on; those missing between are forgotten"""
+    time: _builtins.float
+    """seconds since 1970, by the coordinator's clock"""
+    kind: _builtins.str
+    """joined, left, lost, resumed: a member. formed, regrouped: an epoch. silent, heard: a member that
+    lives, links: between members. verdict: on a call whose deadline passed. aborted: calls.
+    cancelled: a call or barrier. refused: a caller. deleted, ended, restored (from the log): the job.
+    """
+    text: _builtins.str
+    """one sentence for people"""
+    rank: _builtins.int
+    state: _builtins.str
+    """of a lost, silent or absent rank: see Verdict; `error`: it left because of one"""
+    epoch: _builtins.int
+    """after the event; 0: unchanged"""
+    by: _builtins.str
+    """who aborted, cancelled or deleted"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        time: _builtins.float = ...,
+        kind: _builtins.str = ...,
+        text: _builtins.str = ...,
+        rank: _builtins.int | None = ...,
+        state: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "by", b"by", "epoch", b"epoch", "kind", b"kind", "number", b"number", "rank", b"rank", "state", b"state", "text", b"text", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+
+Global___JobEvent: _TypeAlias = JobEvent  # noqa: Y015

@@ -249,6 +249,11 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersReply.FromString,
                 _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/allhands.v1.Coordinator/ListEvents',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -539,6 +544,13 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEvents(self, request, context):
+        """Return the events of a job, or wait for the next one; kept in memory, the latest of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -756,6 +768,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ListBarriers,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersReply.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1919,6 +1936,33 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/ListBarriers',
             allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.ListBarriersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/ListEvents',
+            allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -125,6 +125,8 @@ class CoordinatorStub:
     """Let all who wait at a barrier fail, with a reason. NOT_FOUND: nobody waits there."""
     ListBarriers: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListBarriersRequest, _coordinator_pb2.ListBarriersReply]
     """Return the barriers at which somebody waits."""
+    ListEvents: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListEventsRequest, _coordinator_pb2.ListEventsReply]
+    """Return the events of a job, or wait for the next one; kept in memory, the latest of them."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -207,6 +209,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Let all who wait at a barrier fail, with a reason. NOT_FOUND: nobody waits there."""
     ListBarriers: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListBarriersRequest, _coordinator_pb2.ListBarriersReply]  # type: ignore[assignment]
     """Return the barriers at which somebody waits."""
+    ListEvents: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListEventsRequest, _coordinator_pb2.ListEventsReply]  # type: ignore[assignment]
+    """Return the events of a job, or wait for the next one; kept in memory, the latest of them."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -544,5 +548,13 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ListBarriersReply, _abc.Awaitable[_coordinator_pb2.ListBarriersReply]]:
         """Return the barriers at which somebody waits."""
+
+    @_abc_1.abstractmethod
+    def ListEvents(
+        self,
+        request: _coordinator_pb2.ListEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.ListEventsReply, _abc.Awaitable[_coordinator_pb2.ListEventsReply]]:
+        """Return the events of a job, or wait for the next one; kept in memory, the latest of them."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,6 +1,6 @@
 """Conversion between messages and the machine's values; decides nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from allhands_proto.status_codec import encode_failure, encode_group, encode_lateness
@@ -333,3 +333,20 @@ def encode_group_change(found: values.GroupChange) -> wire.GroupChange:
         members=map(encode_member, found.members),
         committed=found.committed,
     )
+
+
+def encode_events(events: Iterable[values.JobEvent], clock_offset: float) -> wire.ListEventsReply:
+    """Encode events; the offset is added to their times for the wall clock's."""
+    reply = wire.ListEventsReply()
+    for one in events:
+        reply.events.add(
+            number=one.number,
+            time=one.at + clock_offset,
+            kind=one.kind,
+            text=one.text,
+            rank=one.rank,
+            state=one.state,
+            epoch=one.epoch,
+            by=one.by,
+        )
+    return reply

@@ -243,6 +243,14 @@ class CoordinatorService(CoordinatorServicer):
         for report in reports:
             yield wire.CollectReportsReply(report=messages.encode_member_report(report))
 
+    async def ListEvents(
+        self, request: wire.ListEventsRequest, context: Context
+    ) -> wire.ListEventsReply:
+        # Without an origin: what is read is not kept for those who ask again.
+        asked = requests.ListEvents(request.job, request.after, request.waits)
+        events = await self._ask_by(asked, _find_remaining(context), context)
+        return messages.encode_events(events, self._coordinator.clock_offset)
+
     async def AwaitVerdict(
         self, request: wire.AwaitVerdictRequest, context: Context
     ) -> wire.Verdict:
