@@ -177,6 +177,14 @@ async def test_the_document_has_each_metric_with_its_type_and_labels(
             assert documented[name][1] == labels, name
 
 
+def test_the_dashboard_asks_for_documented_metrics_alone() -> None:
+    dashboard = json.loads((ROOT / "deploy/grafana/allhands.json").read_text())
+    asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+    names = {name.removesuffix("_bucket") for name in re.findall(r"allhands_\w+", asked)}
+    assert names
+    assert names <= read_document().keys()
+
+
 def test_no_label_is_of_ranks_and_base_units_end_the_names(watched: DaemonProcess) -> None:
     for name, (_, labels) in read_document().items():
         assert not labels & {"rank", "member", "host", "pid"}, name
