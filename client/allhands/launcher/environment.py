@@ -8,6 +8,17 @@ from dataclasses import dataclass, field
 
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 
+OWN_VARIABLES = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+        *("GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+        *("ALLHANDS_URL", "ALLHANDS_JOB", "ALLHANDS_TOKEN", "ALLHANDS_INSECURE"),
+        *("ALLHANDS_TLS_CA", "ALLHANDS_TLS_NAME", "ALLHANDS_TLS_CERT", "ALLHANDS_TLS_KEY"),
+        *("ALLHANDS_TLS_DIR", "ALLHANDS_RESTART_COUNT", LAUNCH_VARIABLE),
+    }
+)
+"""Variables that are the launcher's to set: what its own environment says of them counts not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -59,11 +59,14 @@ def _is_this_interpreter(path: str) -> bool:
 
 
 async def fork_ranks(
-    program: Sequence[str], environments: Mapping[int, Mapping[str, str]]
+    program: Sequence[str],
+    environments: Mapping[int, Mapping[str, str]],
+    cpus: Mapping[int, Collection[int]],
 ) -> list[RankProcess]:
     """Start the ranks, given with their environments, by forking one interpreter.
 
-    They are children of this process, in all other ways too as `start_rank` starts them.
+    They are children of this process, in all other ways too as `start_rank` starts them. Those
+    in `cpus` are bound.
 
     Raises:
         ForkRefused: they cannot be forked.
@@ -84,6 +87,8 @@ async def fork_ranks(
         # All are children of this process when it has ended.
         await server.wait_ended()
         children = {rank: Child.adopt(pid) for rank, pid in pids.items()}
+        for rank, bound in cpus.items():
+            os.sched_setaffinity(pids[rank], bound)  # they have one thread each, and wait
         server.let_start(len(children))
         return [
             RankProcess(rank, child, *pipes[rank].keep_sources())

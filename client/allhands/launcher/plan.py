@@ -20,7 +20,7 @@ class LaunchPlan:
     """Program, placement and options of a launch."""
 
     program: tuple[str, ...]
-    """The Python interpreter and its arguments: a script or `-m` and a module, then their own."""
+    """Path of an executable and its arguments; of Python: a script or `-m MODULE`, then theirs."""
     placement: Placement
     endpoint: JobEndpoint
     environment: Mapping[str, str]
@@ -34,6 +34,10 @@ class LaunchPlan:
     grace: float = GRACE_SECONDS
     """How long ranks may take to end after SIGTERM, in seconds."""
     start: StartWay = "auto"
+    is_python: bool = True
+    """Whether `program` is a Python interpreter, which may be forked."""
+    cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """For each rank the CPUs that it is bound to; empty: none is."""
     directory: str = field(default_factory=choose_directory)
     """Of this launch and no other: what its processes say to the launcher goes through it."""
 

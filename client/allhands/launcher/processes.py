@@ -4,7 +4,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,23 +78,31 @@ class OutputPipes:
         return self.stdout_source, self.stderr_source
 
 
-def make_rank_command(program: Sequence[str]) -> tuple[str, ...]:
+def make_rank_command(
+    program: Sequence[str], cpus: Collection[int] | None = None
+) -> tuple[str, ...]:
     """Return the command of a process that runs a rank's program, and dies with this process."""
-    return (*_BARE_PYTHON, _PDEATHSIG_EXEC, str(os.getpid()), *program)
+    bound = ",".join(map(str, sorted(cpus or ()))) or "-"
+    return (*_BARE_PYTHON, _PDEATHSIG_EXEC, str(os.getpid()), bound, *program)
 
 
-def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]) -> RankProcess:
-    """Start a rank's program: the path of an interpreter, and its arguments.
+def start_rank(
+    rank: int,
+    program: Sequence[str],
+    environment: Mapping[str, str],
+    cpus: Collection[int] | None = None,
+) -> RankProcess:
+    """Start a rank's program: the path of an executable, and its arguments.
 
     The rank dies with the calling thread. Its stdin is empty, since a terminal gives input to one
-    session only.
+    session only. It is bound to `cpus`; None: it is not bound.
 
     Raises:
         OSError: the system refused to start the process.
     """
     with OutputPipes.open() as pipes:
         child = Child.start(
-            make_rank_command(program),
+            make_rank_command(program, cpus),
             environment,
             stdin=subprocess.DEVNULL,
             stdout=pipes.stdout_target,

@@ -113,18 +113,20 @@ class RankSet:
                 logger.info("ranks are started one by one: %s", error)
         for rank, environment in environments.items():
             try:
-                yield start_rank(rank, plan.program, environment)
+                yield start_rank(rank, plan.program, environment, plan.cpus.get(rank))
             except OSError as error:
                 self.handle(LaunchBroken(f"rank {rank} could not be started: {error}"))
                 return
 
     async def _fork(self, environments: Mapping[int, Mapping[str, str]]) -> list[RankProcess]:
         program = self._plan.program
+        if not self._plan.is_python:
+            raise ForkRefused("they are no Python")
         if obstacle := find_obstacle(program, next(iter(environments.values()))):
             raise ForkRefused(obstacle)
         if len(environments) == 1 and self._plan.start != "fork":
             raise ForkRefused("there is one of them")
-        return await fork_ranks(program, environments)
+        return await fork_ranks(program, environments, self._plan.cpus)
 
     def _register(self, process: RankProcess, reaper: ReaperProcess) -> None:
         rank, child = process.rank, process.child

@@ -27,11 +27,11 @@ def as_script(program: Callable[..., object], *arguments: Any) -> tuple[str, ...
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Return this process's, with a runtime directory of the test's own."""
+    """Return this process's, with a runtime directory of the test's own and a number of threads."""
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700, exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if "ALLHANDS" not in name}
-    return {**kept, "XDG_RUNTIME_DIR": str(runtime)}
+    return {"OMP_NUM_THREADS": "1", **kept, "XDG_RUNTIME_DIR": str(runtime)}
 
 
 @dataclass

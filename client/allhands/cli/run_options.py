@@ -1,0 +1,155 @@
+"""Options of `allhands run`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+ProgramArgument: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SCRIPT [ARGS]...",
+        help="A Python script (with -m: a module; with --no-python: any program) and its "
+        "arguments; `python` may go before.",
+    ),
+]
+
+CountOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--nproc", "-n", metavar="N", help="How many ranks to start on this host."),
+]
+
+ModuleOption: TypeAlias = Annotated[
+    bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")
+]
+
+CoordinatorOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="ah://HOST:PORT[/JOB] of a running coordinator; else ALLHANDS_URL, else one is "
+        "embedded in the launcher.",
+    ),
+]
+
+JobOption: TypeAlias = Annotated[
+    str | None, typer.Option(help="Name of the job; else made from the script's.")
+]
+
+NodesOption: TypeAlias = Annotated[
+    int, typer.Option("--nnodes", metavar="K", help="How many launchers make up the world.")
+]
+
+NodeOption: TypeAlias = Annotated[
+    int, typer.Option("--node-rank", metavar="I", help="Which of them this is, from 0.")
+]
+
+TeeOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        file_okay=False,
+        help="Keep a copy of each rank's output, both streams, in DIR/rank-K.log.",
+    ),
+]
+
+MinSizeOption: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--min-size",
+        metavar="L",
+        min=0,
+        help="Let ranks fail as long as L of them run or have ended well; else none may.",
+    ),
+]
+
+AdvertiseOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST",
+        help="Name or address under which ranks on other hosts reach those of this one; else "
+        "ALLHANDS_ADVERTISE, else it is found.",
+    ),
+]
+
+InterfaceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Network interface on which the ranks listen for each other; else "
+        "ALLHANDS_INTERFACE, else the one on the way to the coordinator.",
+    ),
+]
+
+PortRangeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--port-range",
+        metavar="LOW-HIGH",
+        help="Ports on which the ranks listen, two each; else ALLHANDS_PORT_RANGE, else any.",
+    ),
+]
+
+DataDirOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Folder for the state of the launcher's own coordinator, over its end; else "
+        "ALLHANDS_DATA_DIR, else in memory.",
+    ),
+]
+
+GraceOption: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--grace",
+        metavar="SECONDS",
+        min=0,
+        help="How long ranks may take to end after SIGTERM, before SIGKILL.",
+    ),
+]
+
+StartOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|fork|exec",
+        help="Fork the ranks from one Python that has imported NumPy and allhands, or start one "
+        "for each; else ALLHANDS_RUN_START, else auto: fork two ranks and more, where possible.",
+    ),
+]
+
+NoPythonOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--no-python",
+        help="SCRIPT is a program of any kind, found on the PATH and executed as it is.",
+    ),
+]
+
+EnvOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="Set a variable for all ranks; without a value: to the one that it has here. May be "
+        "repeated.",
+    ),
+]
+
+
+class CpuBinding(StrEnum):
+    """Values of `--bind-cpus`."""
+
+    NONE = "none"
+    AUTO = "auto"
+
+
+BindCpusOption: TypeAlias = Annotated[
+    CpuBinding,
+    typer.Option(
+        "--bind-cpus",
+        help="auto: bind each rank to its share of the host's usable CPUs, neighbouring cores.",
+    ),
+]
