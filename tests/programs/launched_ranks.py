@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -198,6 +199,48 @@ def join_and_leave() -> None:
 def set_a_key(url: str) -> None:
     ah.init_process_group(url, rank=0, world_size=1)
     ah.store().set("key", b"value")
+    ah.destroy_process_group()
+
+
+def stall_at_first(attempts: str, status: str = "0") -> None:
+    """Leave rank 0 alone in a call, in so many attempts; then end with the status."""
+    ah.init_process_group()
+    attempt = os.environ["ALLHANDS_RESTART_COUNT"]
+    print("attempt", attempt, ah.store().add("attempts", 1) > 0, flush=True)
+    if int(attempt) < int(attempts) and ah.get_rank() == 1:
+        stay_outside()
+    ah.all_reduce(np.zeros(1), label="gradients")
+    ah.destroy_process_group()
+    sys.exit(int(status))
+
+
+def stay_outside() -> None:
+    signal.pause()
+
+
+def come_late(seconds: str) -> None:
+    """Let rank 0 wait so long, then call on."""
+    ah.init_process_group()
+    if ah.get_rank() == 1:
+        time.sleep(float(seconds))
+    ah.all_reduce(np.zeros(1))
+    ah.barrier()
+    ah.destroy_process_group()
+
+
+def die_at_first(how: str) -> None:
+    """End the first attempt within the world, by a kill or an abort; then call together."""
+    ah.init_process_group()
+    attempt = int(os.environ["ALLHANDS_RESTART_COUNT"])
+    if attempt == 0:
+        ah.store().set("key", b"")
+    ah.barrier()
+    if attempt == 0 and ah.get_rank() == 1:
+        if how == "abort":
+            ah.abort("the reason")
+        os.kill(os.getpid(), signal.SIGKILL)
+    ah.barrier()
+    print("done", ah.store().check(["key"]), flush=True)
     ah.destroy_process_group()
 
 

@@ -1,7 +1,8 @@
 """`allhands run`: launch the ranks of a job on this host.
 
 Exit status: that of the first rank that failed (128 + n if signal n killed it), 128 + n when
-signal n ended the launcher itself, 1 if the launch could not go on, 2 for wrong usage.
+signal n ended the launcher itself, 124 for a stall after which the ranks were ended, 126 or 127 for
+a program that cannot be executed, 1 if the launch could not go on, 2 for wrong usage.
 """
 
 import os
@@ -25,13 +26,17 @@ from allhands.cli.run_options import (
     GraceOption,
     InterfaceOption,
     JobOption,
+    MaxRestartsOption,
     MinSizeOption,
     ModuleOption,
     NodeOption,
     NodesOption,
     NoPythonOption,
+    OnStall,
+    OnStallOption,
     PortRangeOption,
     ProgramArgument,
+    StallAfterOption,
     StartOption,
     TeeOption,
 )
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
     from allhands.coordinator.endpoint import Endpoint
     from allhands.launcher.environment import JobEndpoint, Placement
     from allhands.launcher.plan import LaunchPlan, StartWay
+    from allhands.launcher.stall import StallPolicy
 
 
 def run_command(
@@ -65,6 +71,9 @@ def run_command(
     is_executable: NoPythonOption = False,
     variables: EnvOption = None,
     bind: BindCpusOption = CpuBinding.NONE,
+    on_stall: OnStallOption = None,
+    stall_after: StallAfterOption = None,
+    max_restarts: MaxRestartsOption = 0,
 ) -> None:
     """Launch the ranks of a job on this host.
 
@@ -87,6 +96,7 @@ def run_command(
         **{name: value for name, value in network_options.items() if value is not None},
     }
     check_network(environment, network_options, placement)
+    stall = _make_stall_policy(on_stall, stall_after, max_restarts, placement)
     endpoint = _find_endpoint(coordinator, insecure)
     way = _choose_start_way(start, environment)
     job = _resolve_job_name(job, endpoint)
@@ -121,10 +131,37 @@ def run_command(
                 start=way,
                 is_python=parsed.is_python,
                 cpus=cpus,
+                stall=stall,
+                max_restarts=max_restarts,
             )
 
         status = _run(make_plan, endpoint, job or make_job_name(parsed.stem), data_dir)
     raise typer.Exit(status)
+
+
+def _make_stall_policy(
+    action: OnStall | None, seconds: float | None, max_restarts: int, placement: "Placement"
+) -> "StallPolicy | None":
+    """Return the policy for stalls; None: there is none."""
+    if max_restarts and placement.nodes > 1:
+        raise typer.BadParameter(
+            "a launcher starts its own ranks anew, and not those of other nodes",
+            param_hint="--max-restarts",
+        )
+    if action is None and seconds is None:
+        return None
+    if action is None or seconds is None:
+        raise typer.BadParameter(
+            "the two go together, as in: --on-stall report --stall-after 60",
+            param_hint="--on-stall, --stall-after",
+        )
+    if action is OnStall.RESTART and not max_restarts:
+        raise typer.BadParameter(
+            "say how often, as in: --on-stall restart --max-restarts 3", param_hint="--on-stall"
+        )
+    from allhands.launcher.stall import StallPolicy
+
+    return StallPolicy(action.value, seconds)
 
 
 def _explain_threads(environment: Mapping[str, str], placement: "Placement") -> None:

@@ -153,3 +153,41 @@ BindCpusOption: TypeAlias = Annotated[
         help="auto: bind each rank to its share of the host's usable CPUs, neighbouring cores.",
     ),
 ]
+
+
+class OnStall(StrEnum):
+    """Values of `--on-stall`."""
+
+    REPORT = "report"
+    ABORT = "abort"
+    RESTART = "restart"
+
+
+OnStallOption: TypeAlias = Annotated[
+    OnStall | None,
+    typer.Option(
+        "--on-stall",
+        help="When a call has waited for --stall-after for ranks that do not come: print the "
+        "diagnosis; also abort the job; or start all ranks anew (--max-restarts).",
+    ),
+]
+
+StallAfterOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--stall-after",
+        metavar="SECONDS",
+        min=0.1,
+        help="How long a call may wait for ranks that do not come.",
+    ),
+]
+
+MaxRestartsOption: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts",
+        metavar="N",
+        min=0,
+        help="Start all ranks anew, at most N times, when one fails or the job stalls.",
+    ),
+]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from allhands.coordinator.embed import start_coordinator
-from allhands.coordinator.endpoint import Endpoint
+from allhands.coordinator.endpoint import Endpoint, parse_url
 from allhands.errors import CoordinatorUnavailable, StoreTimeout
 from allhands.launcher.environment import JobEndpoint
 
@@ -51,6 +51,19 @@ def make_job_endpoint(endpoint: Endpoint, job: str) -> JobEndpoint:
         endpoint.tls_cert,
         endpoint.tls_key,
         tuple(one.target for one in address.others),
+    )
+
+
+def make_client_endpoint(endpoint: JobEndpoint) -> Endpoint:
+    """Return the endpoint of clients of a job's coordinator."""
+    return Endpoint(
+        parse_url(endpoint.url),
+        endpoint.token,
+        endpoint.tls_ca,
+        endpoint.insecure,
+        endpoint.tls_name,
+        endpoint.tls_cert,
+        endpoint.tls_key,
     )
 
 

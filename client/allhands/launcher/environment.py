@@ -84,6 +84,7 @@ def make_rank_environment(
     launch: str,
     master_address: str,
     master_port: int,
+    restart_count: int = 0,
 ) -> dict[str, str]:
     """Return `base` with torchrun's variables and those of `init_process_group`.
 
@@ -96,6 +97,7 @@ def make_rank_environment(
         "MASTER_ADDR": master_address,
         "MASTER_PORT": str(master_port),
         LAUNCH_VARIABLE: launch,
+        "ALLHANDS_RESTART_COUNT": str(restart_count),
     }
     secrets = {
         "ALLHANDS_TOKEN": endpoint.token,

@@ -5,9 +5,9 @@ import contextlib
 import logging
 import threading
 
-from allhands.coordinator.endpoint import Endpoint, parse_url
 from allhands.coordinator.exit_report import ExitReport, ExitReportChannel
 from allhands.errors import AllhandsError
+from allhands.launcher.embedded import make_client_endpoint
 from allhands.launcher.environment import JobEndpoint
 from allhands_proto import notice, process
 
@@ -21,15 +21,7 @@ class ExitReporter:
     """Reports the ends of the processes of one launch."""
 
     def __init__(self, job_endpoint: JobEndpoint) -> None:
-        self._endpoint = Endpoint(
-            parse_url(job_endpoint.url),
-            job_endpoint.token,
-            job_endpoint.tls_ca,
-            job_endpoint.insecure,
-            job_endpoint.tls_name,
-            job_endpoint.tls_cert,
-            job_endpoint.tls_key,
-        )
+        self._endpoint = make_client_endpoint(job_endpoint)
         self._job = job_endpoint.job
         self._pid_namespace = process.get_pid_namespace()
         self._start_ticks: dict[int, str] = {}

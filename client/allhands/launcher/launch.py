@@ -15,15 +15,31 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 async def launch(plan: LaunchPlan) -> int:
     """Run all ranks of this host to their end; return the launcher's exit status.
 
-    No process of the launch outlives the call, or this process, whatever ends it. While it runs,
-    it owns this process's handlers of SIGINT, SIGTERM, SIGHUP and SIGCHLD and its standard output.
+    After a failure of a rank or a stall they are all started anew, as often as the plan says. No
+    process of the launch outlives the call, or this process, whatever ends it. While it runs, it
+    owns this process's handlers of SIGINT, SIGTERM, SIGHUP and SIGCHLD and its standard output.
 
     Raises:
         OSError: the launch could not begin.
     """
     rank_set = RankSet(plan)
-    with _keep_statuses(), _handle_signals(lambda one: rank_set.handle(SignalReceived(one))):
-        return await rank_set.run()
+    received: list[signal.Signals] = []
+
+    def handle(signum: signal.Signals) -> None:
+        received.append(signum)
+        rank_set.handle(SignalReceived(signum))
+
+    with _keep_statuses(), _handle_signals(handle):
+        while True:
+            status = await rank_set.run()
+            if not rank_set.may_restart or plan.restart_count >= plan.max_restarts:
+                return status
+            if received:  # while the ranks were being ended
+                return 128 + received[0]
+            plan = plan.renew()
+            # From here on a signal ends the new ranks as they start.
+            rank_set = RankSet(plan)
+            await rank_set.print(f"restart {plan.restart_count} of {plan.max_restarts}")
 
 
 @contextlib.contextmanager

@@ -2,13 +2,16 @@
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, get_args
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from allhands.config import derive_port
 from allhands.launcher.environment import JobEndpoint, Placement, make_rank_environment
 from allhands.launcher.supervision import GRACE_SECONDS
 from allhands.runtime.exit_notice import choose_directory
+
+if TYPE_CHECKING:
+    from allhands.launcher.stall import StallPolicy  # which few launches need
 
 StartWay: TypeAlias = Literal["auto", "fork", "exec"]
 """Whether ranks are forked from one interpreter, or each starts its own; auto: what is possible."""
@@ -38,6 +41,12 @@ class LaunchPlan:
     """Whether `program` is a Python interpreter, which may be forked."""
     cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """For each rank the CPUs that it is bound to; empty: none is."""
+    stall: "StallPolicy | None" = None
+    """What is done about calls that wait for long; None: nothing is."""
+    max_restarts: int = 0
+    """How often the ranks may be started anew after a failure of one, or a stall."""
+    restart_count: int = 0
+    """How often they have been."""
     directory: str = field(default_factory=choose_directory)
     """Of this launch and no other: what its processes say to the launcher goes through it."""
 
@@ -51,6 +60,16 @@ class LaunchPlan:
             launch=self.directory,
             master_address=address,
             master_port=port,
+            restart_count=self.restart_count,
+        )
+
+    def renew(self) -> "LaunchPlan":
+        """Return the plan of the next attempt, with names and a port that no rank has had."""
+        return replace(
+            self,
+            restart_count=self.restart_count + 1,
+            directory=choose_directory(),
+            master=choose_master(self.placement, self.endpoint),
         )
 
 

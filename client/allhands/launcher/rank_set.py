@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 
 from allhands.launcher.child import Child
+from allhands.launcher.embedded import make_client_endpoint
 from allhands.launcher.exit_reports import ExitReporter
 from allhands.launcher.forking import ForkRefused, find_obstacle, fork_ranks
 from allhands.launcher.output import OutputPriority, Pump, Writer
@@ -19,6 +20,7 @@ from allhands.launcher.supervision import (
     BlamedRank,
     Event,
     FirstFailure,
+    JobStalled,
     LaunchBroken,
     PeerLossReported,
     RankExited,
@@ -64,6 +66,11 @@ class RankSet:
         self._abandoned = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def may_restart(self) -> bool:
+        """Whether new ranks may succeed; call after `run`."""
+        return self._supervisor.may_restart
+
     async def run(self) -> int:
         """Start the ranks, wait for all, and return the launcher's exit status.
 
@@ -79,10 +86,22 @@ class RankSet:
             stack.callback(loop.remove_reader, announcements)
             reaper = ReaperProcess(self._plan.directory)
             stack.push_async_callback(reaper.finish)
+            watch = self._watch_stalls()
+            stack.push_async_callback(_cancel, watch)
             await _run_until_first(self._run_all(reaper, announcements), self._abandoned.wait())
             if self._timer is not None:
                 self._timer.cancel()
         return self._supervisor.compute_exit_status()
+
+    def _watch_stalls(self) -> "asyncio.Task[None] | None":
+        # One launcher of several is enough: a job that is aborted ends on all nodes.
+        if (policy := self._plan.stall) is None or self._plan.placement.node:
+            return None
+        from allhands.launcher.stall_watch import StallWatch  # which few launches need
+
+        endpoint = make_client_endpoint(self._plan.endpoint)
+        watch = StallWatch(policy, endpoint, self._plan.endpoint.job, self.handle, self.print)
+        return asyncio.create_task(watch.run())
 
     async def _run_all(self, reaper: ReaperProcess, notices: ExitNoticeListener) -> None:
         async with asyncio.TaskGroup() as attendants:
@@ -91,9 +110,10 @@ class RankSet:
                 listen = partial(self._read_notices, notices)
                 attendants.create_task(self._attend(process, reaper, listen))
         if text := self._summarize():
-            await self._print(text)
+            await self.print(text)
 
-    async def _print(self, text: str) -> None:
+    async def print(self, text: str) -> None:
+        """Write a text of the launcher's to stderr, among the output of the ranks."""
         with suppress(OSError):  # nobody is left to be told
             await self._writer.write([(_STDERR, f"allhands: {text}\n".encode())])
 
@@ -162,7 +182,7 @@ class RankSet:
             for pump in pumps:
                 pump.on_rank_exit()
         if status and self._supervisor.problem is None:
-            await self._print(
+            await self.print(
                 f"rank {rank} failed: {self._describe_end(rank, status)}; the others go on"
             )
         self._unflushed.discard(rank)
@@ -267,6 +287,9 @@ class RankSet:
                 return f"ended by {name_signal(signum)}, and the ranks with it"
             case LaunchBroken(reason):
                 return f"{reason}; the ranks were ended"
+            case JobStalled(verdict, restarts):
+                how = "" if restarts else "the job was aborted, and "
+                return f"stalled: {verdict}; {how}the ranks were ended"
 
     def _describe_failure(self, first: FirstFailure) -> str:
         rank = first.rank
@@ -280,6 +303,15 @@ class RankSet:
             victim, status = first.victim
             then = f"; then rank {victim}: {describe_status(status)}"
         return f"rank {rank} failed first: {how}{then}; the others were ended"
+
+
+async def _cancel(task: "asyncio.Task[None] | None") -> None:
+    """Cancel a task, and raise the error with which it had ended before."""
+    if task is None:
+        return
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 async def _run_until_first(*works: Awaitable[object]) -> None:

@@ -64,6 +64,15 @@ class LaunchBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class JobStalled:
+    """A call of the job has waited too long for ranks that do not come."""
+
+    verdict: str
+    restarts: bool
+    """Whether the ranks are ended at once, to be started anew; else after an abort of the job."""
+
+
+@dataclass(frozen=True, slots=True)
 class TimerExpired:
     """The seconds of the latest `Wait` have passed."""
 
@@ -78,9 +87,15 @@ class RankFailure:
     suspects: tuple[int, ...]
 
 
-Problem: TypeAlias = RankFailure | SignalReceived | LaunchBroken
+Problem: TypeAlias = RankFailure | SignalReceived | LaunchBroken | JobStalled
 Event: TypeAlias = (
-    RankExiting | PeerLossReported | RankExited | SignalReceived | LaunchBroken | TimerExpired
+    RankExiting
+    | PeerLossReported
+    | RankExited
+    | SignalReceived
+    | LaunchBroken
+    | JobStalled
+    | TimerExpired
 )
 
 
@@ -128,6 +143,8 @@ FAILURE_SECONDS = 2.0
 GRACE_SECONDS = 10.0
 """How long ranks may take to end after SIGTERM, by default."""
 KILL_SECONDS = 1.0
+STALL_STATUS = 124
+"""Exit status of the launcher for a stalled job, as timeout(1) has it."""
 
 _KILL_NOW: tuple[Action, ...] = (
     SendSignal(signal.SIGKILL),
@@ -179,6 +196,9 @@ class Supervisor:
                 return self._fail() if status != 0 and not self._is_tolerated() else ()
             case LaunchBroken():
                 return self._end(event, self._plan_failure_end(()))
+            case JobStalled(_, restarts):
+                patience = () if restarts else (StartTimer(FAILURE_SECONDS),)
+                return self._end(event, (*patience, *self._plan_failure_end(())))
             case SignalReceived() if self.problem is not None:
                 return self._split_at_timer(_KILL_NOW)  # somebody has lost patience
             case SignalReceived(signal.SIGINT):
@@ -193,6 +213,17 @@ class Supervisor:
     def has_signalled(self) -> bool:
         """Whether ranks were signalled to end: exits from then on are no failures."""
         return self._excluded is not None
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether what went wrong may go well with new ranks."""
+        match self.problem:
+            case RankFailure():
+                return True
+            case JobStalled(_, restarts):
+                return restarts
+            case _:
+                return False
 
     def _plan_termination(self) -> tuple[Action, ...]:
         return (SendSignal(signal.SIGTERM), StartTimer(self._grace), *_KILL_NOW)
@@ -278,6 +309,8 @@ class Supervisor:
                 return 128 + signum
             case LaunchBroken():
                 return 1
+            case JobStalled():
+                return STALL_STATUS
 
 
 def describe(first: FirstFailure, process: str) -> str:

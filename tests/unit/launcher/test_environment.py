@@ -44,6 +44,7 @@ def test_a_rank_gets_what_torchrun_sets_and_where_to_meet() -> None:
         "ALLHANDS_JOB": "job",
         "ALLHANDS_TOKEN": "secret",
         "ALLHANDS_LAUNCH": "name",
+        "ALLHANDS_RESTART_COUNT": "0",
     }
 
 
