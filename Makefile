@@ -98,6 +98,22 @@ sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also und
 	ALLHANDS_NATIVE_ROUNDS=$${ALLHANDS_NATIVE_ROUNDS:-200} \
 		$(BIN)/python -m pytest --durations=0 tests/unit/native/test_c_tests.py $(ARGS)
 
+# ---------------------------------------------------------------- site
+
+SITE := build/docs
+SPHINX = $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky --doctree-dir $(SITE)/.doctrees
+
+.PHONY: docs
+docs: $(VENV)/.has-dev ## Build the site from docs: build/docs/html/index.html
+	$(SPHINX) --builder html docs $(SITE)/html
+	@echo $(SITE)/html/index.html
+
+# Pages, anchors and files always; addresses of other hosts only with EXTERNAL=1.
+.PHONY: docs-links
+docs-links: $(VENV)/.has-dev ## Check the links of all documents (EXTERNAL=1: also those to other hosts)
+	$(SPHINX) --builder linkcheck $(if $(EXTERNAL),--define linkcheck_ignore=) docs $(SITE)/links
+	$(BIN)/python -m pytest tests/docs/test_links.py
+
 # ---------------------------------------------------------------- lint
 
 .PHONY: lint lint-style lint-types lint-imports lint-faces lint-c lint-kinds lint-wire lint-container

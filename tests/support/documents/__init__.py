@@ -1,0 +1,1 @@
+"""Pages of the project's documents, and what stands in them: links, anchors, blocks of code."""
