@@ -4,9 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 
 from allhands.coordinator.client import Control
+from allhands_proto.call_metadata import ORIGIN_KEY
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
 from allhands_server.log.sqlite import FILE_NAME
 from programs import launched
 from support.ranks.launchers import Start, as_script, environment
@@ -55,6 +59,29 @@ def test_the_coordinator_of_a_rank_keeps_its_state(tmp_path: Path) -> None:
         timeout=100,
     )
     assert read_kept(tmp_path, folder, "j") == b"1"
+
+
+def test_an_origin_in_a_read_does_not_end_a_coordinator_that_keeps_its_state(
+    tmp_path: Path,
+) -> None:
+    """Answers to requests with an origin are logged, and the log does not know those of reads."""
+    daemon = ServedDaemon(tmp_path)
+    daemon.data_dir = tmp_path / "kept"
+    daemon.start()
+    origin = wire.Origin(client=b"a client", number=1).SerializeToString()
+    metadata = ((ORIGIN_KEY, origin), ("authorization", f"Bearer {daemon.endpoint.token}"))
+    try:
+        with Control(daemon.endpoint, job="j", timeout=60) as control:
+            control.put("kept", b"1")
+        with grpc.insecure_channel(daemon.endpoint.address.target) as channel:
+            stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+            for _ in range(2):
+                reply = stub.ListJobs(wire.ListJobsRequest(), metadata=metadata, timeout=30)
+                assert [one.job for one in reply.jobs] == ["j"]
+        with Control(daemon.endpoint, job="j", timeout=60) as control:
+            assert control.get("kept") == b"1"
+    finally:
+        daemon.close()
 
 
 def test_a_folder_in_use_is_refused_before_any_rank_starts(run: Start, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ class Machine:
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, RequestReceived):  # first: of these there are most by far
             try:
-                if event.origin is not None:
+                if event.origin is not None and event.request.keeps_answer:
                     return self._handle_once(event, event.origin, now)
                 return self._handle_request(event.ticket, event.request, event.due, now)
             except Refused as refused:

@@ -1,6 +1,6 @@
 """Requests to the machine about jobs, calls and groups; those of a store are in `store`."""
 
-from typing import Generic, TypeAlias, TypeVar
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 from allhands_proto.verdicts import CallCancellation, Verdict
 from allhands_server.machine.fast_dataclass import fast_dataclass
@@ -21,6 +21,13 @@ class Request(Generic[R]):
     """A request with a single answer R, the type parameter, or a refusal."""
 
     __slots__ = ()
+
+    keeps_answer: ClassVar[bool] = True
+    """Whether who asks again, by the same origin, gets the answer of the first time.
+
+    Such an answer is in the log, which has to know its type. False: a request that asks again is a
+    new one.
+    """
 
 
 @fast_dataclass
@@ -71,6 +78,8 @@ class AwaitVerdict(Request[Verdict | CallCancellation]):
     The answer comes at the call's deadline, or up to half a second later while members are probed.
     """
 
+    keeps_answer: ClassVar[bool] = False
+
     job: str
     member_id: str
     group: str
@@ -82,6 +91,8 @@ class AwaitVerdict(Request[Verdict | CallCancellation]):
 @fast_dataclass
 class ChangeGroup(Request[GroupChange]):
     """Decide jointly with all present members of a group; see coordinator.proto."""
+
+    keeps_answer: ClassVar[bool] = False
 
     job: str
     member_id: str
@@ -101,6 +112,8 @@ class MonitoredBarrier(Request[Verdict | None]):
 
     The verdict at the first deadline passed is the answer of all, late arrivals included.
     """
+
+    keeps_answer: ClassVar[bool] = False
 
     job: str
     member_id: str
@@ -157,6 +170,8 @@ class CreateToken(Request[str]):
 class ListTokens(Request[tuple[TokenView, ...]]):
     """Answered by job."""
 
+    keeps_answer: ClassVar[bool] = False
+
 
 @fast_dataclass
 class RevokeToken(Request[str]):
@@ -169,9 +184,13 @@ class RevokeToken(Request[str]):
 class ListJobs(Request[tuple[JobView, ...]]):
     """Answered by name."""
 
+    keeps_answer: ClassVar[bool] = False
+
 
 @fast_dataclass
 class DescribeJob(Request[JobView]):
+    keeps_answer: ClassVar[bool] = False
+
     job: str
 
 
@@ -182,6 +201,8 @@ class ListEvents(Request[tuple[JobEvent, ...]]):
     With `waits` the answer comes with the next event, or empty when the time is over.
     """
 
+    keeps_answer: ClassVar[bool] = False
+
     job: str
     after: int = 0
     waits: bool = False
@@ -190,6 +211,8 @@ class ListEvents(Request[tuple[JobEvent, ...]]):
 @fast_dataclass
 class CollectReports(Request[tuple[MemberReport, ...]]):
     """Collect flight reports of all members, `operations` of each group; answered by rank."""
+
+    keeps_answer: ClassVar[bool] = False
 
     job: str
     operations: int

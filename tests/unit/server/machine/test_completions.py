@@ -16,14 +16,10 @@ from allhands_server.machine.events import CommitsRefused, Origin, RequestReceiv
 from allhands_server.machine.machine import _HANDLERS
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.requests import (
-    AwaitVerdict,
     Barrier,
-    ChangeGroup,
     CollectReports,
     DescribeJob,
-    ListEvents,
     ListJobs,
-    MonitoredBarrier,
     Request,
 )
 from allhands_server.machine.store.key_results import DeleteRangeResult, PutResult
@@ -193,25 +189,31 @@ def test_answers_come_back_as_they_were(answer: object) -> None:
     assert decode_answer(encode_answer(answer), 1) == answer
 
 
-_WITHOUT_ORIGIN = (
-    AwaitVerdict,
-    ChangeGroup,
-    CollectReports,
-    DescribeJob,
-    ListEvents,
-    ListJobs,
-    ListTokens,
-    MonitoredBarrier,
-)
-"""Reads, and requests that members number in another way."""
-
-
-@pytest.mark.parametrize("request_kind", [one for one in _HANDLERS if one not in _WITHOUT_ORIGIN])
+@pytest.mark.parametrize("request_kind", [one for one in _HANDLERS if one.keeps_answer])
 def test_every_kind_of_answer_can_be_logged(request_kind: type) -> None:
     for kind in list_kinds(find_reply_type(request_kind)):
         assert kind in (int, bool, bytes, str, float, type(None)) or (
             answer_codec._KINDS.get(kind.__name__) is kind
         ), kind
+
+
+@pytest.mark.parametrize(
+    "request_kind", [ListJobs(), DescribeJob("j"), CollectReports("j", 1), ListTokens()]
+)
+def test_reads_are_not_kept_whatever_a_caller_says(
+    t: Transcript, request_kind: Request[Any]
+) -> None:
+    """Their answers are of kinds that the log does not know."""
+    ask(t, Set("j", "k", b"v"), 1)
+    before = len(t.commits)
+    for _ in range(2):
+        ask(t, request_kind, 2)
+    assert not [
+        change
+        for commit in t.commits[before:]
+        for change in commit.changes
+        if type(change).__name__ == "Completed"
+    ]
 
 
 def find_reply_type(request: type) -> Any:
