@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from allhands_proto.loopback import is_loopback
 from allhands_server.authorities import WILDCARDS, format_authority, parse_authority
@@ -82,6 +83,9 @@ class ServerConfig:
     """The same for the key-value port; empty: the hosts that clients have dialled."""
     http: tuple[str, int] | None = None
     """Host and port for health and metrics by HTTP; port 0: any free one; None: there is none."""
+    log_format: Literal["text", "json"] = "text"
+    """Of the lines on stderr, where the process is the daemon's own."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     audit_log: Path | str | None = None
     """File that gets a line of JSON for each call; None: there is no audit log."""
     limits: ResourceLimits = DEFAULT_LIMITS

@@ -477,10 +477,11 @@ class Coordinator:
                 self._streams[session].put(effect)
             case InspectProcess() | CheckConnection():
                 self._evidence.note(effect)
-            case OperatorLog(text, of_failure):
-                logger.info("%s", escape_line(text), extra={"of_failure": of_failure})
+            case OperatorLog(text, of_failure, job):
+                extra = {"of_failure": of_failure, "job": job}
+                logger.info("%s", escape_line(text), extra=extra)
             case JobEnded(job):
-                logger.info("job %s: ended", job)
+                logger.info("job %s: ended", job, extra={"job": job})
             case LeaseTimed(job, lease, due):
                 if self._lease_times is not None:
                     self._lease_times.note(job, lease, due - self._clock())

@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import signal
-import sys
 
 import uvloop
 
 from allhands_server import embedded
 from allhands_server.config import ServerConfig
 from allhands_server.log.errors import LogError
+from allhands_server.log_lines import configure_log
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,7 @@ def main(config: ServerConfig) -> int:
     start. The status is 0 after a drain or with a log, 1 where a world was cut off or the
     coordinator could not listen, 2 where the config is wrong.
     """
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    configure_log(config.log_format, config.log_level)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config))

@@ -17,6 +17,8 @@ from allhands.cli.serve_options import (
     KvPort,
     Limit,
     Listen,
+    LogFormat,
+    LogLevel,
     Store,
     StoreCa,
     StoreCert,
@@ -52,6 +54,8 @@ def serve_command(
     kv_port: KvPort = 0,
     kv_advertise: KvAdvertise = None,
     http: Http = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Run a coordinator until SIGTERM or Ctrl-C; a second one ends it at once.
 
@@ -87,6 +91,8 @@ def serve_command(
             tls_client_ca=tls_client_ca or files.get("ALLHANDS_TLS_CLIENT_CA"),
             insecure=insecure,
             data_dir=data_dir,
+            log_format=log_format,
+            log_level=log_level,
             audit_log=audit_log,
             drain_timeout=drain_timeout,
             limits=read_limits(limit or [], os.environ),

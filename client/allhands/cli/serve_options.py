@@ -1,7 +1,7 @@
 """Options of `allhands serve`."""
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -64,6 +64,20 @@ Http: TypeAlias = Annotated[
         envvar="ALLHANDS_HTTP",
         help="Address for health (/healthz, /readyz, /leader) and metrics (/metrics) by HTTP, as "
         "127.0.0.1:7071; needs allhands[http].",
+    ),
+]
+LogFormat: TypeAlias = Annotated[
+    Literal["text", "json"],
+    typer.Option(
+        "--log-format",
+        envvar="ALLHANDS_LOG_FORMAT",
+        help="Lines on stderr: text, or a JSON object with time, level, logger, message and job.",
+    ),
+]
+LogLevel: TypeAlias = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option(
+        "--log-level", envvar="ALLHANDS_LOG_LEVEL", help="The least level of lines on stderr."
     ),
 ]
 AuditLog: TypeAlias = Annotated[

@@ -266,6 +266,8 @@ class OperatorLog:
     text: str
     is_failure: bool = False
     """Whether something has failed that somebody may be looking for."""
+    job: str = ""
+    """The job that it is about; empty: none, or more than one."""
 
 
 @fast_dataclass

@@ -121,7 +121,7 @@ class JobEvents:
     ) -> OperatorLog:
         """Add an event, and return a line for the operator's log that says the same."""
         self.add(kind, text, now, rank=rank, epoch=epoch, state=state)
-        return OperatorLog(f"job {self._job}: {text}", is_failure)
+        return OperatorLog(f"job {self._job}: {text}", is_failure, self._job)
 
     def count_loss(self, state: str) -> None:
         """Count a lost member by the state that explains the loss."""

@@ -43,7 +43,7 @@ def delete_job(job: Job, ticket: int, request: DeleteJob, now: float) -> list[Ef
         )
     effects = job.clear(f"job {job.name} was deleted by {by}", now)
     job.events.add("deleted", f"{inside:,} members were expelled", now, by=by)
-    log = OperatorLog(f"job {job.name} was deleted by {quote(by)}")
+    log = OperatorLog(f"job {job.name} was deleted by {quote(by)}", job=job.name)
     return [Answer(ticket, inside), *effects, log]
 
 

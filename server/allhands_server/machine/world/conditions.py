@@ -96,5 +96,5 @@ class ConditionAnnouncer:
         if rest := batch[_LOGGED:]:
             silent = sum(one.absent is not None for one in rest)
             text = f"{silent:,} more are silent, {len(rest) - silent:,} more are heard again"
-            lines.append(OperatorLog(f"job {job}: {text}"))
+            lines.append(OperatorLog(f"job {job}: {text}", job=job))
         return lines

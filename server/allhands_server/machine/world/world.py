@@ -345,7 +345,7 @@ class World(WorldState):
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
         what = f"group {quote(group)} of job {self.job}" if group else f"job {self.job}"
         self.events.add("aborted", f"{what} was aborted: {reason}", now, by=by)
-        report = OperatorLog(f"{what} was aborted by {by}: {quote(reason)}", is_failure=True)
+        report = OperatorLog(f"{what} was aborted by {by}: {quote(reason)}", True, self.job)
         return [*self.push(told, Aborted(group, by, change.reason)), report]
 
     def push_call_cancelled(
@@ -408,7 +408,7 @@ class World(WorldState):
             "lost", loss.text, now, rank=member.rank, epoch=self.epoch, state=loss.state
         )
         report = OperatorLog(
-            f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", is_failure=True
+            f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", True, self.job
         )
         others = self.push(self.present.values(), told)
         return [*effects, *others, report, *self.on_change(now), *self._end_if_empty(now)]
