@@ -1,11 +1,13 @@
 """The daemon's log as lines of JSON, and with a least level."""
 
 import json
-from datetime import UTC, datetime
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from allhands.coordinator.client import Control
-from support.served_daemon import ServedDaemon
+from support.served_daemon import SERVE, ServedDaemon
 
 
 def log_of_a_deleted_job(tmp_path: Path, *options: str) -> list[str]:
@@ -18,17 +20,17 @@ def log_of_a_deleted_job(tmp_path: Path, *options: str) -> list[str]:
             control.delete_job("train")
     finally:
         daemon.close()
-    return [line for line in daemon.log_lines if line.strip()]
+    return daemon.log_lines[:-1]  # the last says that it has ended
 
 
 def test_lines_of_json_have_times_levels_loggers_and_the_job(tmp_path: Path) -> None:
     before = datetime.now(UTC)
-    lines = list(map(json.loads, log_of_a_deleted_job(tmp_path, "--log-format", "json")))
+    found = log_of_a_deleted_job(tmp_path, "--log-format", "json")
+    lines = list(map(json.loads, found))
     for one in lines:
         assert one["time"].endswith("Z")
-        assert before <= datetime.fromisoformat(one["time"]).replace(
-            microsecond=999_999
-        ) and datetime.fromisoformat(one["time"]) <= datetime.now(UTC)
+        time = datetime.fromisoformat(one["time"])
+        assert before - timedelta(milliseconds=1) <= time <= datetime.now(UTC)
         assert one["level"] == "info"
         assert one["logger"].startswith("allhands_server.")
     assert "job" not in lines[0]
@@ -38,4 +40,14 @@ def test_lines_of_json_have_times_levels_loggers_and_the_job(tmp_path: Path) -> 
 
 
 def test_lines_below_the_level_are_left_out(tmp_path: Path) -> None:
-    assert log_of_a_deleted_job(tmp_path, "--log-level", "warning") == []
+    """It warns of what it does insecurely, and then says that it listens and drains."""
+    command = [*SERVE, "--listen", "0.0.0.0:0", "--insecure", "--log-level", "warning"]
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as daemon:
+        assert daemon.stderr is not None
+        first = daemon.stderr.readline()
+        daemon.terminate()
+        lines = [first, *daemon.stderr]
+        assert daemon.wait(60) == 0
+    assert lines
+    assert all(" WARNING " in line for line in lines), lines
