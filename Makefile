@@ -254,10 +254,10 @@ $(VENV)/.has-examples: $(BIN)/python pyproject.toml $(NATIVE)
 # The pip of a new environment may be older than dependency groups, which came with 25.1.
 $(VENV)/.has-dev: $(BIN)/python pyproject.toml $(NATIVE)
 	$(PIP) install --upgrade 'pip>=25.1'
-	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev --editable '.[examples,http,plot]'
+	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev --editable '.[examples,http,plot,top]'
 	$(tell_of_native_core)
 	@touch $@ $(VENV)/.has-examples
 
 $(VENV)/.has-torch: $(VENV)/.has-dev
-	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev-torch --editable '.[examples,http,plot,torch]'
+	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev-torch --editable '.[examples,http,plot,top,torch]'
 	@touch $@

@@ -39,6 +39,11 @@ _COMMANDS = {
         "status",
         "status_command",
     ),
+    "top": _Command(
+        "Watch jobs, groups and ranks on a full screen: rates, late ranks, stalls, stacks.",
+        "top",
+        "top_command",
+    ),
     "abort": _Command("Release all ranks of a job.", "abort", "abort_command"),
     "delete": _Command(
         "Forget jobs: their keys, and what is known of them.", "delete", "delete_command"

@@ -173,6 +173,37 @@ def describe_diagnosis(diagnosis: Diagnosis) -> list[Section]:
     return sections
 
 
+def describe_rank(diagnosis: Diagnosis, rank: int) -> list[Section]:
+    """Describe a rank of a diagnosed job: its calls, why it did not report, its stack."""
+    found = [one for one in diagnosis.ranks if one.rank == rank]
+    if not found:
+        return [f"rank {rank} is not among the ranks of job {diagnosis.job}"]
+    [one] = found
+    sections: list[Section] = [f"host {one.host}, pid {one.pid}"]
+    for wait in one.waits:
+        number = f" #{wait.sequence}" if wait.sequence else ""
+        sections += [
+            f"in {wait.operation}{number} of group {wait.group}"
+            f" for {format_duration(wait.seconds)}",
+            f"  {wait.signature or wait.operation}",
+        ]
+        if wait.waits_for:
+            sections.append(f"  waits for {name_ranks(wait.waits_for)}")
+        if wait.source:
+            sections.append(f"  called at {wait.source}")
+    if not one.waits:
+        after = f", after {one.last}, for {format_duration(one.idle)}" if one.last else ""
+        sections.append(f"in no operation{after}")
+    if one.absence:
+        sections.append(f"did not report: {one.absence}{_format_staleness(one)}")
+    late = [straggler for straggler in diagnosis.stragglers if straggler.rank == rank]
+    if late:
+        sections += ["", "how late it begins calls:", _list_stragglers(late)]
+    if one.stack:
+        sections += ["", "its main thread:", *one.stack.rstrip().splitlines()]
+    return sections
+
+
 def _list_waits(diagnosis: Diagnosis) -> Table:
     """List in a row for each call that a rank is in, or for a rank outside any call."""
     table = Table(

@@ -1,0 +1,69 @@
+"""`allhands top`: a full-screen view of jobs, groups and ranks."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+
+if TYPE_CHECKING:
+    from allhands.coordinator.client import Control
+    from allhands.coordinator.diagnosis import Diagnosis
+    from allhands.coordinator.status import JobStatus
+
+_TIMEOUT = 5.0
+"""Seconds for an answer, before the view says that there is none."""
+
+
+class _Coordinator:
+    """The coordinator as the view asks it."""
+
+    def __init__(self, control: "Control") -> None:
+        self._control = control
+
+    @property
+    def name(self) -> str:
+        return f"ah://{self._control.endpoint.address.target}"
+
+    def read_jobs(self) -> "Sequence[JobStatus]":
+        return self._control.jobs(timeout=_TIMEOUT)
+
+    def diagnose(self, job: str) -> "Diagnosis":
+        return self._control.diagnose(job, timeout=_TIMEOUT)
+
+
+def top_command(
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Begin with this one; else with all.")
+    ] = None,
+    coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
+) -> None:
+    """Watch jobs, groups and ranks on a full screen: rates, late ranks, stalls, stacks.
+
+    Enter opens a job, then a rank; Escape goes back; o changes the order of ranks; q ends.
+    """
+    from allhands.errors import NotFound
+
+    try:
+        from allhands.top.app import Top
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "textual":
+            raise
+        raise typer.BadParameter(
+            "allhands top needs textual: pip install 'allhands[top]'"
+        ) from error
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+        raise typer.BadParameter(
+            "allhands top needs a terminal; for a file or a program: allhands status -o json"
+        )
+    with open_client(coordinator, job, insecure=insecure) as control:
+        known = [one.job for one in control.jobs()]
+        if control.job_name is not None and control.job_name not in known:
+            existing = ", ".join(known) or "none"
+            raise NotFound(
+                f"no job {control.job_name!r} at this coordinator; there are: {existing}"
+            )
+        Top(_Coordinator(control), control.job_name).run()

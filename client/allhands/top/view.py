@@ -1,0 +1,295 @@
+"""Rows of `allhands top`: texts for the jobs, the groups of a job, and its ranks."""
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from allhands.coordinator.sections import format_duration, format_ranks, format_short
+from allhands.coordinator.status import JobStatus, MemberStatus
+from allhands.escapes import escape_line
+from allhands.top.rates import CallRates, count_calls
+from allhands_proto.statuses import GroupStatus, OperationStatus
+
+STALL_SECONDS = 2.0
+"""A call for which a rank is missing this long is shown as a stall."""
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+class Tone(enum.Enum):
+    """The meaning of a row, shown as a colour where there are colours."""
+
+    PLAIN = "plain"
+    WARNING = "warning"
+    FAILURE = "failure"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table: its key, its cells, and its tone."""
+
+    key: str
+    cells: tuple[str, ...]
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A call of a group which some ranks are in, and others have not begun."""
+
+    group: str
+    operation: str
+    sequence: int
+    seconds: float
+    """Since the first rank has been in it."""
+    missing: tuple[int, ...]
+    """Ranks of the world."""
+
+
+class Order(enum.Enum):
+    """The order of the ranks of a job."""
+
+    RANK = "rank"
+    SINCE = "longest in a call"
+    LATE = "latest to begin"
+
+    def follow(self) -> "Order":
+        """Return the next order."""
+        orders = list(Order)
+        return orders[(orders.index(self) + 1) % len(orders)]
+
+
+JOB_COLUMNS = ("JOB", "STATE", "RANKS", "CALLS/S", "LATEST", "NOW")
+GROUP_COLUMNS = ("GROUP", "RANKS", "CALL", "CALLS/S", "LAST MINUTE", "LATEST", "NOW")
+RANK_COLUMNS = ("RANK", "HOST", "PID", "STATE", "BEAT", "CALL", "SINCE", "LATE", "OPERATION")
+
+
+def list_jobs(jobs: Sequence[JobStatus], rates: CallRates) -> list[Row]:
+    """Make a row for each job: jobs with members first, ended ones last."""
+    rows = []
+    for job in sorted(jobs, key=lambda one: (one.ended is not None, one.state == "empty", one.job)):
+        known = [rates.get_rate(job, group.group) for group in job.groups]
+        total = sum(rate for rate in known if rate is not None)
+        joined = sum(member.state == "joined" for member in job.members)
+        size = job.world_size or "?"
+        rows.append(
+            Row(
+                job.job,
+                (
+                    escape_line(job.job),
+                    job.state,
+                    f"{joined}/{size}",
+                    format_rate(total if any(rate is not None for rate in known) else None),
+                    _name_latest(job, None),
+                    _say_now(job),
+                ),
+                _get_job_tone(job),
+            )
+        )
+    return rows
+
+
+def list_groups(job: JobStatus, rates: CallRates) -> list[Row]:
+    """Make a row for each group of a job, in the order of the job."""
+    rows = []
+    for group in job.groups:
+        stall = find_stall(job, group)
+        rows.append(
+            Row(
+                group.group,
+                (
+                    escape_line(group.group),
+                    str(len(group.ranks)),
+                    str(count_calls(job, group.group)),
+                    format_rate(rates.get_rate(job, group.group)),
+                    draw_history(rates.get_history(job, group.group)),
+                    _name_latest(job, group.group),
+                    _name_operation(job, group),
+                ),
+                Tone.PLAIN if stall is None else Tone.WARNING,
+            )
+        )
+    return rows
+
+
+def list_ranks(job: JobStatus, order: Order) -> list[Row]:
+    """Make a row for each member of a job: its current call, or the last."""
+    stalls = list_stalls(job)
+    rows = []
+    for member in sorted(job.members, key=_ORDERS[order]):
+        now = _choose_operation(member)
+        late = max((one.median for one in member.lateness), default=None)
+        awaited = any(member.rank in stall.missing for stall in stalls)
+        rows.append(
+            Row(
+                str(member.rank),
+                (
+                    str(member.rank),
+                    escape_line(member.host),
+                    str(member.pid),
+                    "awaited" if awaited and _is_there(member) else _get_state(member),
+                    format_duration(member.last_heartbeat),
+                    str(now.sequence) if now else "-",
+                    format_duration(now.elapsed) if now else "-",
+                    "-" if late is None else format_short(late),
+                    _describe_operation(now),
+                ),
+                _get_member_tone(member, awaited),
+            )
+        )
+    return rows
+
+
+def find_stall(job: JobStatus, group: GroupStatus) -> Stall | None:
+    """Return the latest call of a group which ranks have been in for long, while others miss.
+
+    Ranks that were lost or left are missing too; messages between two ranks are not looked at.
+    """
+    latest = count_calls(job, group.group)
+    members = {member.rank: member for member in job.members}
+    inside: list[OperationStatus] = []
+    missing: list[int] = []
+    for rank in group.ranks:
+        member = members.get(rank)
+        now = member.find_operation(group.group) if member else None
+        if now is None or now.sequence < latest:
+            missing.append(rank)
+        elif now.operation and member is not None and member.state == "joined":
+            inside.append(now)
+    waited = max((one.elapsed for one in inside), default=0.0)
+    if not latest or not missing or waited < STALL_SECONDS:
+        return None
+    return Stall(group.group, inside[0].operation, latest, waited, tuple(missing))
+
+
+def list_stalls(job: JobStatus) -> list[Stall]:
+    """Return the stalls of a job's groups, the longest first."""
+    found = [stall for group in job.groups if (stall := find_stall(job, group)) is not None]
+    return sorted(found, key=lambda stall: -stall.seconds)
+
+
+def describe_stall(stall: Stall) -> str:
+    """Describe a stall in a line: the missing ranks first."""
+    ranks = f"rank{'' if len(stall.missing) == 1 else 's'} {format_ranks(sorted(stall.missing))}"
+    where = f"{stall.operation} #{stall.sequence} of group {escape_line(stall.group)}"
+    return f"{ranks} missing for {format_duration(stall.seconds)} in {where}"
+
+
+def format_rate(rate: float | None) -> str:
+    """Format calls a second in at most five characters."""
+    if rate is None:
+        return "-"
+    if rate >= 999_500:
+        return f"{rate / 1e6:.1f}M"
+    if rate >= 9_999.5:
+        return f"{rate / 1e3:.0f}k"
+    return f"{rate:.0f}" if rate >= 9.95 or rate == 0 else f"{rate:.1f}"
+
+
+def draw_history(rates: Sequence[float], width: int = 12) -> str:
+    """Draw rates as bars, one character each, from 0 to the highest; the newest at the right."""
+    if not rates:
+        return ""
+    size = max(1, -(-len(rates) // width))
+    newest = list(rates)[::-1]
+    means = [
+        sum(part) / len(part)
+        for at in range(0, len(newest), size)
+        if (part := newest[at : at + size])
+    ]
+    most = max(means)
+    if most <= 0:
+        return _LEVELS[0] * len(means)
+    top = len(_LEVELS) - 1
+    return "".join(_LEVELS[round(mean / most * top)] for mean in reversed(means))
+
+
+def _say_now(job: JobStatus) -> str:
+    """Describe what a job is doing, the worst first."""
+    if job.failures:
+        return escape_line(job.failures[0].text.partition("\n")[0])
+    if stalls := list_stalls(job):
+        return describe_stall(stalls[0])
+    if job.ended is not None:
+        return f"ended {format_duration(job.ended)} ago"
+    return next((said for group in job.groups if (said := _name_operation(job, group)) != "-"), "-")
+
+
+def _name_operation(job: JobStatus, group: GroupStatus) -> str:
+    """Name the call that most recently began in a group."""
+    latest = count_calls(job, group.group)
+    found = (member.find_operation(group.group) for member in job.members)
+    inside = [one for one in found if one and one.operation and one.sequence in (0, latest)]
+    return inside[0].operation if inside else "-"
+
+
+def _name_latest(job: JobStatus, group: str | None) -> str:
+    """Name the rank that usually begins last, and how late; of all groups, or of one."""
+    late = [
+        (one.median, member.rank)
+        for member in job.members
+        for one in member.lateness
+        if group in (None, one.group) and one.calls
+    ]
+    if not late:
+        return "-"
+    median, rank = max(late)
+    return f"{format_short(median)} r{rank}"
+
+
+def _choose_operation(member: MemberStatus) -> OperationStatus | None:
+    inside = [one for one in member.operations if one.operation]
+    return max(inside, key=lambda one: one.elapsed, default=None) or min(
+        member.operations, key=lambda one: one.elapsed, default=None
+    )
+
+
+def _describe_operation(now: OperationStatus | None) -> str:
+    if now is None:
+        return "-"
+    where = "" if now.group == "world" else f" of {escape_line(now.group)}"
+    return f"{now.operation}{where}" if now.operation else f"none{where}"
+
+
+def _get_state(member: MemberStatus) -> str:
+    return member.condition if member.state == "joined" and member.condition else member.state
+
+
+def _is_there(member: MemberStatus) -> bool:
+    return member.state == "joined" and not member.condition
+
+
+def _get_member_tone(member: MemberStatus, awaited: bool) -> Tone:
+    match member.state:
+        case "lost":
+            return Tone.FAILURE
+        case "left":
+            return Tone.OVER
+        case _:
+            return Tone.WARNING if awaited or member.condition else Tone.PLAIN
+
+
+def _get_job_tone(job: JobStatus) -> Tone:
+    if job.failures:
+        return Tone.FAILURE
+    if job.ended is not None:
+        return Tone.OVER
+    if job.state == "degraded" or list_stalls(job):
+        return Tone.WARNING
+    return Tone.PLAIN
+
+
+def _order_by_time_in_call(member: MemberStatus) -> tuple[float, ...]:
+    inside = max((one.elapsed for one in member.operations if one.operation), default=-1.0)
+    return -inside, member.rank
+
+
+def _order_by_lateness(member: MemberStatus) -> tuple[float, ...]:
+    return -max((one.median for one in member.lateness), default=-1.0), member.rank
+
+
+_ORDERS: Mapping[Order, Callable[[MemberStatus], tuple[float, ...]]] = {
+    Order.RANK: lambda member: (member.rank,),
+    Order.SINCE: _order_by_time_in_call,
+    Order.LATE: _order_by_lateness,
+}
