@@ -32,7 +32,7 @@ COPY proto proto
 COPY server server
 COPY client client
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    ALLHANDS_NATIVE=require /opt/allhands/bin/pip install --no-cache-dir .
+    ALLHANDS_NATIVE=require /opt/allhands/bin/pip install --no-cache-dir '.[http]'
 
 FROM python
 # A fixed number, so that volumes keep their owner across builds. The directories are mount points.

@@ -6,7 +6,7 @@ import allhands as ah
 
 
 def main() -> None:
-    ah.init_process_group()
+    ah.init_process_group(timeout=300)  # hosts may begin minutes apart
     rank, size = ah.get_rank(), ah.get_world_size()
     total = np.array([rank], dtype=np.int64)
     ah.all_reduce(total)
