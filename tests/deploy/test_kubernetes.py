@@ -17,6 +17,7 @@ from support.deployments.agreement import list_disagreements
 from support.deployments.pods import Document, list_pods, load_documents
 from support.deployments.stage import ROOT, Stage, open_stage
 from support.http_pages import fetch
+from support.ranks.launchers import Launcher
 from support.tls_contexts import open_context
 
 FOLDER = ROOT / "deploy/kubernetes"
@@ -143,6 +144,11 @@ def stage(tmp_path_factory: pytest.TempPathFactory, credentials: Path) -> Iterat
         yield opened
 
 
+@pytest.fixture(scope="module")
+def coordinator(stage: Stage) -> Launcher:
+    return stage.started[0]
+
+
 def test_the_probes_of_the_coordinator_answer(stage: Stage, credentials: Path) -> None:
     [pod] = list_pods(find(DOCUMENTS, "StatefulSet"))
     context = open_context(credentials / "daemon" / "ca.crt")
@@ -155,7 +161,7 @@ def test_the_probes_of_the_coordinator_answer(stage: Stage, credentials: Path) -
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
 def test_the_pods_of_a_job_are_the_ranks_of_one_world(
-    stage: Stage, credentials: Path, kind: str
+    stage: Stage, coordinator: Launcher, credentials: Path, kind: str
 ) -> None:
     document = find(DOCUMENTS, kind)
     paths = {"/credentials": str(credentials / "worker")}
@@ -167,3 +173,5 @@ def test_the_pods_of_a_job_are_the_ranks_of_one_world(
         assert sum(greeting in line for line in said) == 1, said
     job = "hello" if kind == "Job" else "hello-set-1"
     assert any(f"job {job}: running" in line for line in said), said
+    status = stage.run_beside(coordinator, "allhands", "status", job)
+    assert f"job {job}: ended" in status.stdout, status

@@ -32,7 +32,10 @@ class Stage:
         self.folder = folder
         self._ports = {port: find_free_port() for port in ports}
         self._service = service
-        self._started: list[Launcher] = []
+        self.started: list[Launcher] = []
+        """In order; the coordinator is the first."""
+        self._environments: dict[int, Mapping[str, str]] = {}
+        """Of the started processes, by pid."""
 
     def get_port(self, port: int) -> int:
         """Return the port in the place of that of the service."""
@@ -56,20 +59,33 @@ class Stage:
         """Start a command of the image, with these variables alone."""
         program, *arguments = (self.translate(word, paths) for word in command)
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        runtime = self.folder / f"runtime-{len(self._started)}"
+        runtime = self.folder / f"runtime-{len(self.started)}"
         runtime.mkdir(mode=0o700)
         translated = {name: self.translate(text, paths) for name, text in variables.items()}
+        own = {"XDG_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             [*_PROGRAMS[program], *arguments],
-            env={**kept, "XDG_RUNTIME_DIR": str(runtime), "OMP_NUM_THREADS": "1", **translated},
+            env={**kept, **own, **translated},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self._started.append(Launcher(process))
-        return self._started[-1]
+        self.started.append(Launcher(process))
+        self._environments[process.pid] = {**kept, **own, **translated}
+        return self.started[-1]
+
+    def run_beside(self, one: Launcher, *command: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of the image in the container of a process that was started."""
+        return subprocess.run(
+            [*_PROGRAMS[command[0]], *command[1:]],
+            env=self._environments[one.process.pid],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
 
     def start_pod(self, pod: Pod, paths: Mapping[str, str]) -> Launcher:
         """Start the container of a pod, which sees no other pod's ports for peers as taken."""
@@ -97,7 +113,7 @@ class Stage:
 
     def close(self) -> None:
         """Kill what has not ended."""
-        for one in reversed(self._started):
+        for one in reversed(self.started):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(one.process.pid, signal.SIGKILL)
             one.status()
