@@ -21,7 +21,7 @@ JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
 NATIVE := $(wildcard hatch_*.py) $(wildcard client/allhands/native/*/*.[ch])
 ALLHANDS_NATIVE ?= $(if $(shell command -v gcc || command -v cc),require,1)
 
-SHELL_SCRIPTS := .ci/run $(wildcard container/*.sh) tests/container/run.sh
+SHELL_SCRIPTS := .ci/run $(wildcard container/*.sh examples/slurm/*.sbatch) tests/container/run.sh
 
 .PHONY: help
 help: ## Show what can be made
