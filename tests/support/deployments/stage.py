@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[3]
 _PROGRAMS = {
     "allhands": (sys.executable, "-m", "allhands.cli.main"),
     "python": (sys.executable,),
+    "strace": ("strace",),
 }
 _KEPT = ("PATH", "PYTHONPATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPYCACHEPREFIX")
 
