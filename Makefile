@@ -164,7 +164,7 @@ lint-wire: $(VENV)/.has-dev
 
 lint-container: $(VENV)/.has-dev
 	$(BIN)/hadolint Dockerfile
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml deploy/monitoring/compose.yml
 	$(BIN)/shellcheck --external-sources $(SHELL_SCRIPTS)
 
 # ---------------------------------------------------------------- more

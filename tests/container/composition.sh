@@ -20,7 +20,8 @@ find_port() {
 bring_up() {
     ALLHANDS_PORT=$(find_port)
     ALLHANDS_KV_PORT=$(find_port)
-    export ALLHANDS_PORT ALLHANDS_KV_PORT
+    ALLHANDS_HTTP_PORT=$(find_port)
+    export ALLHANDS_PORT ALLHANDS_KV_PORT ALLHANDS_HTTP_PORT
     start credentials
     expect_success credentials
     start coordinator

@@ -39,8 +39,10 @@ gather_wheels() {
 import tomllib
 from pathlib import Path
 
-project = tomllib.loads(Path("pyproject.toml").read_text())
-print(*project["build-system"]["requires"], *project["project"]["dependencies"], sep="\n")
+pyproject = tomllib.loads(Path("pyproject.toml").read_text())
+project = pyproject["project"]
+extra = project["optional-dependencies"]["http"]
+print(*pyproject["build-system"]["requires"], *project["dependencies"], *extra, sep="\n")
 END
     python -m pip --disable-pip-version-check --quiet --no-input download --only-binary=:all: \
         --python-version "$version" --requirement "$scratch/requirements.txt" --dest "$directory"

@@ -47,7 +47,7 @@ class Stage:
         text = re.sub(rf"\b(?:{re.escape(self._service)}|0\.0\.0\.0)(?=:\d)", "127.0.0.1", text)
         text = re.sub(r"\d+", lambda found: str(self._ports.get(int(found[0]), found[0])), text)
         for there, here in paths.items():
-            text = re.sub(rf"(?<![\w/]){re.escape(there)}(?![\w/-])", here, text)
+            text = re.sub(rf"(?<![\w/]){re.escape(there)}(?![\w-])", here, text)
         return text
 
     def start(
