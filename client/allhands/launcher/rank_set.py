@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -12,6 +13,7 @@ from allhands.launcher.child import Child
 from allhands.launcher.embedded import make_client_endpoint
 from allhands.launcher.exit_reports import ExitReporter
 from allhands.launcher.forking import ForkRefused, find_obstacle, fork_ranks
+from allhands.launcher.join_watch import JoinWatch
 from allhands.launcher.output import OutputPriority, Pump, Writer
 from allhands.launcher.plan import LaunchPlan
 from allhands.launcher.processes import RankProcess, ReaperProcess, start_rank
@@ -88,6 +90,7 @@ class RankSet:
             stack.push_async_callback(reaper.finish)
             watch = self._watch_stalls()
             stack.push_async_callback(_cancel, watch)
+            stack.push_async_callback(_cancel, self._watch_joining())
             await _run_until_first(self._run_all(reaper, announcements), self._abandoned.wait())
             if self._timer is not None:
                 self._timer.cancel()
@@ -101,6 +104,18 @@ class RankSet:
 
         endpoint = make_client_endpoint(self._plan.endpoint)
         watch = StallWatch(policy, endpoint, self._plan.endpoint.job, self.handle, self.print)
+        return asyncio.create_task(watch.run())
+
+    def _watch_joining(self) -> "asyncio.Task[None] | None":
+        # A log file has no use for progress, and one launcher of several is enough.
+        if not os.isatty(_STDERR) or self._plan.placement.node:
+            return None
+        watch = JoinWatch(
+            make_client_endpoint(self._plan.endpoint),
+            self._plan.endpoint.job,
+            self._plan.placement.world_size,
+            self.print,
+        )
         return asyncio.create_task(watch.run())
 
     async def _run_all(self, reaper: ReaperProcess, notices: ExitNoticeListener) -> None:
