@@ -9,7 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The first that is new enough; `make PYTHON=/path/to/python3 ...` overrides.
 PYTHON ?= python3 python3.13 python3.12 python3.11 python3.14
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
+# On a terminal pip shows what it fetches, with a bar: the first time takes a minute or more.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input $(if $(MAKE_TERMOUT),,--quiet)
 ARGS ?=
 # What is imported is compiled once, and not by each of some thousand processes of the tests.
 export PYTHONDONTWRITEBYTECODE :=
@@ -254,12 +255,14 @@ define tell_of_native_core
 endef
 
 $(VENV)/.has-examples: $(BIN)/python pyproject.toml $(NATIVE)
+	@echo "installing allhands and what its examples need into $(VENV): a minute or two" >&2
 	$(PIP) install --editable '.[examples]'
 	$(tell_of_native_core)
 	@touch $@
 
 # The pip of a new environment may be older than dependency groups, which came with 25.1.
 $(VENV)/.has-dev: $(BIN)/python pyproject.toml $(NATIVE)
+	@echo "installing allhands and what its tests need into $(VENV): a few minutes" >&2
 	$(PIP) install --upgrade 'pip>=25.1'
 	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev --editable '.[examples,http,plot,top]'
 	$(tell_of_native_core)
