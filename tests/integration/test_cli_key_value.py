@@ -94,8 +94,8 @@ def test_a_lease_is_granted_kept_and_revoked(allhands: Allhands) -> None:
     assert told[0].startswith(f"lease {lease} granted for 300 s, ")
     assert told[1:] == ["k"]
     status = json.loads(allhands("lease", "timetolive", "JOB", lease, "--keys", "-o", "json"))
-    assert (status["granted"], status["keys"]) == (300, ["k"])
-    assert 0 < status["remaining"] <= 300
+    assert (status["granted_seconds"], status["keys"]) == (300, ["k"])
+    assert 0 < status["remaining_seconds"] <= 300
     assert allhands("lease", "revoke", "JOB", lease) == "1\n"
     assert allhands("kv", "ls", "JOB") == ""
 

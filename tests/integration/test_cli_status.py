@@ -41,10 +41,12 @@ def test_status_finds_the_daemon_by_itself_and_shows_the_job(
     assert done.returncode == 0, done.stderr
     headline, _groups, columns, *rows = done.stdout.splitlines()
     assert headline.startswith(f"job {busy_job}: running, epoch 1, world size 2, 2 joined")
-    assert columns.split()[:3] == ["RANK", "HOST", "PID"]
+    assert columns.split()[:4] == ["RANK", "LABEL", "HOST", "STATE"]
     assert "all_reduce" in rows[0]
     assert "node-a" in rows[0]
-    assert "4000" in rows[0]
+    wide = daemon.run_command("status", busy_job, "-o", "wide").stdout.splitlines()
+    assert wide[2].split()[:5] == ["RANK", "LABEL", "HOST", "PID", "ADDRESS"]
+    assert wide[3].split()[:4] == ["0", "label-0", "node-a", "4000"]
 
 
 def test_status_without_a_name_shows_every_job(daemon: DaemonProcess, busy_job: str) -> None:
@@ -99,15 +101,23 @@ def test_group_shows_each_rank_with_its_progress(daemon: DaemonProcess, busy_job
     # Below: that the two are silent, if that is so by now.
     headline, _columns, first, second, *_ = done.stdout.splitlines()
     assert headline == f"group pair-of-{busy_job} of job {busy_job}: 2 ranks, epoch 1"
-    assert first.split()[:4] == ["0", "0", "node-a", "4000"]
+    assert first.split()[:4] == ["0", "0", "node-a", "joined"]
     assert "all_reduce" in first
-    assert second.split()[:4] == ["1", "1", "node-a", "4001"]
+    assert second.split()[:4] == ["1", "1", "node-a", "joined"]
 
 
 def test_group_looks_only_in_the_named_job(daemon: DaemonProcess, busy_job: str) -> None:
-    done = daemon.run_command("group", "world", "--job", busy_job)
-    headlines = [line for line in done.stdout.splitlines() if line.startswith("group ")]
-    assert [one.partition(":")[0] for one in headlines] == [f"group world of job {busy_job}"]
+    for named in (
+        [busy_job, "world"],
+        ["world", "--job", busy_job],
+        [busy_job, "world", "-o", "wide"],
+    ):
+        done = daemon.run_command("group", *named)
+        headlines = [line for line in done.stdout.splitlines() if line.startswith("group ")]
+        assert [one.partition(":")[0] for one in headlines] == [f"group world of job {busy_job}"]
+    twice = daemon.run_command("group", busy_job, "world", "--job", "other")
+    assert twice.returncode == 2
+    assert f"two jobs are named: '{busy_job}', and 'other' by --job" in twice.stderr
 
 
 def test_an_unknown_group_fails_with_the_names_that_exist(
@@ -125,9 +135,9 @@ def test_keys_are_put_read_listed_and_deleted(daemon: DaemonProcess, job_name: s
     )
     assert daemon.run_command("kv", "get", job_name, "a/1").stdout == "text"
     assert daemon.run_command("kv", "get", job_name, "a/2").stdout == "from a pipe\n"
-    assert daemon.run_command("kv", "ls", job_name, "a/").stdout == "a/1\na/2\n"
+    assert daemon.run_command("kv", "list", job_name, "a/").stdout == "a/1\na/2\n"
     assert daemon.run_command("kv", "del", job_name, "a/1", "a/2").returncode == 0
-    assert daemon.run_command("kv", "ls", job_name).stdout == ""
+    assert daemon.run_command("kv", "list", job_name).stdout == ""
 
 
 def test_a_key_that_does_not_exist_fails_in_one_line(daemon: DaemonProcess, job_name: str) -> None:
@@ -211,7 +221,7 @@ def test_every_command_has_help(daemon: DaemonProcess) -> None:
 def test_no_jobs_is_said_in_words(own_daemon: DaemonProcess) -> None:
     done = own_daemon.run_command("status")
     assert (done.returncode, done.stdout) == (0, "no jobs\n")
-    assert json.loads(own_daemon.run_command("status", "-o", "json").stdout) == {"jobs": []}
+    assert json.loads(own_daemon.run_command("status", "-o", "json").stdout)["jobs"] == []
 
 
 def test_without_a_coordinator_the_error_says_how_to_start_one(

@@ -24,7 +24,7 @@ def test_it_shows_arrivals_and_an_abort_with_absolute_times(
     done = daemon.run_command("events", job_name, "-o", "json")
     assert done.returncode == 0, done.stderr
     events: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["kind"] for one in events] == ["joined", "joined", "formed", "aborted"]
+    assert [one["event"] for one in events] == ["joined", "joined", "formed", "aborted"]
     assert [one["rank"] for one in events] == [0, 1, None, None]
     assert (events[3]["by"], events[2]["epoch"], events[0]["version"]) == ("alice", 1, 1)
     at = datetime.fromisoformat(events[3]["time"])
@@ -43,10 +43,10 @@ def test_followers_see_what_comes(
     following = daemon.start_command("events", job_name, "--watch", "-o", "json")
     try:
         assert following.stdout is not None
-        assert json.loads(following.stdout.readline())["kind"] == "joined"
+        assert json.loads(following.stdout.readline())["event"] == "joined"
         join_job(1, 2)
         assert json.loads(following.stdout.readline())["rank"] == 1
-        assert json.loads(following.stdout.readline())["kind"] == "formed"
+        assert json.loads(following.stdout.readline())["event"] == "formed"
     finally:
         following.kill()
         following.wait()

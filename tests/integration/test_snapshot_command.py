@@ -166,10 +166,15 @@ def test_inspect_counts_what_a_file_and_a_folder_hold(daemon: ServedDaemon, tmp_
         for path in (tmp_path / "state", daemon.data_dir)
     ]
     for one in found:
-        assert one["jobs"]["j"]["KeyPut"]["count"] == 1
-        assert one["jobs"]["j"]["QueuePushed"]["count"] == 2
-        assert one["jobs"]["other"]["KeyPut"]["nbytes"] > 1000
-        assert (one["version"], one["term"]) == (2, 1)
+        changes = {
+            (job["job"], change["change"]): change
+            for job in one["jobs"]
+            for change in job["changes"]
+        }
+        assert changes["j", "KeyPut"]["count"] == 1
+        assert changes["j", "QueuePushed"]["count"] == 2
+        assert changes["other", "KeyPut"]["nbytes"] > 1000
+        assert (one["format_version"], one["term"]) == (2, 1)
     assert found[0]["jobs"] == found[1]["jobs"]
     assert found[0]["index"] == found[1]["index"] == found[1]["frames"]
     table = check_run(daemon, "inspect", daemon.data_dir)

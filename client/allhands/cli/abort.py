@@ -7,21 +7,29 @@ from typing import Annotated
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, describe_user, open_client
+from allhands.cli.options import ClientOptions, JobArgument, describe_user, takes_client
+from allhands.cli.render import Output, make_output_option, print_document
 
 
+@takes_client
 def abort_command(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Which job.")],
+    job: JobArgument,
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="What the ranks are told.")
     ] = "asked for at the command line",
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    output: Annotated[
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)
+    ] = Output.TABLE,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Abort a job: the calls of all its ranks fail with an error that names you and the reason.
 
     Processes are not ended: each program decides how to handle the error.
     """
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         told = control.abort(reason, by=describe_user())
+    if output.is_document:
+        print_document("Abort", {"job": job, "reason": reason, "told_ranks": told}, output)
+        return
     typer.echo(f"told {told} {'rank' if told == 1 else 'ranks'} of job {job}")

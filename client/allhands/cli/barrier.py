@@ -1,34 +1,37 @@
 """`allhands barrier`: the named barriers of a job at which somebody waits."""
 
 from dataclasses import asdict
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, describe_user, open_client
-from allhands.cli.records import print_json, write_line
-from allhands.cli.render import Output
+from allhands.cli.options import ClientOptions, JobArgument, describe_user, takes_client
+from allhands.cli.records import write_line
+from allhands.cli.render import Output, make_output_option, print_document, print_names
 from allhands.escapes import escape_line
 
 barrier_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-_Job: TypeAlias = Annotated[str, typer.Argument(metavar="JOB")]
-
 
 @barrier_app.command("list")
+@takes_client
 def list_barriers(
-    job: _Job,
+    job: JobArgument,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="Form of the output.")
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
     ] = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """List the barriers at which somebody waits: who has come, and who is missing."""
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         found = control.barriers()
-    if output is Output.JSON:
-        print_json({"barriers": [{**asdict(one), "missing": one.missing} for one in found]})
+    if output.is_document:
+        barriers = [{**asdict(one), "missing": one.missing} for one in found]
+        print_document("BarrierList", {"barriers": barriers}, output)
+        return
+    if output is Output.NAME:
+        print_names(one.name for one in found)
         return
     for one in found:
         came = ", ".join(map(escape_line, one.arrived))
@@ -38,16 +41,17 @@ def list_barriers(
 
 
 @barrier_app.command("cancel")
+@takes_client
 def cancel(
-    job: _Job,
+    job: JobArgument,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="What those who wait are told.")
     ] = "asked for at the command line",
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Let all who wait at a barrier fail, with an error that names you and the reason."""
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         released = control.cancel_barrier(name, reason, by=describe_user())
     write_line(f"released {released} {'participant' if released == 1 else 'participants'}")

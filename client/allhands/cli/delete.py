@@ -7,23 +7,28 @@ from typing import Annotated
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, describe_user, open_client
+from allhands.cli.completion import complete_jobs
+from allhands.cli.options import ClientOptions, describe_user, takes_client
 
 
+@takes_client
 def delete_command(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Which jobs.")],
+    jobs: Annotated[
+        list[str],
+        typer.Argument(metavar="JOB...", help="Which jobs.", autocompletion=complete_jobs),
+    ],
     force: Annotated[
         bool, typer.Option("--force", help="Also those with members, who are expelled.")
     ] = False,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Delete jobs: keys, queues, and the records for `diagnose` and `trace` after their end.
 
     A job that has members is refused: `allhands abort JOB` releases them. With --force they are
     expelled: their calls fail, and their processes are not ended.
     """
-    with open_client(coordinator, jobs[0], insecure=insecure) as control:
+    with client.open(jobs[0]) as control:
         for job in jobs:
             expelled = control.delete_job(job, force=force, by=describe_user())
             ranks = f", and expelled {expelled} {'rank' if expelled == 1 else 'ranks'}"

@@ -1,78 +1,68 @@
 """`allhands diagnose`: the call and the delay of every rank of a job.
 
-The JSON form is stable: names are added, none is removed or given another meaning.
-
-    {"job": str, "state": str,
-     "ranks": [{"rank": int, "host": str, "pid": int,
-                "absence": str (why it did not report; empty: it did),
-                "waits": [{"group": str, "sequence": int (0: point to point), "operation": str,
-                           "signature": str, "seconds": seconds, "waits_for": [rank],
-                           "label": str, "source": "file:line in function"}],
-                "idle": seconds in no operation, "last": str (the call before), "stack": str,
-                "gone": "lost|left" or "" (it is there; else all of this is of the time before),
-                "stale": seconds from the heartbeat that told this to the loss of the rank}],
-     "groups": [{"group": str, "behind": [rank], "unknown": [rank], "is_over": bool,
-                 "positions": [{"sequence": int, "operation": str (empty: in none),
-                                "ranks": [rank]}]}],
-     "stragglers": [{"rank": int, "group": str, "calls": int, "median": seconds,
-                     "worst": seconds, "last": int}],
-     "failures": [{"rank": rank or -1, "state": str, "text": str, "seconds": seconds ago,
-                   "traceback": str}] (the first failure first),
-     "ended": seconds ago or null (it has not), "failed": bool}
+docs/output.md has the fields of its document, `Diagnosis`.
 
 Exit status: 0, and 1 where the job has ended and failed, or there is none of that name.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
-from allhands.cli.render import Output, show
+from allhands.cli.options import (
+    AnyJobArgument,
+    ClientOptions,
+    ColorOption,
+    WatchOption,
+    takes_client,
+)
+from allhands.cli.render import Color, Output, make_output_option
+from allhands.cli.watching import View, show_again
 
 if TYPE_CHECKING:
     from allhands.coordinator.client import Control
     from allhands.coordinator.diagnosis import Diagnosis
 
 
+@takes_client
 def diagnose_command(
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Which one, where there are several.")
-    ] = None,
+    job: AnyJobArgument = None,
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="How to show it.")
+        Output, make_output_option(Output.TABLE, Output.WIDE, Output.JSON, Output.YAML)
     ] = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    watch: WatchOption = False,
+    color: ColorOption = Color.AUTO,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Show the position of every rank of a job: blocked calls, awaited ranks, late ranks.
 
-    Of a job that has ended: the first failure, and the position of each rank then. Exit status 1:
-    the job has ended and failed.
+    JOB may be left out where there is one. Of a job that has ended: the first failure, and the
+    position of each rank then. Exit status 1: the job has ended and failed.
     """
-    with open_client(coordinator, job, insecure=insecure) as control, explain_not_found(control):
-        found = control.diagnose(choose_job(control))
-    _show(found, output)
+    with client.open(job) as control, explain_not_found(control):
+        chosen = choose_job(control)
+        if watch:
+            show_again(lambda: _make_view(control.diagnose(chosen)), output, color)
+            return
+        found = control.diagnose(chosen)
+    _make_view(found).show(output, color)
     if found.has_failed:
         raise typer.Exit(1)
 
 
-def _show(found: "Diagnosis", output: Output) -> None:
-    if output is Output.JSON:
-        import json
-        from dataclasses import asdict
-
-        told = asdict(found)
-        for group, one in zip(told["groups"], found.groups, strict=True):
-            group["behind"] = one.behind
-        told["failed"] = found.has_failed
-        typer.echo(json.dumps(told, indent=2))
-        return
+def _make_view(found: "Diagnosis") -> View:
+    from allhands.cli.documents import make_diagnosis_fields
     from allhands.coordinator.diagnosis import describe_diagnosis
 
-    show(describe_diagnosis(found))
+    return View(
+        "Diagnosis",
+        lambda: make_diagnosis_fields(found, time.time()),
+        lambda: describe_diagnosis(found),
+    )
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from allhands.cli.holding import FOR_LONG, Interrupted, interruptible, wait_for_signal
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
-from allhands.cli.records import print_json, write_line, write_value
-from allhands.cli.render import Output
+from allhands.cli.options import ClientOptions, JobArgument, takes_client
+from allhands.cli.records import write_line, write_value
+from allhands.cli.render import Output, make_output_option, print_document
 from allhands.escapes import escape_line
 
 if TYPE_CHECKING:
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from allhands.coordinator.lock import Election
 
 
+@takes_client
 def elect_command(
-    job: Annotated[str, typer.Argument(metavar="JOB")],
+    job: JobArgument,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     value: Annotated[
         str | None, typer.Argument(metavar="[VALUE]", help="What the leader says.")
@@ -32,10 +33,11 @@ def elect_command(
         float, typer.Option("--timeout", min=0, help="Seconds to wait; else until interrupted.")
     ] = FOR_LONG,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="Form of the output; json: a line a leader.")
+        Output,
+        make_output_option(Output.TABLE, Output.JSON, Output.YAML, note="; json: a line a leader"),
     ] = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Lead an election until interrupted: writes key and value when this is the leader.
 
@@ -43,7 +45,7 @@ def elect_command(
     """
     if listen == (value is not None):
         raise typer.BadParameter("give a VALUE to lead with, or --listen to see who leads")
-    with open_client(coordinator, job, insecure=insecure) as control, interruptible():
+    with client.open(job) as control, interruptible():
         if value is None:
             _listen(control, name, output)
         else:
@@ -69,9 +71,10 @@ def _listen(control: "Control", name: str, output: Output) -> None:
 
 
 def _print(key: str, value: bytes, revision: int, output: Output) -> None:
-    if output is Output.JSON:
+    if output.is_document:
         text = base64.b64encode(value).decode()
-        print_json({"key": key, "value": text, "revision": revision})
+        fields = {"key": key, "value": text, "revision": revision}
+        print_document("Leader", fields, output, in_stream=True)
     else:
         write_line(escape_line(key))
         write_value(value)

@@ -5,16 +5,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
-from allhands.cli.records import (
-    make_range_fields,
-    print_json,
-    print_records,
-    print_txn,
-    write_line,
-)
-from allhands.cli.render import Output
-from allhands.escapes import escape_line
+from allhands.cli.options import ClientOptions, JobArgument, takes_client
+from allhands.cli.records import make_range_fields, print_records, print_txn, write_line
+from allhands.cli.render import Output, make_output_option, print_document, print_names
+from allhands.cli.watch import watch_command
 
 if TYPE_CHECKING:
     from allhands.coordinator.client import Control
@@ -23,20 +17,23 @@ if TYPE_CHECKING:
 
 kv_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-_Job: TypeAlias = Annotated[str, typer.Argument(metavar="JOB")]
 _Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY")]
 _End: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="[END]", help="All keys from KEY up to this one.")
 ]
-_Output: TypeAlias = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
+_Output: TypeAlias = Annotated[Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)]
+_OutputOfKeys: TypeAlias = Annotated[
+    Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+]
 _Prefix: TypeAlias = Annotated[bool, typer.Option("--prefix", help="All keys that begin with KEY.")]
 _FromKey: TypeAlias = Annotated[bool, typer.Option("--from-key", help="All keys from KEY on.")]
 _SORTS = {"key": "key", "version": "version", "create": "create", "modify": "mod", "value": "value"}
 
 
 @kv_app.command("get")
+@takes_client
 def get(
-    job: _Job,
+    job: JobArgument,
     key: _Key,
     end: _End = None,
     prefix: _Prefix = False,
@@ -50,16 +47,16 @@ def get(
     ] = False,
     sort_by: Annotated[str, typer.Option("--sort-by", help=f"One of {', '.join(_SORTS)}.")] = "key",
     order: Annotated[str, typer.Option("--order", help="ASCEND or DESCEND.")] = "ASCEND",
-    output: _Output = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    output: _OutputOfKeys = Output.TABLE,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Write the value of a key, byte for byte; of several keys write key and value, a line each."""
     from allhands.coordinator.kv.transactions import Get
 
     wants_records = any((end, prefix, from_key, rev, limit, keys_only, count_only))
     if not wants_records and output is Output.TABLE:
-        with open_client(coordinator, job, insecure=insecure) as control:
+        with client.open(job) as control:
             _write_single(control.get(key))
         return
     if order.upper() not in ("ASCEND", "DESCEND"):
@@ -70,15 +67,17 @@ def get(
         prefix,
         limit=limit,
         revision=rev,
-        keys_only=keys_only,
+        keys_only=keys_only or output is Output.NAME,
         count_only=count_only,
         sort_by=_read_sort(sort_by),
         descending=order.upper() == "DESCEND",
     )
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         found = _read_all(control, job, wanted)
-    if output is Output.JSON:
-        print_json(make_range_fields(found))
+    if output.is_document:
+        print_document("KeyRange", make_range_fields(found), output)
+    elif output is Output.NAME:
+        print_names(record.key for record in found)
     elif count_only:
         write_line(str(found.count))
     else:
@@ -86,24 +85,30 @@ def get(
 
 
 @kv_app.command("put")
+@takes_client
 def put(
-    job: _Job,
+    job: JobArgument,
     key: _Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="`-` reads standard input.")],
     lease: Annotated[
         int, typer.Option("--lease", min=0, help="Lease with the end of which it is deleted.")
     ] = 0,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    output: _Output = Output.TABLE,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Set the key."""
-    with open_client(coordinator, job, insecure=insecure) as control:
-        control.put(key, sys.stdin.buffer.read() if value == "-" else value, lease=lease)
+    with client.open(job) as control:
+        read = sys.stdin.buffer.read() if value == "-" else value
+        revision = control.put(key, read, lease=lease)
+    if output.is_document:
+        print_document("KeyPut", {"key": key, "revision": revision}, output)
 
 
 @kv_app.command("del")
+@takes_client
 def delete(
-    job: _Job,
+    job: JobArgument,
     keys: Annotated[list[str], typer.Argument(metavar="KEY...")],
     prefix: Annotated[
         bool, typer.Option("--prefix", help="All keys that begin so; write how many.")
@@ -111,41 +116,55 @@ def delete(
     from_key: Annotated[
         bool, typer.Option("--from-key", help="All keys from KEY on; write how many.")
     ] = False,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    output: _Output = Output.TABLE,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Delete the keys; fail if a key did not exist."""
     from allhands.coordinator.kv.values import format_keys
     from allhands.errors import NotFound
 
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         if prefix or from_key:
             delete_all = control.delete_prefix if prefix else control.delete_range
-            write_line(str(sum(delete_all(key) for key in keys)))
-            return
-        absent = [key for key in keys if not control.delete(key)]
+            deleted = sum(delete_all(key) for key in keys)
+            absent = []
+        else:
+            absent = [key for key in keys if not control.delete(key)]
+            deleted = len(keys) - len(absent)
+    if output.is_document:
+        print_document("KeyDeletion", {"deleted": deleted}, output)
+    elif prefix or from_key:
+        write_line(str(deleted))
     if absent:
         raise NotFound(f"job {job!r} had no {format_keys(absent)}")
 
 
 @kv_app.command("count")
+@takes_client
 def count(
-    job: _Job,
+    job: JobArgument,
     prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Of keys that begin so.")] = "",
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    output: _Output = Output.TABLE,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Write the number of keys."""
-    with open_client(coordinator, job, insecure=insecure) as control:
-        write_line(str(control.count(prefix)))
+    with client.open(job) as control:
+        found = control.count(prefix)
+    if output.is_document:
+        print_document("KeyCount", {"prefix": prefix, "count": found}, output)
+    else:
+        write_line(str(found))
 
 
 @kv_app.command("txn")
+@takes_client
 def txn(
-    job: _Job,
+    job: JobArgument,
     output: _Output = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Carry out the transaction on standard input.
 
@@ -154,35 +173,47 @@ def txn(
     """
     from allhands.cli.txn_text import parse_txn
 
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         read = parse_txn(sys.stdin.read())
         done = control.transaction(read.conditions, read.success, read.failure)
-    print_txn(done, as_json=output is Output.JSON)
+    print_txn(done, output)
 
 
 @kv_app.command("compact")
+@takes_client
 def compact(
-    job: _Job,
+    job: JobArgument,
     revision: Annotated[int, typer.Argument(metavar="REVISION", min=1)],
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Forget the history of the keys up to a revision."""
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         control.compact(revision)
 
 
-@kv_app.command("ls")
-def ls(
-    job: _Job,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+@kv_app.command("list")
+@kv_app.command("ls", hidden=True)
+@takes_client
+def list_keys(
+    job: JobArgument,
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin so.")
+    ] = "",
+    output: _OutputOfKeys = Output.TABLE,
+    *,
+    client: ClientOptions,
 ) -> None:
     """List the keys, one per line; unprintable characters are escaped, as in `\\x1b`."""
-    with open_client(coordinator, job, insecure=insecure) as control:
-        for key in control.list(prefix):
-            typer.echo(escape_line(key))
+    with client.open(job) as control:
+        keys = control.list(prefix)
+    if output.is_document:
+        print_document("KeyList", {"prefix": prefix, "keys": list(keys)}, output)
+    else:
+        print_names(keys)
+
+
+kv_app.command("watch")(watch_command)
 
 
 def _write_single(value: bytes) -> None:

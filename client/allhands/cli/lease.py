@@ -5,59 +5,61 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
-from allhands.cli.records import print_json, write_line
-from allhands.cli.render import Output
+from allhands.cli.options import ClientOptions, JobArgument, takes_client
+from allhands.cli.records import write_line
+from allhands.cli.render import Output, format_time, make_output_option, print_document
 from allhands.escapes import escape_line
 
 lease_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-_Job: TypeAlias = Annotated[str, typer.Argument(metavar="JOB")]
 _Number: TypeAlias = Annotated[int, typer.Argument(metavar="LEASE", min=1)]
-_Output: TypeAlias = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
+_Output: TypeAlias = Annotated[Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)]
 _PART = 3
 """A lease is kept alive when one of so many parts of its time is over."""
 
 
 @lease_app.command("grant")
+@takes_client
 def grant(
-    job: _Job,
+    job: JobArgument,
     ttl: Annotated[float, typer.Argument(metavar="SECONDS", help="Time to live.")],
     output: _Output = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Grant a lease, and write its number; keys are bound by `kv put --lease`."""
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         number = control.grant_lease(ttl)
-    if output is Output.JSON:
-        print_json({"lease": number, "ttl": ttl})
+    if output.is_document:
+        print_document("LeaseGrant", {"lease": number, "granted_seconds": ttl}, output)
     else:
         write_line(str(number))
 
 
 @lease_app.command("revoke")
+@takes_client
 def revoke(
-    job: _Job,
+    job: JobArgument,
     lease: _Number,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """End a lease, and delete its keys; write how many."""
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         write_line(str(control.revoke_lease(lease)))
 
 
 @lease_app.command("keep-alive")
+@takes_client
 def keep_alive(
-    job: _Job,
+    job: JobArgument,
     lease: _Number,
     once: Annotated[bool, typer.Option("--once", help="Only once, and exit.")] = False,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Begin the time of a lease again and again, until interrupted or the lease has ended."""
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         while True:
             ttl = control.keep_alive(lease)
             write_line(f"lease {lease} kept alive for {ttl:g} s")
@@ -67,21 +69,27 @@ def keep_alive(
 
 
 @lease_app.command("timetolive")
+@takes_client
 def timetolive(
-    job: _Job,
+    job: JobArgument,
     lease: _Number,
     keys: Annotated[bool, typer.Option("--keys", help="With the keys of the lease.")] = False,
     output: _Output = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Write the time that a lease has left."""
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         status = control.lease_status(lease)
-    if output is Output.JSON:
-        listed = list(status.keys) if keys else None
-        times = {"granted": status.granted, "remaining": status.remaining}
-        print_json({"lease": lease, **times, "keys": listed})
+    if output.is_document:
+        fields = {
+            "lease": lease,
+            "granted_seconds": status.granted,
+            "remaining_seconds": status.remaining,
+            "end_time": format_time(time.time() + status.remaining),
+            "keys": list(status.keys) if keys else None,
+        }
+        print_document("Lease", fields, output)
         return
     write_line(f"lease {lease} granted for {status.granted:g} s, {status.remaining:.1f} s left")
     if keys:
@@ -90,17 +98,20 @@ def timetolive(
 
 
 @lease_app.command("list")
+@takes_client
 def list_leases(
-    job: _Job,
-    output: _Output = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    job: JobArgument,
+    output: Annotated[
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+    ] = Output.TABLE,
+    *,
+    client: ClientOptions,
 ) -> None:
     """List the leases of a job, one per line."""
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         leases = control.leases()
-    if output is Output.JSON:
-        print_json({"leases": list(leases)})
+    if output.is_document:
+        print_document("LeaseList", {"leases": list(leases)}, output)
         return
     for number in leases:
         write_line(str(number))

@@ -18,9 +18,9 @@ from allhands.cli.holding import (
     wait_for_signal,
     write_error,
 )
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
-from allhands.cli.records import print_json, write_line
-from allhands.cli.render import Output
+from allhands.cli.options import ClientOptions, JobArgument, takes_client
+from allhands.cli.records import write_line
+from allhands.cli.render import Output, make_output_option, print_document
 from allhands.escapes import escape_line
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ _END_SECONDS = 10.0
 """For which a command has time to end after SIGTERM, when its lock was lost."""
 
 
+@takes_client
 def lock_command(
-    job: Annotated[str, typer.Argument(metavar="JOB")],
+    job: JobArgument,
     name: Annotated[str, typer.Argument(metavar="NAME")],
     command: Annotated[
         list[str] | None,
@@ -46,10 +47,11 @@ def lock_command(
         float, typer.Option("--timeout", min=0, help="Seconds to wait; else until interrupted.")
     ] = FOR_LONG,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="Form of the output without a COMMAND.")
+        Output,
+        make_output_option(Output.TABLE, Output.JSON, Output.YAML, note=" without a COMMAND"),
     ] = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Hold a lock: in the order of asking, one at a time.
 
@@ -57,7 +59,7 @@ def lock_command(
     environment, and its exit status is that of this command. Without one the key is written when
     the lock is held. SIGINT and SIGTERM are passed on to COMMAND, and release the lock.
     """
-    with open_client(coordinator, job, insecure=insecure) as control, interruptible():
+    with client.open(job) as control, interruptible():
         lock = control.lock(name, ttl=ttl)
         lock.acquire(timeout=timeout)
         try:
@@ -73,8 +75,9 @@ def lock_command(
 
 
 def _hold(lock: "Lock", output: Output) -> None:
-    if output is Output.JSON:
-        print_json({"key": lock.key, "revision": lock.revision})
+    if output.is_document:
+        fields = {"key": lock.key, "revision": lock.revision}
+        print_document("Lock", fields, output, in_stream=True)
     else:
         write_line(escape_line(lock.key))
     wait_for_signal(lock.lost, f"lock {lock.key!r}")

@@ -4,8 +4,9 @@ Only the module of the command that is asked for is imported: help answers at on
 0 success, 1 failure, 2 wrong usage.
 """
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, TypeAlias
@@ -23,6 +24,7 @@ class _Command:
     attribute: str
     """A function, or a typer.Typer with commands of its own."""
     settings: dict[str, object] = field(default_factory=dict)
+    is_hidden: bool = False
 
 
 _COMMANDS = {
@@ -63,6 +65,9 @@ _COMMANDS = {
         "Write what all ranks recorded as one trace, for Perfetto.", "trace", "trace_command"
     ),
     "bench": _Command("Time operations, beside Gloo and MPI.", "bench", "bench_command"),
+    "context": _Command(
+        "Name coordinators with their credentials, and choose one.", "context", "context_app"
+    ),
     "token": _Command("Make certificates and tokens, and revoke tokens.", "token", "token_app"),
     "snapshot": _Command(
         "Save, restore and inspect the coordinator's durable state.", "snapshot", "snapshot_app"
@@ -78,8 +83,15 @@ _COMMANDS = {
         "List the barriers at which somebody waits, and cancel one.", "barrier", "barrier_app"
     ),
     "elect": _Command("Lead an election of a job, or show who leads.", "elect", "elect_command"),
-    "watch": _Command("Show changes of a job's keys, as they come.", "watch", "watch_command"),
+    # As it was called before `kv watch`.
+    "watch": _Command(
+        "Show changes of a job's keys, as they come.", "watch", "watch_command", is_hidden=True
+    ),
 }
+
+
+_COMPLETION_VARIABLE = "_ALLHANDS_COMPLETE"
+"""Set by the scripts of --show-completion when a shell asks."""
 
 
 def main() -> None:
@@ -94,9 +106,13 @@ def main() -> None:
 def make_app(arguments: Sequence[str]) -> typer.Typer:
     """Make the command line application for these arguments."""
     built = typer.Typer(
-        callback=_run_root, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+        callback=_run_root,
+        no_args_is_help=True,
+        add_completion=_wants_completion(arguments),
+        rich_markup_mode=None,
     )
-    wanted = next((one for one in arguments if not one.startswith("-")), None)
+    words = _read_completed_words(os.environ) or arguments
+    wanted = next((one for one in words if not one.startswith("-")), None)
     for name, command in _COMMANDS.items():
         target: object = _raise_not_loaded
         if name == wanted:
@@ -105,8 +121,30 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
             built.add_typer(target, name=name, help=command.help)
         else:
             assert callable(target)
-            built.command(name, help=command.help, context_settings={**command.settings})(target)
+            built.command(
+                name,
+                help=command.help,
+                context_settings={**command.settings},
+                hidden=command.is_hidden,
+            )(target)
     return built
+
+
+def _wants_completion(arguments: Sequence[str]) -> bool:
+    """Return whether the options of completion are needed: for help, for them, and for a shell.
+
+    No command pays for importing what completes it.
+    """
+    is_asked = not arguments or arguments[0].startswith("-")
+    return is_asked or _COMPLETION_VARIABLE in os.environ
+
+
+def _read_completed_words(environ: Mapping[str, str]) -> Sequence[str]:
+    """Return the words behind `allhands` that a shell wants completed; empty: it does not ask."""
+    if _COMPLETION_VARIABLE not in environ:
+        return ()
+    words = environ.get("COMP_WORDS") or environ.get("_TYPER_COMPLETE_ARGS", "")
+    return words.split()[1:]
 
 
 def _show_version(wanted: bool) -> None:

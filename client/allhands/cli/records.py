@@ -1,11 +1,11 @@
-"""Records, events and leases as text and as JSON; the JSON has a version, which grows with it."""
+"""Records and events of keys, as text and as the fields of documents (docs/output.md)."""
 
 import base64
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from allhands.cli.render import Output, print_document
 from allhands.escapes import escape_line, escape_lines
 
 if TYPE_CHECKING:
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
         OperationResult,
         TxnResult,
     )
-
-JSON_VERSION = 1
-
-
-def print_json(fields: Mapping[str, object]) -> None:
-    """Write an object as one line, with the version of the form first."""
-    write_line(json.dumps({"version": JSON_VERSION, **fields}))
 
 
 def write_line(text: str) -> None:
@@ -42,7 +35,7 @@ def write_value(value: bytes) -> None:
 
 
 def make_record_fields(record: "KeyRecord") -> dict[str, Any]:
-    """Return a record for JSON; the value is in base64."""
+    """Return a record for a document; the value is in base64."""
     return {
         "key": record.key,
         "value": base64.b64encode(record.value).decode(),
@@ -55,7 +48,7 @@ def make_record_fields(record: "KeyRecord") -> dict[str, Any]:
 
 
 def make_range_fields(found: "KeyRange") -> dict[str, Any]:
-    """Return a range for JSON."""
+    """Return a `KeyRange`."""
     return {
         "revision": found.revision,
         "count": found.count,
@@ -75,17 +68,19 @@ def print_records(
             write_value(record.value)
 
 
-def print_event(event: "KeyEvent", *, as_json: bool) -> None:
+def print_event(event: "KeyEvent", output: Output) -> None:
     """Write an event of a watch."""
-    if as_json:
+    if output.is_document:
         previous = event.previous
-        print_json(
-            {
-                "type": "DELETE" if event.is_deletion else "PUT",
-                "record": make_record_fields(event.record),
-                "previous": None if previous is None else make_record_fields(previous),
-            }
-        )
+        fields = {
+            "type": "DELETE" if event.is_deletion else "PUT",
+            "record": make_record_fields(event.record),
+            "previous": None if previous is None else make_record_fields(previous),
+        }
+        print_document("KeyEvent", fields, output, in_stream=True)
+        return
+    if output is Output.NAME:
+        write_line(escape_line(event.key))
         return
     write_line("DELETE" if event.is_deletion else "PUT")
     if event.previous is not None:
@@ -93,11 +88,12 @@ def print_event(event: "KeyEvent", *, as_json: bool) -> None:
     print_records([event.record], keys_only=event.is_deletion)
 
 
-def print_txn(done: "TxnResult", *, as_json: bool) -> None:
+def print_txn(done: "TxnResult", output: Output) -> None:
     """Write the result of a transaction."""
-    if as_json:
+    if output.is_document:
         results = list(map(_make_result_fields, done.results))
-        print_json({"succeeded": done.succeeded, "revision": done.revision, "results": results})
+        fields = {"succeeded": done.succeeded, "revision": done.revision, "results": results}
+        print_document("TxnResult", fields, output)
         return
     write_line("SUCCESS" if done.succeeded else "FAILURE")
     for result in done.results:

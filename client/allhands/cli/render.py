@@ -1,37 +1,125 @@
-"""Output of commands: tables for people, JSON for programs."""
+"""Output of commands: tables for people, documents for programs, names for scripts."""
 
 import enum
+import json
+import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from allhands.coordinator.sections import Section
-    from allhands.coordinator.status import JobStatus
+
+DOCUMENT_VERSION = 1
+"""Names are added to it; one that is removed or changes its meaning makes a new version."""
 
 
 class Output(enum.StrEnum):
+    """Values of `-o`; a command takes those that make sense for it."""
+
     TABLE = "table"
+    WIDE = "wide"
     JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+    @property
+    def is_document(self) -> bool:
+        return self in (Output.JSON, Output.YAML)
 
 
-def show(sections: "Sequence[Section]") -> None:
+class Color(enum.StrEnum):
+    """Values of `--color`."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+def make_output_option(*formats: Output, note: str = "") -> Any:
+    """Return the option `-o` of a command that knows these formats; it refuses all others."""
+    listed = _join([one.value for one in formats])
+
+    def parse(text: str) -> Output:
+        for one in formats:
+            if text == one.value:
+                return one
+        raise typer.BadParameter(f"the output of this command is {listed}, not {text!r}")
+
+    return typer.Option(
+        "--output",
+        "-o",
+        parser=parse,
+        metavar="|".join(formats),
+        help=f"Form of the output{note}.",
+        autocompletion=lambda: [one.value for one in formats],
+    )
+
+
+def show(
+    sections: "Sequence[Section]", color: Color = Color.AUTO, *, is_wide: bool = False
+) -> None:
     """Write to standard output: fitted to a terminal, else plain and never wrapped."""
-    from rich.console import Console
-
-    from allhands.coordinator.tables import draw, render_plain
+    from allhands.coordinator.tables import draw, make_console, render_plain
 
     if sys.stdout.isatty():
-        Console().print(draw(sections))
+        console = make_console(sys.stdout, color.value, os.environ)
+        console.print(draw(sections, is_wide=is_wide))
     else:
-        typer.echo(render_plain(sections))
+        typer.echo(render_plain(sections, is_wide=is_wide, has_color=color is Color.ALWAYS))
 
 
-def format_jobs_json(jobs: "Sequence[JobStatus]", indent: int | None = None) -> str:
-    """Format the jobs as one JSON document, in the form documented at `allhands status`."""
-    import json
-    from dataclasses import asdict
+def print_document(
+    kind: str, fields: Mapping[str, object], output: Output, *, in_stream: bool = False
+) -> None:
+    """Write a document, with its kind, its version and the time first.
 
-    return json.dumps({"jobs": [asdict(job) for job in jobs]}, indent=indent)
+    Those of a stream take one line each as JSON, and `---` before each as YAML.
+    """
+    dated = {"time": format_time(time.time()), **fields}
+    sys.stdout.write(format_document(kind, dated, output, in_stream=in_stream))
+    sys.stdout.flush()
+
+
+def format_document(
+    kind: str, fields: Mapping[str, object], output: Output, *, in_stream: bool = False
+) -> str:
+    """Return the text of a document, with the end of its last line."""
+    document = {"kind": kind, "version": DOCUMENT_VERSION, **fields}
+    if output is not Output.YAML:
+        return json.dumps(document, indent=None if in_stream else 2) + "\n"
+    import yaml
+
+    # Aliases (&id001) are for what is the same object twice, which means nothing here.
+    dumper = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})
+    return yaml.dump(
+        json.loads(json.dumps(document)),
+        Dumper=dumper,
+        sort_keys=False,
+        explicit_start=in_stream,
+        width=1000,
+    )
+
+
+def print_names(names: Iterable[str]) -> None:
+    """Write names, a line each; control characters are escaped."""
+    from allhands.escapes import escape_line
+
+    for name in names:
+        sys.stdout.write(f"{escape_line(name)}\n")
+    sys.stdout.flush()
+
+
+def format_time(seconds: float) -> str:
+    """Return a time in seconds since 1970 by RFC 3339, in UTC, to the millisecond."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def _join(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last

@@ -8,12 +8,14 @@ a program that cannot be executed, 1 if the launch could not go on, 2 for wrong 
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from allhands.cli.options import InsecureOption
+from allhands.cli.choice import CoordinatorChoice
+from allhands.cli.options import ClientOptions, takes_client
 from allhands.cli.run_environment import check_network, read_variables
 from allhands.cli.run_options import (
     AdvertiseOption,
@@ -51,11 +53,11 @@ if TYPE_CHECKING:
     from allhands.launcher.stall import StallPolicy
 
 
+@partial(takes_client, coordinator=CoordinatorOption)
 def run_command(
     program: ProgramArgument = None,
     count: CountOption = None,
     is_module: ModuleOption = False,
-    coordinator: CoordinatorOption = None,
     job: JobOption = None,
     nodes: NodesOption = 1,
     node: NodeOption = 0,
@@ -64,7 +66,6 @@ def run_command(
     advertise: AdvertiseOption = None,
     interface: InterfaceOption = None,
     port_range: PortRangeOption = None,
-    insecure: InsecureOption = False,
     data_dir: DataDirOption = None,
     grace: GraceOption = GRACE_SECONDS,
     start: StartOption = None,
@@ -74,6 +75,8 @@ def run_command(
     on_stall: OnStallOption = None,
     stall_after: StallAfterOption = None,
     max_restarts: MaxRestartsOption = 0,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Launch the ranks of a job on this host.
 
@@ -97,7 +100,7 @@ def run_command(
     }
     check_network(environment, network_options, placement)
     stall = _make_stall_policy(on_stall, stall_after, max_restarts, placement)
-    endpoint = _find_endpoint(coordinator, insecure)
+    endpoint = _find_endpoint(client)
     way = _choose_start_way(start, environment)
     job = _resolve_job_name(job, endpoint)
     _check_world(placement, min_size, has_common_job=endpoint is not None and job is not None)
@@ -228,14 +231,19 @@ def _choose_start_way(option: str | None, environment: Mapping[str, str]) -> "St
     )
 
 
-def _find_endpoint(coordinator: str | None, insecure: bool) -> "Endpoint | None":
-    """Return the endpoint of the chosen coordinator; None: embed a coordinator."""
-    from allhands.coordinator.endpoint import check_privacy, find_coordinator
+def _find_endpoint(choice: CoordinatorChoice) -> "Endpoint | None":
+    """Return the endpoint of the chosen coordinator; None: embed a coordinator.
 
-    if not (coordinator or os.environ.get("ALLHANDS_URL")):
+    A current context is no choice: a launch that needed no daemon would need one then.
+    """
+    from allhands.cli.endpoints import find_endpoint
+    from allhands.coordinator.endpoint import check_privacy
+
+    named = (os.environ.get(name) for name in ("ALLHANDS_URL", "ALLHANDS_CONTEXT"))
+    if not (choice.coordinator or choice.context or any(named)):
         return None
     try:
-        endpoint = find_coordinator(coordinator, os.environ, insecure=insecure)
+        endpoint = find_endpoint(choice, os.environ)
         check_privacy(endpoint)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--coordinator") from error

@@ -27,9 +27,10 @@ ModuleOption: TypeAlias = Annotated[
 CoordinatorOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
+        "--coordinator",
         metavar="URL",
-        help="ah://HOST:PORT[/JOB] of a running coordinator; else ALLHANDS_URL, else one is "
-        "embedded in the launcher.",
+        help="ah://HOST:PORT[/JOB] of a running coordinator; else that of --context, ALLHANDS_URL, "
+        "ALLHANDS_CONTEXT, else one is embedded in the launcher.",
     ),
 ]
 

@@ -1,7 +1,6 @@
 """`allhands snapshot`: the durable state of a coordinator as a file, and what a log holds."""
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.options import ClientOptions, takes_client
+from allhands.cli.render import Output, make_output_option, print_document
 from allhands.errors import AllhandsError
 from allhands.escapes import escape_line
 
@@ -23,10 +23,11 @@ _File: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE")]
 
 
 @snapshot_app.command("save")
+@takes_client
 def save(
     file: _File,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="How long it may take.")
     ] = 300.0,
@@ -36,7 +37,7 @@ def save(
     from allhands_server.log.offline import inspect_log
 
     with (
-        open_client(coordinator, insecure=insecure) as control,
+        client.open() as control,
         _explain_log_errors(),
         _writing_anew(file) as unfinished,
     ):
@@ -67,24 +68,32 @@ def inspect(
         Path, typer.Argument(metavar="FILE|DIR", help="A snapshot, or a folder of no daemon.")
     ],
     output: Annotated[
-        str, typer.Option("-o", "--output", help="How to print it: table or json.")
-    ] = "table",
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)
+    ] = Output.TABLE,
 ) -> None:
     """Check a snapshot or a log, and show what it holds, by job and kind of change."""
     from allhands_server.log.offline import inspect_log
 
-    if output not in ("table", "json"):
-        raise typer.BadParameter(f"--output is table or json, not {output!r}")
     with _explain_log_errors():
         contents = inspect_log(path)
-    if output == "json":
-        typer.echo(json.dumps(asdict(contents), indent=2))
+    if output.is_document:
+        print_document("SnapshotContents", _make_fields(contents), output)
         return
     typer.echo(_describe(contents))
     for job, kinds in sorted(contents.jobs.items()):
         for kind, size in sorted(kinds.items()):
             name = escape_line(job) or "(of no job)"
             typer.echo(f"{name:24} {kind:20} {size.count:>10,} {size.nbytes:>14,} bytes")
+
+
+def _make_fields(contents: "LogContents") -> dict[str, object]:
+    fields = asdict(contents)
+    format_version = fields.pop("version")  # of the file; `version` is that of the document
+    jobs = [
+        {"job": job, "changes": [{"change": kind, **size} for kind, size in sorted(kinds.items())]}
+        for job, kinds in sorted(fields.pop("jobs").items())
+    ]
+    return {"format_version": format_version, **fields, "jobs": jobs}
 
 
 def _describe(contents: "LogContents") -> str:

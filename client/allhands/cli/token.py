@@ -7,7 +7,10 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.completion import complete_jobs
+from allhands.cli.documents import make_tokens_fields
+from allhands.cli.options import ClientOptions, OldJobOption, settle_job, takes_client
+from allhands.cli.render import Output, make_output_option, print_document, print_names
 
 token_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -61,10 +64,17 @@ def renew(directory: _Directory, days: _Days = 365) -> None:
 
 
 @token_app.command("create")
+@takes_client
 def create(
     job: Annotated[
-        str, typer.Option("--job", metavar="JOB", help="The job that it opens; `*`: all jobs.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="JOB",
+            help="The job that it opens; '*': all jobs.",
+            autocompletion=complete_jobs,
+        ),
+    ] = None,
+    old_job: OldJobOption = None,
     verbs: Annotated[
         str,
         typer.Option(
@@ -84,18 +94,20 @@ def create(
         int,
         typer.Option("--joins", metavar="N", min=0, help="So many workers may; 0: any number."),
     ] = 0,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Make a token for one job, and print it: this is the only time that it is shown.
 
     Workers and commands take it as ALLHANDS_TOKEN.
     """
+    if (opened := settle_job(job, old_job)) is None:
+        raise typer.BadParameter("name the job that it opens, or '*' for all jobs")
     lifetime = None if expires is None else _parse_time(expires)
-    with open_client(coordinator, insecure=insecure) as control:
+    with client.open() as control:
         typer.echo(
             control.create_token(
-                job=job,
+                job=opened,
                 verbs=[verb.strip() for verb in verbs.split(",") if verb.strip()],
                 lifetime=lifetime,
                 max_joins=1 if single_use else joins,
@@ -104,10 +116,23 @@ def create(
 
 
 @token_app.command("list")
-def list_tokens(coordinator: CoordinatorOption = None, insecure: InsecureOption = False) -> None:
+@takes_client
+def list_tokens(
+    output: Annotated[
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
+    ] = Output.TABLE,
+    *,
+    client: ClientOptions,
+) -> None:
     """List the tokens for jobs, without their secrets."""
-    with open_client(coordinator, insecure=insecure) as control:
+    with client.open() as control:
         found = control.tokens()
+    if output.is_document:
+        print_document("TokenList", make_tokens_fields(found), output)
+        return
+    if output is Output.NAME:
+        print_names(one.id for one in found)
+        return
     rows = [("ID", "JOB", "VERBS", "EXPIRES", "JOINS")]
     for one in found:
         until = "never"
@@ -122,13 +147,14 @@ def list_tokens(coordinator: CoordinatorOption = None, insecure: InsecureOption 
 
 
 @token_app.command("revoke")
+@takes_client
 def revoke(
     ids: Annotated[list[str], typer.Argument(metavar="ID...")],
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Refuse the callers of tokens from now on, by id as `allhands token list` shows it."""
-    with open_client(coordinator, insecure=insecure) as control:
+    with client.open() as control:
         for id in ids:
             control.revoke_token(id)
 

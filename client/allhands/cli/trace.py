@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from allhands.cli.diagnose import choose_job, explain_not_found
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.options import AnyJobArgument, ClientOptions, takes_client
+from allhands.cli.render import Output
 from allhands.escapes import escape_line
 
 if TYPE_CHECKING:
@@ -19,21 +20,24 @@ _MAX_LAST = 1 << 20
 _MAX_LISTED = 8
 
 
+@takes_client
 def trace_command(
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Which one, where there are several.")
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
+    job: AnyJobArgument = None,
+    file: Annotated[
+        Path, typer.Option("--file", "-f", metavar="FILE", help="Where to write it.")
     ] = Path("trace.json"),
+    old_file: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", hidden=True)
+    ] = None,
     last: Annotated[
         int, typer.Option("--last", min=1, help="Operations of each rank and group, at most.")
     ] = _MAX_LAST,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Write the recorded calls of all ranks as one trace; open it at https://ui.perfetto.dev."""
-    with open_client(coordinator, job, insecure=insecure) as control, explain_not_found(control):
+    output = _settle_file(file, old_file)
+    with client.open(job) as control, explain_not_found(control):
         found = control.reports(choose_job(control), last)
     document = _make_document(found)
     shown = sum(event["ph"] == "X" for event in document["traceEvents"])
@@ -46,6 +50,21 @@ def trace_command(
         typer.echo(f"rank {rank} is not in it: {escape_line(why)}", err=True)
     if cut := [rank for rank, report in found.reports.items() if report.is_cut]:
         typer.echo(f"ranks {cut} had more than they may send: the oldest are left out", err=True)
+
+
+def _settle_file(file: Path, old_file: Path | None) -> Path:
+    """Return the file to write: `--file`, or `--output` as it was called before.
+
+    Raises:
+        typer.BadParameter: the older name has a format of other commands.
+    """
+    if old_file is None:
+        return file
+    if str(old_file) in {*Output}:
+        raise typer.BadParameter(
+            f"a trace has one format, and goes to a file: --file FILE, not -o {old_file}"
+        )
+    return old_file
 
 
 def _make_empty_error(found: "JobReports", output: Path) -> "AllhandsError":

@@ -1,16 +1,17 @@
-"""`allhands watch`: changes of keys, as they come."""
+"""`allhands kv watch`, and `allhands watch`: changes of keys, as they come."""
 
 from typing import Annotated
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.options import ClientOptions, JobArgument, takes_client
 from allhands.cli.records import print_event
-from allhands.cli.render import Output
+from allhands.cli.render import Output, make_output_option
 
 
+@takes_client
 def watch_command(
-    job: Annotated[str, typer.Argument(metavar="JOB")],
+    job: JobArgument,
     key: Annotated[str, typer.Argument(metavar="KEY")],
     end: Annotated[
         str | None, typer.Argument(metavar="[END]", help="First key that is not watched.")
@@ -26,16 +27,19 @@ def watch_command(
         int, typer.Option("--count", min=0, help="Exit after so many events; 0: never.")
     ] = 0,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="Form of the output; json: a line an event.")
+        Output,
+        make_output_option(
+            *(Output.TABLE, Output.JSON, Output.YAML, Output.NAME), note="; json: a line an event"
+        ),
     ] = Output.TABLE,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Write each put and deletion of keys, until interrupted."""
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         watch = control.watch(key, end=end, prefix=prefix, revision=rev, previous=prev_kv)
         with watch:
             for number, event in enumerate(watch, 1):
-                print_event(event, as_json=output is Output.JSON)
+                print_event(event, output)
                 if number == count:
                     return

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allhands.coordinator.sections import (
+    Marked,
     Section,
     Table,
     format_ago,
@@ -141,8 +142,9 @@ def describe_diagnosis(diagnosis: Diagnosis) -> list[Section]:
         if diagnosis.has_failed
         else "ended well"
     )
+    headline = f"job {diagnosis.job}: {how}{over}"
     sections: list[Section] = [
-        f"job {diagnosis.job}: {how}{over}",
+        Marked(headline, "bad") if diagnosis.has_failed else headline,
         *describe_failures(diagnosis.failures),
     ]
     told = [group for group in diagnosis.groups if group.positions or group.unknown]
@@ -150,7 +152,8 @@ def describe_diagnosis(diagnosis: Diagnosis) -> list[Section]:
     sections.append(_list_waits(diagnosis))
     silent = [one for one in diagnosis.ranks if one.absence]
     sections += [
-        f"rank {one.rank} did not report: {one.absence}{_format_staleness(one)}" for one in silent
+        Marked(f"rank {one.rank} did not report: {one.absence}{_format_staleness(one)}", "late")
+        for one in silent
     ]
     if diagnosis.stragglers:
         sections += [
@@ -160,11 +163,9 @@ def describe_diagnosis(diagnosis: Diagnosis) -> list[Section]:
         ]
     for one in diagnosis.ranks:
         if not one.waits and one.stack:
+            where = f"rank {one.rank} (host {one.host}, pid {one.pid})"
             was = "was" if one.gone else "is"
-            sections += [
-                "",
-                f"rank {one.rank} {was} outside any operation, its main thread at:",
-            ]
+            sections += ["", f"{where} {was} outside any operation, its main thread at:"]
             sections += one.stack.rstrip().splitlines()
     for failure in diagnosis.failures[:1]:
         if failure.traceback:
@@ -206,6 +207,7 @@ def describe_rank(diagnosis: Diagnosis, rank: int) -> list[Section]:
 
 def _list_waits(diagnosis: Diagnosis) -> Table:
     """List in a row for each call that a rank is in, or for a rank outside any call."""
+    with_label = any(wait.label for rank in diagnosis.ranks for wait in rank.waits)
     table = Table(
         ("RANK", "right"),
         ("HOST", "left"),
@@ -217,6 +219,7 @@ def _list_waits(diagnosis: Diagnosis) -> Table:
         ("WAITS FOR", "left"),
         ("LABEL", "left"),
         ("LINE", "left"),
+        wide=("HOST", "PID") if with_label else ("HOST", "PID", "LABEL"),
     )
     for rank in diagnosis.ranks:
         who = (str(rank.rank), rank.host, str(rank.pid))
@@ -264,7 +267,8 @@ def _format_positions(group: GroupDiagnosis) -> str:
         said.append(f"not known of {name_ranks(group.unknown)}")
     behind = f"; behind: {name_ranks(group.behind)}" if group.behind else ""
     when = ", at the end" if group.is_over else ""
-    return f"group {group.group}{when}: {', '.join(said)}{behind}"
+    text = f"group {group.group}{when}: {', '.join(said)}{behind}"
+    return Marked(text, "late") if behind else text
 
 
 def _list_stragglers(late: Sequence[Straggler]) -> Table:

@@ -1,21 +1,51 @@
 """Sections of texts for people: lines, tables, with times and ranks as people read them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 _MAX_LISTED = 8
 
+Mark: TypeAlias = Literal["bad", "late"]
+"""Red: lost or failed; yellow: late or silent."""
+
+Column: TypeAlias = tuple[str, Literal["left", "right"]]
+"""The heading of a column, and the side to which its cells are aligned."""
+
+
+class Marked(str):
+    """A text that a terminal shows in the colour of its mark."""
+
+    __slots__ = ("mark",)
+    mark: Mark
+
+    def __new__(cls, text: str, mark: Mark) -> Self:
+        made = super().__new__(cls, text)
+        made.mark = mark
+        return made
+
 
 class Table:
-    """A table of texts; its columns have a heading and the side to which they are aligned."""
+    """A table of texts; its columns have a heading and the side to which they are aligned.
 
-    def __init__(self, *columns: tuple[str, Literal["left", "right"]]) -> None:
+    Columns on the left may be narrowed where a terminal is narrow; those on the right never are.
+    """
+
+    def __init__(self, *columns: Column, wide: Collection[str] = ()) -> None:
+        """Make an empty table; the columns named by `wide` are shown by `-o wide` alone."""
         self.columns = columns
+        self.wide = frozenset(wide)
         self.rows: list[tuple[str, ...]] = []
 
     def add_row(self, *cells: str) -> None:
         self.rows.append(cells)
+
+    def narrow(self) -> "Table":
+        """Return the table without the columns of `-o wide`."""
+        kept = [at for at, (name, _) in enumerate(self.columns) if name not in self.wide]
+        table = Table(*(self.columns[at] for at in kept))
+        table.rows = [tuple(row[at] for at in kept) for row in self.rows]
+        return table
 
 
 Section: TypeAlias = "str | Table"

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from allhands.coordinator.sections import (
+    Column,
+    Marked,
     Section,
     Table,
     format_ago,
@@ -15,6 +17,10 @@ from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus, 
 
 _MAX_FAILURES = 4
 _MAX_TEXT = 300
+_LATE_SECONDS = 0.01
+"""Median lateness from which on a rank is marked as late."""
+_ORDER = {"empty": 1, "ended": 2}
+"""Of jobs by state: live ones go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,11 @@ class JobStatus:
         return render_plain(describe_job(self))
 
 
+def sort_jobs(jobs: Iterable[JobStatus]) -> tuple[JobStatus, ...]:
+    """Return jobs with members first, then those of keys alone, then ended ones; by name each."""
+    return tuple(sorted(jobs, key=lambda job: (_ORDER.get(job.state, 0), job.job)))
+
+
 def describe_jobs(jobs: Sequence[JobStatus]) -> list[Section]:
     """Describe every job, one below the other; or say that there is none."""
     if not jobs:
@@ -116,12 +127,14 @@ def describe_group(job: JobStatus, group: GroupStatus) -> list[Section]:
         ("COMPLETED", "right"),
         ("OPERATION", "left"),
         ("SINCE", "right"),
+        wide=("PID",),
     )
     present = {member.rank: member for member in job.members}
     for place, rank in enumerate(group.ranks):
         member = present.get(rank)
         if member is None:
-            table.add_row(str(place), str(rank), "-", "-", "never joined", *["-"] * 5)
+            missing = Marked("never joined", "bad")
+            table.add_row(str(place), str(rank), "-", "-", missing, *["-"] * 5)
             continue
         now = member.find_operation(group.group) or OperationStatus(group.group, "", 0, 0, 0.0)
         table.add_row(
@@ -146,22 +159,26 @@ def _format_headline(job: JobStatus) -> str:
     joined = sum(member.state == "joined" for member in job.members)
     keys = f"{job.keys} key{'' if job.keys == 1 else 's'}"
     over = "" if job.ended is None else f", ended {format_ago(job.ended)}"
-    return f"job {job.job}: {job.state}, epoch {job.epoch}, {size}, {joined} joined, {keys}{over}"
+    text = f"job {job.job}: {job.state}, epoch {job.epoch}, {size}, {joined} joined, {keys}{over}"
+    return Marked(text, "bad") if job.failures or job.state == "degraded" else text
 
 
 def describe_failures(failures: Sequence[FailureStatus]) -> list[str]:
     """Describe the failures of a job in a line each, the first failure first."""
-    said = []
+    said: list[str] = []
     for at, one in enumerate(failures[:_MAX_FAILURES]):
-        said.append(f"{'then' if at else 'failed first'}: {_shorten(one.text)}")
+        said.append(Marked(f"{'then' if at else 'failed first'}: {_shorten(one.text)}", "bad"))
     if more := len(failures) - len(said):
         said.append(f"and {more} failure{'' if more == 1 else 's'} more")
     return said
 
 
-def _list_members(members: Iterable[MemberStatus]) -> Table:
+def _list_members(members: Sequence[MemberStatus]) -> Table:
+    with_label = any(member.label for member in members)
+    label: Sequence[Column] = [("LABEL", "left")] if with_label else []
     table = Table(
         ("RANK", "right"),
+        *label,
         ("HOST", "left"),
         ("PID", "right"),
         ("ADDRESS", "left"),
@@ -172,10 +189,12 @@ def _list_members(members: Iterable[MemberStatus]) -> Table:
         ("SEQ", "right"),
         ("SINCE", "right"),
         ("LATE", "right"),
+        wide=("PID", "ADDRESS"),
     )
     for member in members:
         who = (
-            f"{member.rank} ({member.label})" if member.label else str(member.rank),
+            str(member.rank),
+            *([member.label or "-"] if with_label else []),
             member.host,
             str(member.pid),
             member.address,
@@ -193,7 +212,9 @@ def _list_members(members: Iterable[MemberStatus]) -> Table:
 
 def _get_state(member: MemberStatus) -> str:
     """Return a member's state, or its condition while silent."""
-    return member.condition if member.state == "joined" and member.condition else member.state
+    if member.state == "joined" and member.condition:
+        return Marked(member.condition, "late")
+    return Marked(member.state, "bad") if member.state == "lost" else member.state
 
 
 def _choose_operations(member: MemberStatus) -> Sequence[OperationStatus | None]:
@@ -214,16 +235,22 @@ def _format_operation(one: OperationStatus | None) -> tuple[str, str, str, str]:
 
 def _format_lateness(member: MemberStatus, one: OperationStatus | None) -> str:
     late = None if one is None else member.find_lateness(one.group)
-    return "-" if late is None else format_short(late.median)
+    if late is None:
+        return "-"
+    text = format_short(late.median)
+    return Marked(text, "late") if late.median >= _LATE_SECONDS else text
 
 
 def _describe_reasons(members: Iterable[MemberStatus]) -> list[str]:
     """Say in a line each why members are gone or silent: a column would be far too wide."""
-    return [
-        f"rank {one.rank} {one.state}: {one.reason}" if one.reason else one.condition_text
-        for one in members
-        if one.reason or (one.state == "joined" and one.condition)
-    ]
+    said: list[str] = []
+    for one in members:
+        if one.reason:
+            text = f"rank {one.rank} {one.state}: {one.reason}"
+            said.append(Marked(text, "bad") if one.state == "lost" else text)
+        elif one.state == "joined" and one.condition:
+            said.append(Marked(one.condition_text, "late"))
+    return said
 
 
 def _shorten(text: str) -> str:

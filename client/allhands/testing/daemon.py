@@ -74,6 +74,7 @@ def run_daemon(runtime: Path, *arguments: str) -> Iterator[DaemonProcess]:
     """
     environ = {key: value for key, value in os.environ.items() if not key.startswith("ALLHANDS_")}
     environ["XDG_RUNTIME_DIR"] = str(runtime)
+    environ["XDG_CONFIG_HOME"] = str(runtime / "config")  # without contexts of the user's
     serve = ("serve", "--listen", "127.0.0.1:0", "--drain-timeout", str(_DRAIN_SECONDS))
     with subprocess.Popen(
         [*_ALLHANDS, *serve, *arguments],

@@ -1,11 +1,10 @@
 """Tables of a job's status for people."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from allhands.cli.render import format_jobs_json
+from allhands.cli.documents import make_jobs_fields
 from allhands.coordinator.status import JobStatus, MemberStatus, describe_group, describe_jobs
 from allhands.coordinator.tables import render_plain
 from allhands_proto.statuses import GroupStatus, LatenessStatus, OperationStatus
@@ -57,11 +56,11 @@ def test_the_headline_names_state_epoch_and_world_size() -> None:
 
 
 def test_a_row_says_who_a_member_is_and_what_it_does_since_when() -> None:
-    text = str(_job(_member(2, OperationStatus("world", "all_reduce", 17, 16, 12.04))))
-    assert _row(text, "2") == [
-        *("2", "node-a", "4002", "10.0.0.1:5002", "joined", "0.2 s ago"),
-        *("world", "all_reduce", "17", "12.0 s", "-"),
-    ]
+    job = _job(_member(2, OperationStatus("world", "all_reduce", 17, 16, 12.04)))
+    doing = ["joined", "0.2 s ago", "world", "all_reduce", "17", "12.0 s", "-"]
+    assert _row(str(job), "2") == ["2", "node-a", *doing]
+    wide = render_plain(describe_jobs([job]), is_wide=True)
+    assert _row(wide, "2") == ["2", "node-a", "4002", "10.0.0.1:5002", *doing]
 
 
 def test_a_member_in_two_operations_has_two_rows() -> None:
@@ -106,7 +105,7 @@ def test_a_row_says_how_late_a_member_is_in_that_group(median: float, shown: str
 def test_why_a_member_is_gone_is_said_below_the_table() -> None:
     lost = replace(_member(1), state="lost", reason="no heartbeat for 5.0 s")
     text = str(_job(_member(0), lost))
-    assert _row(text, "1")[4] == "lost"
+    assert _row(text, "1")[2] == "lost"
     assert text.splitlines()[-1] == "rank 1 lost: no heartbeat for 5.0 s"
     assert "1 joined" in text
 
@@ -119,7 +118,10 @@ def test_a_group_says_it_only_of_its_own_ranks() -> None:
 
 
 def test_a_label_stands_beside_the_rank() -> None:
-    assert _row(str(_job(_member(0, label="loader"))), "0")[0] == "0 (loader)"
+    text = str(_job(_member(0, label="loader"), _member(1)))
+    assert _row(text, "0")[:2] == ["0", "loader"]
+    assert _row(text, "1")[:2] == ["1", "-"]
+    assert "LABEL" not in str(_job(_member(0)))
 
 
 def test_a_world_size_that_nobody_brought_is_not_shown_as_zero() -> None:
@@ -180,20 +182,31 @@ def test_a_group_lists_every_rank_also_those_that_never_joined() -> None:
     text = render_plain(describe_group(job, group))
     assert text.splitlines()[0] == "group dp of job digits: 2 ranks, epoch 3"
     assert _row(text, "0") == [
-        *("0", "2", "node-a", "4002", "joined", "0.2 s ago", "9", "8", "reduce", "0.5 s")
+        *("0", "2", "node-a", "joined", "0.2 s ago", "9", "8", "reduce", "0.5 s")
     ]
+    wide = render_plain(describe_group(job, group), is_wide=True)
+    assert _row(wide, "0")[:4] == ["0", "2", "node-a", "4002"]
     assert "never joined" in _row(text, "1")
 
 
 def test_the_json_form_keeps_its_names() -> None:
     group = GroupStatus("dp", (0,))
     job = _job(_member(0, OperationStatus("dp", "reduce", 9, 8, 0.5)), groups=(group,))
-    [shown] = json.loads(format_jobs_json([job]))["jobs"]
+    document = make_jobs_fields([job], 1_750_000_000.5)
+    assert document["time"] == "2025-06-15T15:06:40.500Z"
+    [shown] = document["jobs"]
     assert shown == {
         "job": "digits",
         "state": "running",
         "epoch": 3,
         "world_size": 4,
+        "incarnation": "i",
+        "keys": 1,
+        "heartbeat_window_seconds": 5.0,
+        "ended_age_seconds": None,
+        "ended_time": None,
+        "failures": [],
+        "groups": [{"group": "dp", "ranks": [0]}],
         "members": [
             {
                 "rank": 0,
@@ -204,27 +217,24 @@ def test_the_json_form_keeps_its_names() -> None:
                 "label": "",
                 "state": "joined",
                 "reason": "",
-                "last_heartbeat": 0.25,
+                "condition": "",
+                "condition_text": "",
+                "heartbeat_age_seconds": 0.25,
+                "heartbeat_time": "2025-06-15T15:06:40.250Z",
+                "gone_age_seconds": None,
+                "gone_time": None,
+                "clock_offset_seconds": None,
                 "operations": [
                     {
                         "group": "dp",
                         "operation": "reduce",
                         "sequence": 9,
                         "completed": 8,
-                        "elapsed": 0.5,
+                        "elapsed_seconds": 0.5,
+                        "since_time": "2025-06-15T15:06:40.000Z",
                     }
                 ],
-                "clock_offset": None,
                 "lateness": [],
-                "gone": None,
-                "condition": "",
-                "condition_text": "",
             }
         ],
-        "groups": [{"group": "dp", "ranks": [0]}],
-        "heartbeat_window": 5.0,
-        "keys": 1,
-        "incarnation": "i",
-        "failures": [],
-        "ended": None,
     }

@@ -1,0 +1,20 @@
+"""What a command was told about the coordinator to ask, before any file is read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorChoice:
+    """Options for the coordinator and for credentials, by the names of `ClientOptions`."""
+
+    coordinator: str | None = None
+    """URL."""
+    context: str | None = None
+    """Name of a context."""
+    token_file: Path | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure: bool = False
+    """Whether token and data may be sent in plaintext beyond loopback."""
