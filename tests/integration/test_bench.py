@@ -59,6 +59,8 @@ def test_each_operation_size_and_number_of_ranks_gets_a_row_of_checked_times(
     done = run(cluster, *what, "-o", "json", "--save", str(saved))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
+    assert (said.pop("kind"), said.pop("version")) == ("BenchReport", 1)
+    assert said.pop("time").endswith("Z")
     assert json.loads(saved.read_text()) == said
     cells = [(row["operation"], row["bytes"]) for row in said["rows"]]
     with_data = [name for name in COLLECTIVES if name != "barrier"]
@@ -85,7 +87,7 @@ def test_each_operation_size_and_number_of_ranks_gets_a_row_of_checked_times(
         (["--sizes", "8Bits"], "'8Bits' is not a size"),
         (["--ranks", "two"], "'two' is not a number of ranks"),
         (["--ranks", "15", "--dtypes", "int8"], "exact for 14 ranks"),
-        (["-o", "xml"], "table or json"),
+        (["-o", "xml"], "table, json or yaml"),
         (["--netns", "--rate", "fast"], "'fast' is not a rate"),
         (["--vs", "gloo", "--gloo-python", "/no/python"], "/no/python, which is no program"),
     ],

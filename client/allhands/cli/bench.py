@@ -13,6 +13,7 @@ from allhands.bench import case as cells
 from allhands.bench.systems import ALLHANDS, MPI, PEERS
 from allhands.bench.table_request import TableRequest, TwoHosts
 from allhands.bench.tables import TABLES
+from allhands.cli.render import Output, make_output_option, print_document
 
 if TYPE_CHECKING:
     from allhands.bench.launchers import Launcher, PythonPaths
@@ -36,8 +37,8 @@ _OpsOption: TypeAlias = Annotated[
 _TablesOption: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="Measure tables of README, with operations, sizes, ranks and systems of their own: "
-        f"{', '.join(TABLES)}; all. --ranks, --vs and --variants then choose from these."
+        help="Measure tables of docs/performance.md, with operations, sizes, ranks and systems of "
+        f"their own: {', '.join(TABLES)}; all. --ranks, --vs and --variants then choose from these."
     ),
 ]
 
@@ -124,7 +125,7 @@ _SaveOption: TypeAlias = Annotated[
 ]
 
 _OutputOption: TypeAlias = Annotated[
-    str, typer.Option("-o", "--output", help="How to print the result: table or json.")
+    Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)
 ]
 
 
@@ -146,15 +147,13 @@ def bench_command(
     plot: _PlotOption = None,
     load: _LoadOption = None,
     save: _SaveOption = None,
-    output: _OutputOption = "table",
+    output: _OutputOption = Output.TABLE,
 ) -> None:
     """Time collective operations; systems take turns in one run, ranks are processes.
 
     Every result is checked: a system with a wrong result gets no figure, and the command fails.
     Ratios above 1 say how many times faster allhands was.
     """
-    if output not in ("table", "json"):
-        raise typer.BadParameter(f"--output is table or json, not {output!r}")
     if plot is not None:
         _require_plot()
         if tables:
@@ -229,15 +228,15 @@ def _find_present(systems: Sequence[str], pythons: dict[str, str]) -> list["Laun
     return found
 
 
-def _write(result: "Report", save: Path | None, plot: Path | None, output: str) -> None:
+def _write(result: "Report", save: Path | None, plot: Path | None, output: Output) -> None:
     if save is not None:
         save.write_text(json.dumps(result, indent=1) + "\n")
     if plot is not None:
         if "tables" in result:
             raise typer.BadParameter("--plot draws one run, without --tables")
         _plot(result, plot)
-    if output == "json":
-        typer.echo(json.dumps(result, indent=2))
+    if output.is_document:
+        print_document("BenchReport", {**result}, output)
     else:
         _print_table(result)
 

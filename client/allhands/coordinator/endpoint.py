@@ -199,7 +199,7 @@ def _choose_notice(notices: list[notice.Notice]) -> notice.Notice:
             raise CoordinatorUnavailable(
                 "no coordinator of yours runs on this host (none has left a notice in "
                 f"{notice.directory()}): start one with `allhands serve`, or name one with "
-                "--coordinator ah://HOST:PORT or ALLHANDS_URL"
+                "--coordinator ah://HOST:PORT, ALLHANDS_URL or `allhands context`"
             )
         case _:
             listed = ", ".join(f"{one.url} ({one.kind}, pid {one.pid})" for one in candidates)
@@ -295,9 +295,9 @@ def check_privacy(endpoint: Endpoint) -> Endpoint:
     raise ValueError(
         f"the coordinator at {address.target}{unknown} is on another host, and without TLS its "
         "token and all data could be read and changed on the way: set ALLHANDS_TLS_CA=FILE (in "
-        "Python also tls=) to the authorities that vouch for it, or ALLHANDS_TLS_DIR; or, where "
-        "that network is yours alone, set ALLHANDS_INSECURE=1 (in commands also --insecure, in "
-        "Python insecure=True)"
+        "commands also --tls-ca, in Python tls=) to the authorities that vouch for it, or "
+        "ALLHANDS_TLS_DIR; or, where that network is yours alone, set ALLHANDS_INSECURE=1 (in "
+        "commands also --insecure, in Python insecure=True)"
     )
 
 
@@ -318,7 +318,8 @@ def configure_channel(endpoint: Endpoint) -> ChannelConfig:
         forks.use_grpc()
         if (endpoint.tls_cert is None) != (endpoint.tls_key is None):
             raise ValueError(
-                "a certificate (ALLHANDS_TLS_CERT) and its key (ALLHANDS_TLS_KEY) go together"
+                "a certificate (ALLHANDS_TLS_CERT, in commands also --tls-cert) and its key "
+                "(ALLHANDS_TLS_KEY, --tls-key) go together"
             )
         own = (endpoint.tls_key, endpoint.tls_cert)
         pair = (None if path is None else Path(path).read_bytes() for path in own)

@@ -4,7 +4,8 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import IO
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import SegmentLines
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -13,6 +14,7 @@ from allhands.coordinator.sections import Marked, Section, Table
 from allhands.escapes import escape_line
 
 _UNWRAPPED_WIDTH = 2000  # columns: text that goes to a file or a pipe is not wrapped
+_GAP = 2
 _STYLES = {"bad": "red", "late": "yellow"}
 
 
@@ -20,7 +22,9 @@ def draw(sections: Iterable[Section], *, is_wide: bool = False) -> RenderableTyp
     """Draw sections one below the other; with all columns if `is_wide`."""
     return Group(
         *(
-            _draw_table(one, is_wide=is_wide) if isinstance(one, Table) else _make_cell(one)
+            _FittedTable(one if is_wide else one.narrow(), is_wide=is_wide)
+            if isinstance(one, Table)
+            else _make_cell(one)
             for one in sections
         )
     )
@@ -63,20 +67,47 @@ def crop(console: Console, drawn: RenderableType) -> RenderableType:
     return Group(SegmentLines(lines[:kept], new_lines=True), more)
 
 
-def _draw_table(table: Table, *, is_wide: bool) -> RichTable:
-    shown = table if is_wide else table.narrow()
-    drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, side in shown.columns:
-        drawn.add_column(
-            name,
-            justify=side,
-            no_wrap=side == "right",
-            min_width=max(map(len, name.split())),
-            overflow="fold" if is_wide else "ellipsis",
+class _FittedTable:
+    """A table that is narrowed to the width of the console, but never within a word of a heading.
+
+    rich narrows the widest columns too, but does not go on with others at the least width of one.
+    """
+
+    def __init__(self, table: Table, *, is_wide: bool) -> None:
+        self._table = table
+        self._is_wide = is_wide
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        widths = fit_columns(self._table, options.max_width)
+        for (name, side), width in zip(self._table.columns, widths, strict=True):
+            drawn.add_column(
+                name, justify=side, width=width, overflow="fold" if self._is_wide else "ellipsis"
+            )
+        for row in self._table.rows:
+            drawn.add_row(*map(_make_cell, row))
+        yield drawn
+
+
+def fit_columns(table: Table, width: int) -> list[int]:
+    """Return widths of columns that fit, if they can: columns on the left give way, widest first.
+
+    Headings are broken between their words, cells on the right are not.
+    """
+    widths, least = [], []
+    for at, (name, side) in enumerate(table.columns):
+        cells = max((cell_len(escape_line(row[at])) for row in table.rows), default=0)
+        longest_word = max(map(len, name.split()))
+        widths.append(max(cells, len(name)))
+        least.append(longest_word if side == "left" else max(cells, longest_word))
+    excess = sum(widths) + _GAP * (len(widths) - 1) - width
+    while excess > 0 and widths != least:
+        widest = max(
+            (at for at in range(len(widths)) if widths[at] > least[at]), key=widths.__getitem__
         )
-    for row in shown.rows:
-        drawn.add_row(*map(_make_cell, row))
-    return drawn
+        widths[widest] -= 1
+        excess -= 1
+    return widths
 
 
 def _make_cell(text: str) -> Text:
