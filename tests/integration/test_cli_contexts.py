@@ -89,16 +89,18 @@ def test_wrong_contexts_are_refused(
     assert complaint in " ".join(done.stderr.split())
 
 
-def test_run_takes_a_context_only_if_it_is_named(daemon: DaemonProcess, tmp_path: Path) -> None:
-    daemon.environ["XDG_CONFIG_HOME"] = str(tmp_path)
-    unreachable = ("set", "gone", "--coordinator", "ah://127.0.0.1:1", "--use")
-    assert daemon.run_command("context", *unreachable).returncode == 0
-    program = ("run", "-n", "1", "--no-python", "true")
-    done = daemon.run_command(*program)
+def test_run_takes_a_context_only_if_it_is_named(elsewhere: DaemonProcess) -> None:
+    made = elsewhere.run_command(
+        "context", "set", "far", "--coordinator", "ah://192.0.2.1:1", "--use"
+    )
+    assert made.returncode == 0, made.stderr
+    program = ("-n", "1", "--no-python", "true")
+    done = elsewhere.run_command("run", *program)
     assert done.returncode == 0, done.stderr
-    named = daemon.run_command("run", "--context", "gone", *program[1:])
-    assert named.returncode == 1
-    assert "127.0.0.1:1" in named.stderr
+    named = elsewhere.run_command("run", "--context", "far", *program)
+    assert named.returncode == 2
+    assert "192.0.2.1:1 is on another host" in " ".join(named.stderr.split())
+    assert "--tls-ca" in named.stderr
 
 
 # ---------------------------------------------------------------- completion
@@ -124,7 +126,7 @@ class Bash:
     def complete(self, *words: str) -> list[str]:
         """Return what bash offers for the last of the words."""
         script = (
-            'eval "$(allhands --show-completion bash)"; COMP_WORDS=(allhands "$@"); COMP_CWORD=$#; '
+            'eval "$(allhands --show-completion)"; COMP_WORDS=(allhands "$@"); COMP_CWORD=$#; '
             '"$(complete -p allhands | sed -n "s/.* -F \\([^ ]*\\) .*/\\1/p")" allhands; '
             'printf "%s\\n" "${COMPREPLY[@]}"'
         )
@@ -164,18 +166,26 @@ def test_completion_of_jobs_does_not_wait_for_a_silent_coordinator(
             own.process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.parametrize(
-    ("shell", "expected"), [("zsh", "compdef _allhands_completion allhands"), ("fish", "complete")]
-)
-def test_other_shells_have_scripts_too(daemon: DaemonProcess, shell: str, expected: str) -> None:
-    done = daemon.run_command("--show-completion", shell)
-    assert done.returncode == 0, done.stderr
-    assert expected in done.stdout
-    daemon.environ["_ALLHANDS_COMPLETE"] = f"complete_{shell}"
-    daemon.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    daemon.environ["_TYPER_COMPLETE_ARGS"] = "allhands kv ge"
-    try:
-        assert "get" in daemon.run_command().stdout
-    finally:
-        for name in ("_ALLHANDS_COMPLETE", "_TYPER_COMPLETE_FISH_ACTION", "_TYPER_COMPLETE_ARGS"):
-            del daemon.environ[name]
+def ask(environ: dict[str, str], **variables: str) -> str:
+    """Return what the command says to the script of a shell."""
+    done = subprocess.run(
+        [sys.executable, "-m", "allhands.cli.main"],
+        env={**environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_zsh_and_fish_have_scripts_and_answers(daemon: DaemonProcess) -> None:
+    zsh = ask(daemon.environ, _ALLHANDS_COMPLETE="source_zsh")
+    assert "compdef _allhands_completion allhands" in zsh
+    words = {"_TYPER_COMPLETE_ARGS": "allhands kv ge", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    said = ask(daemon.environ, _ALLHANDS_COMPLETE="complete_zsh", **words)
+    assert said.startswith('_arguments \'*: :(("get":')
+    fish = ask(daemon.environ, _ALLHANDS_COMPLETE="source_fish")
+    assert fish.startswith("complete --command allhands ")
+    said = ask(daemon.environ, _ALLHANDS_COMPLETE="complete_fish", **words)
+    assert said.startswith("get\t")

@@ -16,7 +16,7 @@ from allhands.testing.raw_member import RawMember
 from allhands_proto.v1 import coordinator_pb2 as wire
 from support.documents.output_fields import check_fields, read_documented
 
-TXN = 'version("k") = "0"\n\nput k first\nget k\ndel k\n'
+TXN = 'version("k") = "0"\n\nput k first\nget k\ndel other\n'
 
 
 @pytest.fixture
