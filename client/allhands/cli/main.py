@@ -27,7 +27,7 @@ class _Command:
     is_hidden: bool = False
 
 
-_COMMANDS = {
+COMMANDS = {
     "serve": _Command("Run a coordinator.", "serve", "serve_command"),
     "run": _Command(
         "Launch the ranks of a job on this host.",
@@ -113,7 +113,7 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
     )
     words = _read_completed_words(os.environ) or arguments
     wanted = next((one for one in words if not one.startswith("-")), None)
-    for name, command in _COMMANDS.items():
+    for name, command in COMMANDS.items():
         target: object = _raise_not_loaded
         if name == wanted:
             target = getattr(import_module(f"allhands.cli.{command.module}"), command.attribute)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.completion import complete_jobs
+from allhands.cli.options import ClientOptions, takes_client
 
 if TYPE_CHECKING:
     from allhands.coordinator.client import Control
@@ -34,12 +35,18 @@ class _Coordinator:
         return self._control.diagnose(job, timeout=_TIMEOUT)
 
 
+@takes_client
 def top_command(
     job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Begin with this one; else with all.")
+        str | None,
+        typer.Argument(
+            metavar="[JOB]",
+            help="Begin with this one; else with all.",
+            autocompletion=complete_jobs,
+        ),
     ] = None,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Watch jobs, groups and ranks on a full screen: rates, late ranks, stalls, stacks.
 
@@ -59,7 +66,7 @@ def top_command(
         raise typer.BadParameter(
             "allhands top needs a terminal; for a file or a program: allhands status -o json"
         )
-    with open_client(coordinator, job, insecure=insecure) as control:
+    with client.open(job) as control:
         known = [one.job for one in control.jobs()]
         if control.job_name is not None and control.job_name not in known:
             existing = ", ".join(known) or "none"

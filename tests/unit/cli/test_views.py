@@ -71,7 +71,7 @@ def wait(rank: int) -> RankDiagnosis:
 def show_at(sections: list[Section], width: int, color: str = "never", height: int = 24) -> str:
     out = io.StringIO()
     console = make_console(out, color, {})
-    console.size = (width, height)  # type: ignore[assignment]  # rich takes a pair
+    console.size = (width, height)
     console.print(draw(sections))
     return out.getvalue()
 
