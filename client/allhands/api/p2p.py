@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from allhands.api.calls import resolve_dst, resolve_group, resolve_src, wait_or_return
 from allhands.api.default_world import AnyGroup, default, default_group
 from allhands.collectives.arguments import AnyArray
+from allhands.collectives.staging import Outputs
 from allhands.engine.work.work import Work
 from allhands.group.non_member import NonMember
 from allhands.options import CallOptions, check_options
@@ -156,7 +157,8 @@ class P2POp:
         if self.op is isend:
             found.check_send(self.x, resolve_dst(found, self.peer, self.group_peer), self.tag)
         else:
-            found.check_recv(self.x, resolve_src(found, self.peer, self.group_peer), self.tag)
+            peer = resolve_src(found, self.peer, self.group_peer)
+            found.check_recv(self.x, peer, self.tag, Outputs())
 
     def __repr__(self) -> str:
         other = f"group_peer={self.group_peer}" if self.peer is None else f"peer={self.peer}"

@@ -7,12 +7,15 @@ from allhands.collectives.composite_call import make_custom_reduction
 from allhands.collectives.primitive import CallTimeout, Collectives
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.signature import Result
+from allhands.collectives.staging import Outputs
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
 
 
 class FixedResultCollectives(Collectives[Work]):
     """One call of a group; its work returns `result` after success."""
+
+    stages_outputs = False
 
     def __init__(self, group: Group, result: Result) -> None:
         self._group = group
@@ -41,7 +44,8 @@ class FixedResultCollectives(Collectives[Work]):
 
     def recv(self, x: AnyArray, src: int | None, tag: int, timeout: CallTimeout) -> Work:
         """Overwrite `x` with a message; see `Group.recv`."""
-        return self._start_p2p("recv", *self._group.check_recv(x, src, tag), tag, timeout)
+        found = self._group.check_recv(x, src, tag, Outputs(self.stages_outputs))
+        return self._start_p2p("recv", *found, tag, timeout)
 
     def _start_p2p(
         self, operation: str, array: Array, peer: int | None, tag: int, timeout: CallTimeout
@@ -58,5 +62,7 @@ class FixedResultCollectives(Collectives[Work]):
         self, call: PrimitiveCall, timeout: CallTimeout, label: str | None
     ) -> Work:
         return self._group.submitter.start_composite(
-            make_custom_reduction(call.request, self._result), timeout, label
+            make_custom_reduction(PrimitiveCall(call.request, call.build, self._result)),
+            timeout,
+            label,
         )

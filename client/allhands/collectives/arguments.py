@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allhands.collectives.buffer import Array
-from allhands.errors import InvalidArgument, InvalidType
+from allhands.data import foreign_arrays
+from allhands.errors import InvalidArgument
 
 AnyArray = NDArray[Any]
 
@@ -21,11 +22,28 @@ _REAL_PARTS: Final[Mapping[np.dtype[Any], np.dtype[Any]]] = MappingProxyType(
     {np.dtype(whole): np.dtype(part) for whole, part in (("c8", "f4"), ("c16", "f8"))}
 )
 """What complex numbers consist of."""
-_HOST_DEVICES: Final = (1, 3, 11)
-"""Of DLPack: host memory, also where it is pinned for CUDA or ROCm."""
-_DEVICE_NAMES: Final[Mapping[int, str]] = MappingProxyType(
-    {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda", 14: "oneapi"}
-)
+
+
+def to_input(x: object, name: str) -> AnyArray:
+    """Return what a call reads as a NumPy array: memory of `x`, or a copy; see `foreign_arrays`."""
+    return x if isinstance(x, np.ndarray) else foreign_arrays.read_array(x, name)
+
+
+def to_output(x: object, name: str) -> AnyArray:
+    """Return what a call writes as a NumPy array over the memory of `x`; see `foreign_arrays`."""
+    return x if isinstance(x, np.ndarray) else foreign_arrays.find_memory(x, name)
+
+
+def to_inputs(arrays: object, name: str, size: int) -> list[AnyArray]:
+    """Return each of a list of `size` arrays as `to_input` does; raises as `check_list`."""
+    return [to_input(one, f"{name}[{at}]") for at, one in enumerate(check_list(arrays, name, size))]
+
+
+def to_outputs(arrays: object, name: str, size: int) -> list[AnyArray]:
+    """Return each of a list of `size` arrays as `to_output` does; raises as `check_list`."""
+    return [
+        to_output(one, f"{name}[{at}]") for at, one in enumerate(check_list(arrays, name, size))
+    ]
 
 
 def check_array(array: object, name: str) -> AnyArray:
@@ -36,11 +54,8 @@ def check_array(array: object, name: str) -> AnyArray:
         InvalidType: an array of another library, in the memory of another device.
     """
     if not isinstance(array, np.ndarray):
-        if (device := _find_device(array)) is not None:
-            raise InvalidType(
-                f"{name}: unsupported device type {device}: copy it to host memory first, such as "
-                "cupy.asnumpy(x) or x.cpu().numpy(), and the result back"
-            )
+        if (device := foreign_arrays.find_device(array)) is not None:
+            raise foreign_arrays.build_device_error(name, device)
         raise TypeError(
             f"{name} must be a numpy.ndarray, not {type(array).__name__}; "
             "wrap it: np.asarray(...), and read the result from that array"
@@ -57,22 +72,6 @@ def check_array(array: object, name: str) -> AnyArray:
     return np.asarray(array)  # subclasses such as np.matrix would stay 2-D when made flat
 
 
-def _find_device(array: object) -> str | None:
-    """Return the device kind of another library's array; None: host memory."""
-    if hasattr(array, "__cuda_array_interface__"):
-        return "cuda"
-    tell = getattr(array, "__dlpack_device__", None)
-    if tell is None:
-        return None
-    try:
-        number = int(tell()[0])
-    except (BufferError, RuntimeError, TypeError, ValueError):  # it is in nobody's memory
-        return None
-    return (
-        None if number in _HOST_DEVICES else _DEVICE_NAMES.get(number, f"number {number} of DLPack")
-    )
-
-
 def check_target(array: object, name: str) -> Array:
     """Return a 1-D view of an array that a collective writes.
 
@@ -87,9 +86,17 @@ def check_target(array: object, name: str) -> Array:
             f"{name} must be C-contiguous, this one has shape {found.shape} and strides "
             f"{found.strides}: use a copy (np.ascontiguousarray) and assign it back afterwards"
         )
-    if not found.flags.writeable:
-        raise ValueError(f"{name} is read-only: give an array that can be written")
+    check_writeable(found, name)
     return found.reshape(-1)
+
+
+def check_writeable(array: AnyArray, name: str) -> None:
+    """Raise ValueError if an array is read-only."""
+    if not array.flags.writeable:
+        raise ValueError(
+            f"{name} is read-only: give an array that can be written, or call ah.functional, which "
+            "returns a new array"
+        )
 
 
 def check_targets(arrays: object, name: str, size: int, *, in_place: bool = False) -> list[Array]:

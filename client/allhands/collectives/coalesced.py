@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from allhands.collectives import arguments
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
 from allhands.collectives.core_call import CoalescedReduction
@@ -151,12 +150,6 @@ def check_list(arrays: object, name: str) -> list[object]:
     if not arrays:
         raise ValueError(f"{name} is empty: give at least one array")
     return list(arrays)
-
-
-def check_targets(arrays: object, name: str, *, in_place: bool = False) -> list[Array]:
-    """Return 1-D views of a list of arrays to write; see `arguments.targets`."""
-    found = check_list(arrays, name)
-    return arguments.check_targets(found, name, len(found), in_place=in_place)
 
 
 def _make_signature(

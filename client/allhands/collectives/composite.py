@@ -18,6 +18,7 @@ from allhands.collectives.faces import faces
 from allhands.collectives.primitive import CallTimeout, T_co, get_block_shape
 from allhands.collectives.reduction import ReduceOp, check
 from allhands.collectives.signature import Shape
+from allhands.collectives.staging import Outputs, Staging
 from allhands.data.serializer import ObjectSerializer
 from allhands.data.sparse_array import SparseArray
 from allhands.options import CallOptions, check_options, read_options
@@ -142,8 +143,7 @@ class Composed(ABC, Generic[T_co]):
             x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
                 ranks.
         """
-        array = arguments.check_target(x, "x")
-        return self._begin_composite(scans.scan(array, op, exclusive=False, result=x), options)
+        return self._scan(x, op, exclusive=False, options=options)
 
     @faces(plain="scans")
     def exscan(
@@ -158,8 +158,7 @@ class Composed(ABC, Generic[T_co]):
             x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
                 ranks.
         """
-        array = arguments.check_target(x, "x")
-        return self._begin_composite(scans.scan(array, op, exclusive=True, result=x), options)
+        return self._scan(x, op, exclusive=True, options=options)
 
     # ------------------------------------------------------------ many arrays at once
 
@@ -176,10 +175,10 @@ class Composed(ABC, Generic[T_co]):
         Args:
             arrays: C-contiguous, writeable arrays of one numeric dtype; same shapes on all ranks.
         """
-        found = coalesced.check_targets(arrays, "arrays", in_place=True)
-        return self._begin_composite(
-            coalesced.all_reduce(found, _get_shapes(arrays), op, arrays), options
-        )
+        outputs, given = Outputs(), _to_outputs(arrays, "arrays")
+        found = outputs.check_list(given, "arrays", len(given), in_place=True)
+        chain = coalesced.all_reduce(found, _get_shapes(given), op, arrays)
+        return self._begin_composite(chain, options, outputs.staging)
 
     @faces(plain="coalesced")
     def broadcast_coalesced(
@@ -202,9 +201,11 @@ class Composed(ABC, Generic[T_co]):
         root = self._check_root(src, "src")
         if buffer_size < 1:
             raise ValueError(f"buffer_size must be at least one byte, not {buffer_size}")
-        found = coalesced.check_targets(arrays, "arrays", in_place=True)
-        chain = coalesced.broadcast(found, _get_shapes(arrays), root, buffer_size, arrays)
-        return self._begin_composite(chain, options)
+        outputs, is_root = Outputs(), root == self.rank
+        given = _to_inputs(arrays, "arrays") if is_root else _to_outputs(arrays, "arrays")
+        found = outputs.check_root_list(given, "arrays", len(given), is_root=is_root)
+        chain = coalesced.broadcast(found, _get_shapes(given), root, buffer_size, arrays)
+        return self._begin_composite(chain, options, outputs.staging)
 
     def all_gather_coalesced(
         self,
@@ -228,15 +229,17 @@ class Composed(ABC, Generic[T_co]):
         ]
         for rank, one in enumerate(places):
             _check_count(one, f"output_lists[{rank}]", inputs)
-        flat = coalesced.check_targets([place for one in places for place in one], "output_lists")
-        sources = _check_sources(inputs, "inputs", flat)
+        written = Outputs()
+        flat = _check_written(written, [place for one in places for place in one], "output_lists")
+        given = _to_inputs(inputs, "inputs")
+        sources = arguments.check_sources(given, "inputs", len(given), flat)
         outputs = [flat[at :: len(sources)] for at in range(len(sources))]
         for at, (blocks, source) in enumerate(zip(outputs, sources, strict=True)):
             names = [f"inputs[{at}]", *(f"output_lists[{to}][{at}]" for to in range(self.size))]
             arguments.check_alike([source, *blocks], names)
         name = "all_gather_coalesced"
-        chain = coalesced.all_gather(outputs, sources, _get_shapes(inputs), name, output_lists)
-        return self._begin_composite(chain, options)
+        chain = coalesced.all_gather(outputs, sources, _get_shapes(given), name, output_lists)
+        return self._begin_composite(chain, options, written.staging)
 
     @faces(plain="coalesced")
     def all_gather_into_tensor_coalesced(
@@ -253,15 +256,17 @@ class Composed(ABC, Generic[T_co]):
             outputs: C-contiguous, writeable arrays, each of its input's size times the group's.
             inputs: arrays of any dtypes, same shapes and dtypes on all ranks; only read.
         """
-        targets = coalesced.check_targets(outputs, "outputs")
+        written = Outputs()
+        targets = _check_written(written, outputs, "outputs")
         _check_count(targets, "outputs", inputs)
-        sources = _check_sources(inputs, "inputs", targets)
+        given = _to_inputs(inputs, "inputs")
+        sources = arguments.check_sources(given, "inputs", len(given), targets)
         for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
             self._check_whole(target, f"outputs[{at}]", source, f"inputs[{at}]")
         blocks = [list(target.reshape(self.size, -1)) for target in targets]
         name = "all_gather_into_tensor_coalesced"
-        chain = coalesced.all_gather(blocks, sources, _get_shapes(inputs), name, outputs)
-        return self._begin_composite(chain, options)
+        chain = coalesced.all_gather(blocks, sources, _get_shapes(given), name, outputs)
+        return self._begin_composite(chain, options, written.staging)
 
     @faces(plain="coalesced")
     def reduce_scatter_tensor_coalesced(
@@ -279,15 +284,17 @@ class Composed(ABC, Generic[T_co]):
             outputs: C-contiguous, writeable arrays, same shapes and dtypes on all ranks.
             inputs: arrays, each of its output's size times the group's; block j is for rank j.
         """
-        targets = coalesced.check_targets(outputs, "outputs")
+        written = Outputs()
+        targets = _check_written(written, outputs, "outputs")
         _check_count(targets, "outputs", inputs)
-        sources = _check_sources(inputs, "inputs", targets)
+        given = _to_inputs(inputs, "inputs")
+        sources = arguments.check_sources(given, "inputs", len(given), targets)
         for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
             self._check_whole(source, f"inputs[{at}]", target, f"outputs[{at}]")
         blocks = [list(source.reshape(self.size, -1)) for source in sources]
-        shapes = [get_block_shape(one, self.size) for one in inputs]
+        shapes = [get_block_shape(one, self.size) for one in given]
         chain = coalesced.reduce_scatter(targets, blocks, shapes, op, outputs)
-        return self._begin_composite(chain, options)
+        return self._begin_composite(chain, options, written.staging)
 
     # ------------------------------------------------------------ sparse arrays
 
@@ -340,7 +347,17 @@ class Composed(ABC, Generic[T_co]):
 
     # ------------------------------------------------------------ inside
 
-    def _begin_composite(self, composite: CompositeCall, options: CallOptions) -> T_co:
+    def _scan(self, x: AnyArray, op: ReduceOp, *, exclusive: bool, options: CallOptions) -> T_co:
+        outputs, found = Outputs(), arguments.to_output(x, "x")
+        array = outputs.check(found, "x")
+        chain = scans.scan(array, op, found.shape, exclusive=exclusive, result=x)
+        return self._begin_composite(chain, options, outputs.staging)
+
+    def _begin_composite(
+        self, composite: CompositeCall, options: CallOptions, staging: Staging | None = None
+    ) -> T_co:
+        if staging is not None:
+            composite = composite._replace(staging=staging)
         return self._start_composite(composite, *read_options(composite.call.operation, options))
 
     def _check_root_list(
@@ -366,13 +383,23 @@ class Composed(ABC, Generic[T_co]):
 
 def _check_source(x: object, name: str) -> AnyArray:
     """Return an array to read, contiguous, in its shape."""
-    found = arguments.check_array(x, name)
+    found = arguments.check_array(arguments.to_input(x, name), name)
     return np.ascontiguousarray(found).reshape(found.shape)  # 0-d stays so
 
 
-def _check_sources(arrays: object, name: str, written: Sequence[Array]) -> list[Array]:
+def _to_inputs(arrays: object, name: str) -> list[AnyArray]:
     found = coalesced.check_list(arrays, name)
-    return arguments.check_sources(found, name, len(found), written)
+    return arguments.to_inputs(found, name, len(found))
+
+
+def _to_outputs(arrays: object, name: str) -> list[AnyArray]:
+    found = coalesced.check_list(arrays, name)
+    return arguments.to_outputs(found, name, len(found))
+
+
+def _check_written(outputs: Outputs, arrays: object, name: str) -> list[Array]:
+    found = _to_outputs(arrays, name)
+    return outputs.check_list(found, name, len(found))
 
 
 def _get_shapes(arrays: Sequence[AnyArray]) -> list[Shape]:

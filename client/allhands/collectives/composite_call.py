@@ -29,6 +29,7 @@ from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
 from allhands.collectives.reduction import PremulSum, ReduceOp, fold, is_narrow, scale
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.staging import Staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ class CompositeCall(NamedTuple):
     """Whether an argument has an item for each rank."""
     core_call: CoreCall | None = None
     """The same as one call of the native core; None: there is none."""
+    staging: Staging | None = None
+    """Copies in the place of what it writes of its caller's; None: that is written directly."""
 
 
 class CompositeState:
@@ -127,15 +130,20 @@ class CompositeState:
             self._substeps = step.substeps
 
 
-def make_custom_reduction(request: CollectiveRequest, result: Result) -> CompositeCall:
+def make_custom_reduction(call: PrimitiveCall) -> CompositeCall:
     """Return the composite call of a reduction unknown to the native core."""
+    request, result = call.request, call.result
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         yield from _foreign_steps(builder, request)
         return result
 
     return CompositeCall(
-        request.call, generate_steps, request.targets, request.primitive.has_blocks
+        request.call,
+        generate_steps,
+        request.targets,
+        request.primitive.has_blocks,
+        staging=call.staging,
     )
 
 

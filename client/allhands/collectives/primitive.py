@@ -29,6 +29,7 @@ from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
 from allhands.collectives.reduction import OPS, ReduceOp, check
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result, Shape, join_shapes
+from allhands.collectives.staging import Outputs, Staging
 from allhands.errors import InvalidArgument
 from allhands.options import CallOptions, read_options
 
@@ -41,6 +42,8 @@ class Collectives(ABC, Generic[T_co]):
 
     deterministic: bool
     """Whether reductions over links give the bits that they give over shared memory."""
+    stages_outputs: bool = True
+    """Whether outputs of any layout are taken; False: they must be C-contiguous, as in c10d."""
 
     @property
     @abstractmethod
@@ -78,16 +81,19 @@ class Collectives(ABC, Generic[T_co]):
             x: array of any shape and plain dtype, C-contiguous and writeable; same on all ranks.
             src: rank in the group.
         """
-        array = arguments.check_target(x, "x")
-        root = self._check_root(src, "src")
+        root, outputs = self._check_root(src, "src"), Outputs(self.stages_outputs)
+        is_root = root == self.rank
+        found = arguments.to_input(x, "x") if is_root else arguments.to_output(x, "x")
+        array = outputs.check_root(found, "x", is_root=is_root)
         native = CollectiveRequest(
-            "broadcast", array.dtype, array.size, targets=[array], root=root, shape=np.shape(x)
+            "broadcast", array.dtype, array.size, targets=[array], root=root, shape=found.shape
         )
         return self._begin_call(
             native,
             lambda rank, size: plan.broadcast(rank, size, array, root, self._link_cost),
             x,
             options,
+            outputs.staging,
         )
 
     @faces(plain="collectives", functional=True)
@@ -103,10 +109,12 @@ class Collectives(ABC, Generic[T_co]):
                 dtype on all ranks. A sparse array receives new indices and values.
             op: SUM, AVG, MIN, MAX and others; see `ReduceOp`.
         """
-        array = arguments.check_target(x, "x")
+        outputs = Outputs(self.stages_outputs)
+        found = arguments.to_output(x, "x")
+        array = outputs.check(found, "x")
         check(op, array.dtype)
         native = CollectiveRequest(
-            "all_reduce", array.dtype, array.size, targets=[array], op=op, shape=np.shape(x)
+            "all_reduce", array.dtype, array.size, targets=[array], op=op, shape=found.shape
         )
         ordered = native.is_ordered(self.size, self.deterministic)
         return self._begin_call(
@@ -114,6 +122,7 @@ class Collectives(ABC, Generic[T_co]):
             lambda rank, size: plan.all_reduce(rank, size, array, ordered, self._link_cost),
             x,
             options,
+            outputs.staging,
         )
 
     @faces(plain="collectives")
@@ -128,13 +137,14 @@ class Collectives(ABC, Generic[T_co]):
             dst: rank in the group.
         """
         root = self._check_root(dst, "dst")
-        is_root = root == self.rank
-        array = arguments.check_target(x, "x") if is_root else arguments.check_source(x, "x")
+        is_root, outputs = root == self.rank, Outputs(self.stages_outputs)
+        found = arguments.to_output(x, "x") if is_root else arguments.to_input(x, "x")
+        array = outputs.check(found, "x") if is_root else arguments.check_source(found, "x")
         check(op, array.dtype)
         target = array if is_root else None
         targets = [array] if is_root else []
         native = CollectiveRequest(
-            "reduce", array.dtype, array.size, [array], targets, op, root, shape=np.shape(x)
+            "reduce", array.dtype, array.size, [array], targets, op, root, shape=found.shape
         )
         ordered = native.is_ordered(self.size, self.deterministic)
         return self._begin_call(
@@ -142,6 +152,7 @@ class Collectives(ABC, Generic[T_co]):
             lambda rank, size: plan.reduce(rank, size, array, target, root, ordered),
             x if is_root else None,
             options,
+            outputs.staging,
         )
 
     @faces(plain="collectives")
@@ -159,20 +170,28 @@ class Collectives(ABC, Generic[T_co]):
             gather_list: on `dst` one C-contiguous array like `x` for each rank; None elsewhere.
             dst: rank in the group.
         """
-        root = self._check_root(dst, "dst")
+        root, outputs = self._check_root(dst, "dst"), Outputs(self.stages_outputs)
+        found = arguments.to_input(x, "x")
         targets = self._check_root_arrays(
-            root, gather_list, "gather_list", x, arguments.check_targets
+            root,
+            gather_list,
+            "gather_list",
+            found,
+            lambda given, name, size: outputs.check_list(
+                arguments.to_outputs(given, name, size), name, size
+            ),
         )
-        source = arguments.check_source(x, "x", targets)
+        source = arguments.check_source(found, "x", targets)
         self._check_blocks(targets, "gather_list", source, "x")
         native = CollectiveRequest(
-            "gather", source.dtype, source.size, [source], targets, root=root, shape=np.shape(x)
+            "gather", source.dtype, source.size, [source], targets, root=root, shape=found.shape
         )
         return self._begin_call(
             native,
             lambda rank, size: plan.gather(rank, size, source, targets, root),
             gather_list,
             options,
+            outputs.staging,
         )
 
     @faces(plain="collectives")
@@ -190,24 +209,28 @@ class Collectives(ABC, Generic[T_co]):
             scatter_list: on `src` one array like `x` for each rank, only read; None elsewhere.
             src: rank in the group.
         """
-        root = self._check_root(src, "src")
-        target = arguments.check_target(x, "x")
+        root, outputs = self._check_root(src, "src"), Outputs(self.stages_outputs)
+        found = arguments.to_output(x, "x")
+        target = outputs.check(found, "x")
         sources = self._check_root_arrays(
             root,
             scatter_list,
             "scatter_list",
-            x,
-            lambda given, name, size: arguments.check_sources(given, name, size, [target]),
+            found,
+            lambda given, name, size: arguments.check_sources(
+                arguments.to_inputs(given, name, size), name, size, [target]
+            ),
         )
         self._check_blocks(sources, "scatter_list", target, "x")
         native = CollectiveRequest(
-            "scatter", target.dtype, target.size, sources, [target], root=root, shape=np.shape(x)
+            "scatter", target.dtype, target.size, sources, [target], root=root, shape=found.shape
         )
         return self._begin_call(
             native,
             lambda rank, size: plan.scatter(rank, size, sources, target, root),
             x,
             options,
+            outputs.staging,
         )
 
     @faces(plain="collectives")
@@ -220,12 +243,15 @@ class Collectives(ABC, Generic[T_co]):
             outputs: one C-contiguous, writeable array of the size and dtype of `x` for each rank.
             x: array of any shape and dtype, same on all ranks; only read.
         """
-        targets = arguments.check_targets(outputs, "outputs", self.size)
+        written, found = Outputs(self.stages_outputs), arguments.to_input(x, "x")
+        targets = written.check_list(
+            arguments.to_outputs(outputs, "outputs", self.size), "outputs", self.size
+        )
         source, *targets = arguments.unify_dtypes(
-            [arguments.check_source(x, "x", targets), *targets]
+            [arguments.check_source(found, "x", targets), *targets]
         )
         self._check_blocks(targets, "outputs", source, "x")
-        shape = _get_shape(x, source)
+        shape = _get_shape(found, source)
         native = CollectiveRequest(
             "all_gather", source.dtype, source.size, [source], targets, shape=shape
         )
@@ -234,6 +260,7 @@ class Collectives(ABC, Generic[T_co]):
             lambda rank, size: plan.all_gather(rank, size, source, targets, self._link_cost),
             outputs,
             options,
+            written.staging,
         )
 
     @faces(plain="collectives")
@@ -246,8 +273,11 @@ class Collectives(ABC, Generic[T_co]):
             output: C-contiguous, writeable array of group size times `x.size` elements.
             x: array of any shape and dtype, same on all ranks; only read.
         """
-        target = arguments.check_target(output, "output")
-        source, target = arguments.unify_dtypes([arguments.check_source(x, "x", [target]), target])
+        written, found = Outputs(self.stages_outputs), arguments.to_input(x, "x")
+        target = written.check(arguments.to_output(output, "output"), "output")
+        source, target = arguments.unify_dtypes(
+            [arguments.check_source(found, "x", [target]), target]
+        )
         self._check_whole(target, "output", source, "x")
         native = CollectiveRequest(
             "all_gather_into_tensor",
@@ -255,13 +285,14 @@ class Collectives(ABC, Generic[T_co]):
             source.size,
             [source],
             [target],
-            shape=_get_shape(x, source),
+            shape=_get_shape(found, source),
         )
         return self._begin_call(
             native,
             lambda rank, size: plan.all_gather(rank, size, source, [target], self._link_cost),
             output,
             options,
+            written.staging,
         )
 
     @faces(plain="collectives")
@@ -278,8 +309,10 @@ class Collectives(ABC, Generic[T_co]):
             output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
             inputs: one array of the size of `output` for each rank; only read.
         """
-        target = arguments.check_target(output, "output")
-        sources = arguments.check_sources(inputs, "inputs", self.size, [target])
+        written = Outputs(self.stages_outputs)
+        target = written.check(arguments.to_output(output, "output"), "output")
+        given = arguments.to_inputs(inputs, "inputs", self.size)
+        sources = arguments.check_sources(given, "inputs", self.size, [target])
         self._check_blocks(sources, "inputs", target, "output")
         native = CollectiveRequest(
             "reduce_scatter",
@@ -288,9 +321,9 @@ class Collectives(ABC, Generic[T_co]):
             sources,
             [target],
             op,
-            shape=join_shapes([np.shape(one) for one in inputs]),
+            shape=join_shapes([one.shape for one in given]),
         )
-        return self._reduce_scatter(native, output, options)
+        return self._reduce_scatter(native, output, options, written.staging)
 
     @faces(plain="collectives")
     def reduce_scatter_tensor(
@@ -307,8 +340,9 @@ class Collectives(ABC, Generic[T_co]):
             x: array of `output.size` times the group's size elements; block j is for rank j. Only
                 read.
         """
-        target = arguments.check_target(output, "output")
-        source = arguments.check_source(x, "x", [target])
+        written, found = Outputs(self.stages_outputs), arguments.to_input(x, "x")
+        target = written.check(arguments.to_output(output, "output"), "output")
+        source = arguments.check_source(found, "x", [target])
         self._check_whole(source, "x", target, "output")
         sources = [source[at * target.size : (at + 1) * target.size] for at in range(self.size)]
         native = CollectiveRequest(
@@ -318,9 +352,9 @@ class Collectives(ABC, Generic[T_co]):
             sources,
             [target],
             op,
-            shape=get_block_shape(x, self.size),
+            shape=get_block_shape(found, self.size),
         )
-        return self._reduce_scatter(native, output, options)
+        return self._reduce_scatter(native, output, options, written.staging)
 
     @faces(plain="collectives")
     def all_to_all(
@@ -333,8 +367,12 @@ class Collectives(ABC, Generic[T_co]):
                 sends.
             inputs: one array for each rank, of any sizes and one dtype; only read.
         """
-        targets = arguments.check_targets(outputs, "outputs", self.size)
-        sources = arguments.check_sources(inputs, "inputs", self.size, targets)
+        written = Outputs(self.stages_outputs)
+        targets = written.check_list(
+            arguments.to_outputs(outputs, "outputs", self.size), "outputs", self.size
+        )
+        given = arguments.to_inputs(inputs, "inputs", self.size)
+        sources = arguments.check_sources(given, "inputs", self.size, targets)
         both = arguments.unify_dtypes([*targets, *sources])
         targets, sources = both[: self.size], both[self.size :]
         for at, array in enumerate([*targets, *sources]):
@@ -342,7 +380,9 @@ class Collectives(ABC, Generic[T_co]):
             arguments.check_same_dtype(targets[0], "outputs[0]", array, name)
         self._check_own_block(targets, sources)
         send, recv = [array.size for array in sources], [array.size for array in targets]
-        return self._all_to_all("all_to_all", outputs, sources, targets, send, recv, options)
+        return self._all_to_all(
+            "all_to_all", outputs, sources, targets, send, recv, options, written.staging
+        )
 
     @faces(plain="collectives")
     def all_to_all_single(
@@ -361,19 +401,21 @@ class Collectives(ABC, Generic[T_co]):
             output_split_sizes: rows received from each rank; None: equal shares.
             input_split_sizes: rows sent to each rank; None: equal shares.
         """
-        if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
+        written, rows = Outputs(self.stages_outputs), arguments.to_output(output, "output")
+        found = arguments.to_input(x, "x")
+        if not (found.flags.c_contiguous or self.stages_outputs):
             raise InvalidArgument("Tensors must be contiguous: x is not C-contiguous")
-        target = arguments.check_target(output, "output")
-        source = arguments.check_source(x, "x", [target])
+        target = written.check(rows, "output")
+        source = arguments.check_source(found, "x", [target])
         arguments.check_same_dtype(target, "output", source, "x")
-        recv = arguments.count_elements(output, output_split_sizes, "output_split_sizes", self.size)
-        send = arguments.count_elements(x, input_split_sizes, "input_split_sizes", self.size)
+        recv = arguments.count_elements(rows, output_split_sizes, "output_split_sizes", self.size)
+        send = arguments.count_elements(found, input_split_sizes, "input_split_sizes", self.size)
         if send[self.rank] != recv[self.rank]:
             raise ValueError(
                 f"this rank gives itself {send[self.rank]} elements and expects {recv[self.rank]}"
             )
         return self._all_to_all(
-            "all_to_all_single", output, [source], [target], send, recv, options
+            "all_to_all_single", output, [source], [target], send, recv, options, written.staging
         )
 
     @faces(plain="collectives")
@@ -385,17 +427,26 @@ class Collectives(ABC, Generic[T_co]):
         return self._begin_call(CollectiveRequest("barrier"), plan.barrier, None, options)
 
     def _begin_call(
-        self, request: CollectiveRequest, build: BuildParts, result: Result, options: CallOptions
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        options: CallOptions,
+        staging: Staging | None = None,
     ) -> T_co:
         """Begin a checked call; reductions unknown to the native core become composite calls."""
         timeout, label = read_options(request.kind, options)
-        call = PrimitiveCall(request, build, result)
+        call = PrimitiveCall(request, build, result, staging)
         if request.op is None or request.op in OPS:
             return self._start(call, timeout, label)
         return self._start_custom_reduction(call, timeout, label)
 
     def _reduce_scatter(
-        self, request: CollectiveRequest, output: AnyArray, options: CallOptions
+        self,
+        request: CollectiveRequest,
+        output: AnyArray,
+        options: CallOptions,
+        staging: Staging | None,
     ) -> T_co:
         (target,), sources = request.targets, request.sources
         assert request.op is not None
@@ -406,6 +457,7 @@ class Collectives(ABC, Generic[T_co]):
             lambda rank, size: plan.reduce_scatter(rank, size, sources, target, ordered),
             output,
             options,
+            staging,
         )
 
     def _all_to_all(
@@ -417,6 +469,7 @@ class Collectives(ABC, Generic[T_co]):
         send: Sequence[int],
         recv: Sequence[int],
         options: CallOptions,
+        staging: Staging | None,
     ) -> T_co:
         dtype = targets[0].dtype
         native = CollectiveRequest(operation, dtype, 0, sources, targets, send=send, recv=recv)
@@ -429,6 +482,7 @@ class Collectives(ABC, Generic[T_co]):
             lambda rank, size: plan.all_to_all(rank, size, sources, targets, send, recv, dtype),
             output,
             options,
+            staging,
         )
 
     def _check_root(self, rank: int, name: str) -> int:
@@ -454,7 +508,7 @@ class Collectives(ABC, Generic[T_co]):
             return check_list(arrays, name, self.size)
         if arrays:
             for at, one in enumerate(arrays):  # as c10d does, whichever rank it is
-                other = arguments.check_array(one, f"{name}[{at}]")
+                other = arguments.to_input(one, f"{name}[{at}]")
                 arguments.check_same_dtype(
                     arguments.check_array(x, "x"), "x", other, f"{name}[{at}]"
                 )

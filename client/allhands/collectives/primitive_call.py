@@ -7,6 +7,7 @@ from typing import TypeAlias
 from allhands.collectives.part import Part
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result
+from allhands.collectives.staging import Staging
 
 BuildParts: TypeAlias = Callable[[int, int], list[Part]]
 """Makes the parts of a call over links, given rank and size."""
@@ -20,3 +21,5 @@ class PrimitiveCall:
     build: BuildParts
     result: Result
     """Value of the completed work."""
+    staging: Staging | None = None
+    """Copies in the place of outputs that are not written directly; None: all are."""

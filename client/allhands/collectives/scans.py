@@ -15,17 +15,19 @@ from allhands.collectives.composite_call import CompositeCall, StepBuilder, Step
 from allhands.collectives.core_call import InPlaceCall
 from allhands.collectives.reduction import OPS, ReduceOp, check, fold, get_dtype_name
 from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import CallSignature
+from allhands.collectives.signature import CallSignature, Shape
 
 SMALL_BYTES = 8 << 10
 """Of an array that all ranks are given."""
 
 
-def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: AnyArray) -> CompositeCall:
+def scan(
+    array: Array, op: ReduceOp, shape: Shape, *, exclusive: bool, result: AnyArray
+) -> CompositeCall:
     """Overwrite 1-D `array` with the combination of the ranks up to this one.
 
-    If `exclusive` without this one: rank 0 keeps what it has. It is the memory of `result`, whose
-    shape ranks agree on.
+    If `exclusive` without this one: rank 0 keeps what it has. It stands for `result`, on whose
+    `shape` ranks agree.
 
     Raises:
         TypeError: `op` is not defined for the dtype, or for some of the ranks.
@@ -34,7 +36,7 @@ def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: AnyArray) -> Co
     if op is ReduceOp.AVG:
         raise TypeError("AVG is not defined for a scan; use SUM and divide by rank + 1")
     name = "exscan" if exclusive else "scan"
-    call = CallSignature(name, str(array.dtype), array.size, op.name, shape=np.shape(result))
+    call = CallSignature(name, str(array.dtype), array.size, op.name, shape=shape)
 
     def scan_gathered(builder: StepBuilder) -> StepGenerator:
         found = np.empty((builder.size, array.size), array.dtype)
@@ -60,7 +62,7 @@ def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: AnyArray) -> Co
     core_call = None
     if op in OPS and get_dtype_name(array.dtype) is not None:
         request = CollectiveRequest(
-            name, array.dtype, array.size, targets=[array], op=op, shape=np.shape(result)
+            name, array.dtype, array.size, targets=[array], op=op, shape=shape
         )
         core_call = InPlaceCall(request, result)
     return CompositeCall(call, steps, [array], core_call=core_call)

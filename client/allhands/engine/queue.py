@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from allhands.collectives.staging import INLINE_COPY_BYTES, Staging
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.context import EngineContext
 from allhands.engine.link_calls import LinkCalls, StartedCall
@@ -236,7 +237,12 @@ class CallQueue:
         work = operation.work
         error: BaseException | None = None
         try:
+            if work.staging is not None and started is None:
+                await self._load(work.staging)
             await self._runner.run(operation, started)
+            if work.staging is not None and work.staging.nbytes > INLINE_COPY_BYTES:
+                await self._store(work.staging)
+                work.staging = None
         except asyncio.CancelledError:
             error = AllhandsError(
                 f"{self._watchdog.name_call(operation)} was cancelled: the worker is closing"
@@ -251,6 +257,21 @@ class CallQueue:
             if started is not None and started.execution is not None:
                 started.execution.stop()
             self._leave(operation, error)
+
+    async def _load(self, staging: Staging) -> None:
+        """Load staged outputs: large ones off the loop, which has heartbeats to send."""
+        if staging.nbytes > INLINE_COPY_BYTES:
+            await self._job_thread.run(staging.load)
+        else:
+            staging.load()
+
+    async def _store(self, staging: Staging) -> None:
+        """Store staged outputs off the loop."""
+        storing = self._job_thread.submit(staging.store)
+        try:
+            await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            await storing  # the thread is writing what the caller gave: then that counts
 
 
 def _build_cancelled_error(what: str) -> AllhandsError:

@@ -17,6 +17,7 @@ from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest, name_dtype
 from allhands.collectives.signature import CallSignature, CoalescedSignature, Result
+from allhands.collectives.staging import Staging
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import CallNumbering, CollectingNumbering
 from allhands.engine.work.completed import CompletedWork
@@ -79,7 +80,11 @@ class _CoalescedCall:
     def merge_key(self) -> tuple[object, ...]:
         """Key of calls that are merged into one; unique for a call that is not merged."""
         native = self.request
-        if isinstance(self.call, CompositeCall) or not native.primitive.is_mergeable:
+        if (
+            isinstance(self.call, CompositeCall)
+            or self.call.staging is not None  # which is loaded when the calls before have ended
+            or not native.primitive.is_mergeable
+        ):
             return (id(self),)
         return (native.kind, native.op, self.timeout, self.label)
 
@@ -170,8 +175,11 @@ class CoalescingSubmitter:
         tag: int,
         timeout: CallTimeout,
         label: str | None,
+        staging: Staging | None = None,
     ) -> Work:
-        return self._submitter.start_p2p(operation, array, result, peer, tag, timeout, label)
+        return self._submitter.start_p2p(
+            operation, array, result, peer, tag, timeout, label, staging
+        )
 
     def skip(self, reason: str) -> None:
         self._submitter.skip(reason)

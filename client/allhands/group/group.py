@@ -21,6 +21,7 @@ from allhands.collectives.composite_call import CompositeCall, make_custom_reduc
 from allhands.collectives.primitive import CallTimeout, Collectives
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.reduction import ReduceOp, check
+from allhands.collectives.staging import Outputs
 from allhands.data import sparse_array
 from allhands.data.codec import DataclassRegistry
 from allhands.data.serializer import ObjectSerializer
@@ -174,7 +175,8 @@ class Group(Collectives[Work], Composed[Work]):
     ) -> PersistentCall:
         """Prepare a persistent `all_reduce` of `x`, without any communication yet."""
         timeout, label = read_options("all_reduce_init", options)
-        check(op, arguments.check_target(x, "x").dtype)
+        outputs = Outputs()
+        check(op, outputs.check(arguments.to_output(x, "x"), "x").dtype)
         own = 0.0 if timeout is None else self.order.resolve_timeout(timeout)
 
         def make() -> Work:
@@ -182,7 +184,7 @@ class Group(Collectives[Work], Composed[Work]):
 
         native, _ = native_core.find()
         route = choose_persistent(x, op, has_core=native is not None)
-        if native is None or route is not Route.PERSISTENT:
+        if native is None or route is not Route.PERSISTENT or outputs.staging is not None:
             return QueuedPersistentCall(make)
         call: PersistentCall = native.AllReduceRequest(self.order, x, op, make, own, label)
         return call
@@ -249,20 +251,25 @@ class Group(Collectives[Work], Composed[Work]):
         A work that fails leaves `x` unchanged unless its error's `outputs_intact` is false.
         """
         timeout, label = read_options("recv", options)
-        target, peer = self.check_recv(x, src, tag)
-        return self.submitter.start_p2p("recv", target, x, peer, tag, timeout, label)
+        outputs = Outputs()
+        target, peer = self.check_recv(x, src, tag, outputs)
+        return self.submitter.start_p2p(
+            "recv", target, x, peer, tag, timeout, label, outputs.staging
+        )
 
     def check_send(self, x: AnyArray, dst: int, tag: int) -> tuple[Array, int]:
         """Check the arguments of `send`; return the flat array and the job's rank of `dst`."""
         _check_tag(tag)
-        return arguments.check_source(x, "x"), self._resolve_peer(dst, "dst")
+        source = arguments.check_source(arguments.to_input(x, "x"), "x")
+        return source, self._resolve_peer(dst, "dst")
 
-    def check_recv(self, x: AnyArray, src: int | None, tag: int) -> tuple[Array, int | None]:
+    def check_recv(
+        self, x: AnyArray, src: int | None, tag: int, outputs: Outputs
+    ) -> tuple[Array, int | None]:
         """Check the arguments of `recv`; return the flat array and the job's rank of `src`."""
         _check_tag(tag)
-        return arguments.check_target(x, "x"), None if src is None else self._resolve_peer(
-            src, "src"
-        )
+        target = outputs.check(arguments.to_output(x, "x"), "x")
+        return target, None if src is None else self._resolve_peer(src, "src")
 
     def revoke(self, reason: str = "it was revoked") -> None:
         """Release every rank from its calls on this group, so that all can `agree` or `shrink`.
@@ -349,9 +356,7 @@ class Group(Collectives[Work], Composed[Work]):
     def _start_custom_reduction(
         self, call: PrimitiveCall, timeout: CallTimeout, label: str | None
     ) -> Work:
-        return self.submitter.start_composite(
-            make_custom_reduction(call.request, call.result), timeout, label
-        )
+        return self.submitter.start_composite(make_custom_reduction(call), timeout, label)
 
     def _resolve_peer(self, rank: int, name: str) -> int:
         """Return the world's rank of another rank of the group."""

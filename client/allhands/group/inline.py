@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
@@ -29,7 +30,11 @@ class InlineSubmitter(QueuedSubmitter):
             seconds = self.order.clip_timeout(timeout)
             if seconds > 0:
                 due = time.monotonic() + seconds
-                if (ended := core_call.run(comm, 0, seconds, due, label)) is not None:
+                run, staging = (
+                    partial(core_call.run, comm, 0, seconds, due, label),
+                    composite.staging,
+                )
+                if (ended := run() if staging is None else staging.carry_out(run)) is not None:
                     return CompletedWork.from_comm(comm, label, self.engine.name, ended[0])
         return super().start_composite(composite, timeout, label)
 
@@ -45,7 +50,8 @@ class InlineSubmitter(QueuedSubmitter):
         comm = self.order.comm
         if comm is None or seconds <= 0:
             return None
-        if not call.request.run(comm, 0, seconds, time.monotonic() + seconds, label):
+        run = partial(call.request.run, comm, 0, seconds, time.monotonic() + seconds, label)
+        if not (run() if call.staging is None else call.staging.carry_out(run)):
             return None
         return CompletedWork.from_comm(comm, label, self.engine.name, call.result)
 
@@ -75,6 +81,8 @@ class InlineSubmitter(QueuedSubmitter):
                 if not engine.queue.is_next(work.sequence):
                     executor.call(engine.submit, operation)
                     return True
+            if call.staging is not None:
+                call.staging.load()
             return engine.queue.run_inline(operation)
 
         try:

@@ -8,6 +8,7 @@ from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.signature import Result
+from allhands.collectives.staging import Staging
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import Numbering
 from allhands.engine.work.work import Work
@@ -73,6 +74,7 @@ class Submitter(Protocol):
         tag: int,
         timeout: CallTimeout,
         label: str | None,
+        staging: Staging | None = None,
     ) -> Work:
         """Start a `send` to or `recv` from a world rank; None: from any."""
 

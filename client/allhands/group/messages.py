@@ -7,6 +7,7 @@ from typing import TypeAlias
 from allhands.collectives.buffer import Array
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.staging import Staging
 from allhands.deadlines import clip_timeout
 from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
@@ -51,6 +52,7 @@ class MessageSubmitter:
         tag: int,
         timeout: CallTimeout,
         label: str | None,
+        staging: Staging | None = None,
     ) -> Work:
         """Start a message by the first of its routes that takes it."""
         attempts, begins = self._message_starts[operation]
@@ -61,6 +63,7 @@ class MessageSubmitter:
         seconds = clip_timeout(limit)
         call = CallSignature("message", str(array.dtype), array.size)
         work = Work(CallSignature(operation), 0, label, self.engine.name, self.executor.callbacks)
+        work.staging = staging
         work.entry = self.engine.recorder.record_message(
             operation, array.nbytes, call, peer, tag, label
         )

@@ -57,7 +57,12 @@ class QueuedSubmitter(MessageSubmitter):
             engine.name, engine.rank, len(engine.ranks), engine.deterministic, engine.link_cost
         )
         return self._submit(
-            PrimitiveCall(CollectiveRequest(composite.call.operation), _build_no_parts, None),
+            PrimitiveCall(
+                CollectiveRequest(composite.call.operation),
+                _build_no_parts,
+                None,
+                composite.staging,
+            ),
             composite.call,
             self.order.clip_timeout(timeout),
             label,
@@ -89,9 +94,12 @@ class QueuedSubmitter(MessageSubmitter):
     def _enqueue_at_comm(
         self, call: PrimitiveCall, seconds: float, label: str | None
     ) -> Work | None:
-        """Number a call over shared memory that needs nothing of the loop; None: not possible."""
+        """Number a call over shared memory that needs nothing of the loop; None: not possible.
+
+        The core's queue knows nothing of staged outputs.
+        """
         comm, callbacks = self.order.comm, self.executor.callbacks
-        if comm is None or callbacks is None or seconds <= 0:
+        if comm is None or callbacks is None or seconds <= 0 or call.staging is not None:
             return None
         if comm.async_context is None:
             self.engine.open_comm_queue(comm, callbacks, self.executor.call)
@@ -138,6 +146,7 @@ class QueuedSubmitter(MessageSubmitter):
             engine.refuse_clash(signature.operation, clash)
         work = Work(signature, self.order.take(), label, engine.name, self.executor.callbacks)
         work.waiting_thread = threading.get_ident() if self.waits else 0
+        work.staging = call.staging
         self.order.set_latest(work)
         work.entry = engine.recorder.record_call(
             signature.operation, work.sequence, call.request.nbytes, signature, label

@@ -12,6 +12,7 @@ from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.signature import Result
+from allhands.collectives.staging import Staging
 from allhands.engine.numbering import CallNumbering
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
@@ -64,9 +65,12 @@ class RoundRobinSubmitter:
         tag: int,
         timeout: CallTimeout,
         label: str | None,
+        staging: Staging | None = None,
     ) -> Work:
         seconds = self.order.resolve_timeout(timeout)
-        return self._parts[0].start_p2p(operation, array, result, peer, tag, seconds, label)
+        return self._parts[0].start_p2p(
+            operation, array, result, peer, tag, seconds, label, staging
+        )
 
     def skip(self, reason: str) -> None:
         with self.order.lock:

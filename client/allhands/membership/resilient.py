@@ -21,6 +21,7 @@ from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.staging import INLINE_COPY_BYTES, Staging
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import CallNumbering, SingleCallNumbering
 from allhands.engine.work.work import Work
@@ -41,8 +42,6 @@ from allhands.membership.reform import GroupChange, GroupChangeRequest, Membersh
 from allhands.recorder.source import find_caller
 from allhands.runtime.loop_thread import LoopThread
 
-_THREAD_COPY_BYTES = 1 << 20
-"""Larger copies are made off the loop, which has heartbeats to send."""
 _MIN_TIMEOUT = 0.001
 """Seconds for a call whose time is over when it is made: the others make it too."""
 _CONFIRM_SECONDS = 60.0
@@ -114,6 +113,7 @@ class ResilientSubmitter:
             ),
             request.call,
             label,
+            call.staging,
         )
 
     def start_monitored_barrier(
@@ -143,8 +143,11 @@ class ResilientSubmitter:
         )
         root = self._find_job_rank(number)
 
+        # An attempt may have to be taken back: outputs are stored when the call is done for all.
+        on_copies = composite._replace(staging=None)
+
         def begin(submitter: Submitter) -> Work:
-            return submitter.start_composite(composite, seconds, label)
+            return submitter.start_composite(on_copies, seconds, label)
 
         blocks = composite.has_blocks
         return self._enqueue_call(
@@ -153,6 +156,7 @@ class ResilientSubmitter:
             ),
             composite.call,
             label,
+            composite.staging,
         )
 
     def start_p2p(
@@ -164,10 +168,11 @@ class ResilientSubmitter:
         tag: int,
         timeout: CallTimeout,
         label: str | None,
+        staging: Staging | None = None,
     ) -> Work:
         seconds = self.order.resolve_timeout(timeout)
         return self._current.submitter.start_p2p(
-            operation, array, result, peer, tag, seconds, label
+            operation, array, result, peer, tag, seconds, label, staging
         )
 
     def skip(self, reason: str) -> None:
@@ -193,7 +198,11 @@ class ResilientSubmitter:
         return max(self.order.clip_timeout(timeout), _MIN_TIMEOUT)
 
     def _enqueue_call(
-        self, make: Callable[[Work], QueuedCall], signature: CallSignature, label: str | None
+        self,
+        make: Callable[[Work], QueuedCall],
+        signature: CallSignature,
+        label: str | None,
+        staging: Staging | None = None,
     ) -> Work:
         """Number a call and hand over to the loop, under one lock."""
         if (failed := self._callers_calls.find_failed()) is not None:
@@ -203,6 +212,7 @@ class ResilientSubmitter:
             if (clash := self.order.find_clash(label)) is not None:
                 self.engine.refuse_clash(signature.operation, clash)
             call = self._number_call(make, signature, label)
+            call.work.staging = staging
             call.source = source
             self.executor.call(self._submit, call)
         return call.work
@@ -263,6 +273,9 @@ class ResilientSubmitter:
             call = self._queue.popleft()
             try:
                 await self._perform(call)
+                if (staging := call.work.staging) is not None:
+                    await self._copy(staging, staging.store)
+                    call.work.staging = None
             except Exception as error:  # whatever it is belongs to the caller, not to the loop
                 call.work.fail(error)
             else:
@@ -298,6 +311,8 @@ class ResilientSubmitter:
             # The program did not know of the newcomers, which have made no such call: no number
             # is taken for it.
             raise self._make_change_error(call.seen_epoch)
+        if call.work.staging is not None:
+            await self._copy(call.work.staging, call.work.staging.load)
         await self._back_up(call)
         await self._go_on(call, await self._attempt(call))
 
@@ -397,11 +412,18 @@ class ResilientSubmitter:
             PrimitiveCall(native, build, call.result), call.timeout, call.label
         )
 
+    async def _copy(self, staging: Staging, copy: Callable[[], None]) -> None:
+        """Load or store the copies of a call."""
+        if staging.nbytes > INLINE_COPY_BYTES:
+            await asyncio.to_thread(copy)
+        else:
+            copy()
+
     async def _back_up(self, call: QueuedCall) -> None:
         """Copy the outputs of the call."""
         spare, self._spare_buffers = self._spare_buffers, []
         call.reserve_backups(spare)
-        if sum(one.nbytes for one in call.backups) > _THREAD_COPY_BYTES:
+        if sum(one.nbytes for one in call.backups) > INLINE_COPY_BYTES:
             await asyncio.to_thread(call.back_up)
         else:
             call.back_up()
@@ -509,7 +531,9 @@ class ResilientSubmitter:
                 call, work=work, current_work=None, backups=[], is_cancelled=False, failed=None
             )
 
-        return self._enqueue_call(make, CallSignature(call.work.operation), call.label)
+        return self._enqueue_call(
+            make, CallSignature(call.work.operation), call.label, call.work.staging
+        )
 
 
 async def _await_work(work: Work) -> Result:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from types import CodeType
 
 from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.staging import Staging
 from allhands.errors import CollectiveTimeout
 from allhands.futures import Future
 from allhands.recorder.ring_buffer import OperationEntry
@@ -51,6 +52,8 @@ class Work:
         self._explanation = ""
         self.waiting_thread = 0
         """The thread that made the call to wait for it at once; 0: it may do something else."""
+        self.staging: Staging | None = None
+        """Copies that are stored in the caller's arrays when the operation ends well."""
         self.entry: OperationEntry | None = None
         """What the recorder knows of it, unless that is known where it was carried out."""
 
@@ -201,11 +204,19 @@ class Work:
         self._source = rank
 
     def succeed(self, result: Result) -> None:
+        if self.staging is not None:
+            try:
+                self.staging.store()
+            except Exception as error:  # an array that may no longer be written
+                self.fail(error)
+                return
         self._record_end(None)
         if not self._future.done():
             self._future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
+        if self.staging is not None:
+            self.staging.note_failure(error)
         self._record_end(error)
         if not self._future.done():
             self._future.set_exception(error)

@@ -49,6 +49,8 @@ class FakeEngine(GroupEngine):
         try:
             if (failure := self._failures.find_failure(work.sequence)) is not None:
                 raise failure(self._watchdog.name_call(operation))
+            if work.staging is not None:
+                work.staging.load()
             if operation.composite_state is None:
                 _write_targets(operation.request, self.rank, len(self.ranks))
             else:
