@@ -115,7 +115,6 @@ def test_what_is_written_has_to_be_contiguous_writeable_and_apart() -> None:
         attempts: list[tuple[str, Callable[[], object]]] = [
             ("must be C-contiguous", lambda: pg.broadcast([x, column])),
             ("must be C-contiguous", lambda: pg.allreduce([column])),
-            ("must be C-contiguous", lambda: pg.allreduce_coalesced([x, column])),
             ("must be C-contiguous", lambda: pg.allgather([[x, column]], [x])),
             ("must be C-contiguous", lambda: pg.gather([[x, column]], [x], root=pg.rank())),
             ("must be C-contiguous", lambda: pg.scatter([column], [[x, x]], root=pg.rank())),

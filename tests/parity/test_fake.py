@@ -224,8 +224,8 @@ def test_p095_arguments_are_checked_as_in_any_group(fake: None):
         ah.all_gather([np.ones(3)], x)
     with pytest.raises(TypeError, match="AVG of bool"):
         ah.all_reduce(np.ones(3, bool), ReduceOp.AVG)
-    with pytest.raises(ValueError, match="C-contiguous"):
-        ah.all_reduce(np.ones((3, 3)).T[1:])
+    with pytest.raises(ValueError, match="read-only"):
+        ah.all_reduce(np.broadcast_to(x, (3, 3)))
     with pytest.raises(ValueError, match="is this rank itself"):
         ah.send(x, 1)
     with pytest.raises(ValueError, match="positive number of seconds"):

@@ -15,7 +15,7 @@ from allhands.group.group import Group
 class FixedResultCollectives(Collectives[Work]):
     """One call of a group; its work returns `result` after success."""
 
-    stages_outputs = False
+    _stages_outputs = False
 
     def __init__(self, group: Group, result: Result) -> None:
         self._group = group
@@ -44,7 +44,7 @@ class FixedResultCollectives(Collectives[Work]):
 
     def recv(self, x: AnyArray, src: int | None, tag: int, timeout: CallTimeout) -> Work:
         """Overwrite `x` with a message; see `Group.recv`."""
-        found = self._group.check_recv(x, src, tag, Outputs(self.stages_outputs))
+        found = self._group.check_recv(x, src, tag, Outputs(self._stages_outputs))
         return self._start_p2p("recv", *found, tag, timeout)
 
     def _start_p2p(

@@ -42,7 +42,7 @@ class Collectives(ABC, Generic[T_co]):
 
     deterministic: bool
     """Whether reductions over links give the bits that they give over shared memory."""
-    stages_outputs: bool = True
+    _stages_outputs: bool = True
     """Whether outputs of any layout are taken; False: they must be C-contiguous, as in c10d."""
 
     @property
@@ -81,7 +81,7 @@ class Collectives(ABC, Generic[T_co]):
             x: array of any shape and plain dtype, C-contiguous and writeable; same on all ranks.
             src: rank in the group.
         """
-        root, outputs = self._check_root(src, "src"), Outputs(self.stages_outputs)
+        root, outputs = self._check_root(src, "src"), Outputs(self._stages_outputs)
         is_root = root == self.rank
         found = arguments.to_input(x, "x") if is_root else arguments.to_output(x, "x")
         array = outputs.check_root(found, "x", is_root=is_root)
@@ -109,7 +109,7 @@ class Collectives(ABC, Generic[T_co]):
                 dtype on all ranks. A sparse array receives new indices and values.
             op: SUM, AVG, MIN, MAX and others; see `ReduceOp`.
         """
-        outputs = Outputs(self.stages_outputs)
+        outputs = Outputs(self._stages_outputs)
         found = arguments.to_output(x, "x")
         array = outputs.check(found, "x")
         check(op, array.dtype)
@@ -137,7 +137,7 @@ class Collectives(ABC, Generic[T_co]):
             dst: rank in the group.
         """
         root = self._check_root(dst, "dst")
-        is_root, outputs = root == self.rank, Outputs(self.stages_outputs)
+        is_root, outputs = root == self.rank, Outputs(self._stages_outputs)
         found = arguments.to_output(x, "x") if is_root else arguments.to_input(x, "x")
         array = outputs.check(found, "x") if is_root else arguments.check_source(found, "x")
         check(op, array.dtype)
@@ -170,7 +170,7 @@ class Collectives(ABC, Generic[T_co]):
             gather_list: on `dst` one C-contiguous array like `x` for each rank; None elsewhere.
             dst: rank in the group.
         """
-        root, outputs = self._check_root(dst, "dst"), Outputs(self.stages_outputs)
+        root, outputs = self._check_root(dst, "dst"), Outputs(self._stages_outputs)
         found = arguments.to_input(x, "x")
         targets = self._check_root_arrays(
             root,
@@ -209,7 +209,7 @@ class Collectives(ABC, Generic[T_co]):
             scatter_list: on `src` one array like `x` for each rank, only read; None elsewhere.
             src: rank in the group.
         """
-        root, outputs = self._check_root(src, "src"), Outputs(self.stages_outputs)
+        root, outputs = self._check_root(src, "src"), Outputs(self._stages_outputs)
         found = arguments.to_output(x, "x")
         target = outputs.check(found, "x")
         sources = self._check_root_arrays(
@@ -243,7 +243,7 @@ class Collectives(ABC, Generic[T_co]):
             outputs: one C-contiguous, writeable array of the size and dtype of `x` for each rank.
             x: array of any shape and dtype, same on all ranks; only read.
         """
-        written, found = Outputs(self.stages_outputs), arguments.to_input(x, "x")
+        written, found = Outputs(self._stages_outputs), arguments.to_input(x, "x")
         targets = written.check_list(
             arguments.to_outputs(outputs, "outputs", self.size), "outputs", self.size
         )
@@ -273,7 +273,7 @@ class Collectives(ABC, Generic[T_co]):
             output: C-contiguous, writeable array of group size times `x.size` elements.
             x: array of any shape and dtype, same on all ranks; only read.
         """
-        written, found = Outputs(self.stages_outputs), arguments.to_input(x, "x")
+        written, found = Outputs(self._stages_outputs), arguments.to_input(x, "x")
         target = written.check(arguments.to_output(output, "output"), "output")
         source, target = arguments.unify_dtypes(
             [arguments.check_source(found, "x", [target]), target]
@@ -309,7 +309,7 @@ class Collectives(ABC, Generic[T_co]):
             output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
             inputs: one array of the size of `output` for each rank; only read.
         """
-        written = Outputs(self.stages_outputs)
+        written = Outputs(self._stages_outputs)
         target = written.check(arguments.to_output(output, "output"), "output")
         given = arguments.to_inputs(inputs, "inputs", self.size)
         sources = arguments.check_sources(given, "inputs", self.size, [target])
@@ -340,7 +340,7 @@ class Collectives(ABC, Generic[T_co]):
             x: array of `output.size` times the group's size elements; block j is for rank j. Only
                 read.
         """
-        written, found = Outputs(self.stages_outputs), arguments.to_input(x, "x")
+        written, found = Outputs(self._stages_outputs), arguments.to_input(x, "x")
         target = written.check(arguments.to_output(output, "output"), "output")
         source = arguments.check_source(found, "x", [target])
         self._check_whole(source, "x", target, "output")
@@ -367,7 +367,7 @@ class Collectives(ABC, Generic[T_co]):
                 sends.
             inputs: one array for each rank, of any sizes and one dtype; only read.
         """
-        written = Outputs(self.stages_outputs)
+        written = Outputs(self._stages_outputs)
         targets = written.check_list(
             arguments.to_outputs(outputs, "outputs", self.size), "outputs", self.size
         )
@@ -401,9 +401,9 @@ class Collectives(ABC, Generic[T_co]):
             output_split_sizes: rows received from each rank; None: equal shares.
             input_split_sizes: rows sent to each rank; None: equal shares.
         """
-        written, rows = Outputs(self.stages_outputs), arguments.to_output(output, "output")
+        written, rows = Outputs(self._stages_outputs), arguments.to_output(output, "output")
         found = arguments.to_input(x, "x")
-        if not (found.flags.c_contiguous or self.stages_outputs):
+        if not (found.flags.c_contiguous or self._stages_outputs):
             raise InvalidArgument("Tensors must be contiguous: x is not C-contiguous")
         target = written.check(rows, "output")
         source = arguments.check_source(found, "x", [target])

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 WORKING = [cell for cell in CELLS if dtype_cases.is_defined(cell.operation, cell.op, cell.dtype)]
 LENGTHS = (0, 1, 7, 300, 40_000)
 """Of each block: up to what is sent at once, and what is cut."""
-WAYS = ("other call", "absent", "leaves", "abort", "read-only", "strided", "refused", "raises")
+WAYS = ("other call", "absent", "leaves", "abort", "read-only", "overlapping", "refused", "raises")
 _SHORT = 0.08
 """Seconds for what waits in vain."""
 
@@ -55,9 +55,9 @@ class Spoiled:
                 case "read-only":
                     for one in call.written:
                         one.flags.writeable = False
-                case "strided":
-                    apart = {id(one): np.repeat(one, 2)[::2] for one in call.written}
-                    arguments = _replaced(arguments, apart)
+                case "overlapping":
+                    overlapping = {id(one): _repeat_first(one) for one in call.written}
+                    arguments = _replaced(arguments, overlapping)
                 case "raises":
                     arguments = tuple(
                         ah.ReduceOp.user(_raising, one.value.name) if _is_user(one) else one
@@ -82,8 +82,8 @@ def spoiled(choose: Callable[[str, Any], Any], size: int) -> Spoiled:
         cell = Cell(choose("reduction", dtype_cases.REDUCING), "user function", cell.dtype)
     others = [one for one in WORKING if _differ(one, cell)]
     other = choose("other", others) if way == "other call" else cell
-    # Of fewer than two elements every array is contiguous.
-    length = choose("length", LENGTHS[2:] if way == "strided" else LENGTHS)
+    # Fewer than two elements cannot overlap.
+    length = choose("length", LENGTHS[2:] if way == "overlapping" else LENGTHS)
     return Spoiled(cell, length, way, choose("odd", range(size)), other)
 
 
@@ -102,6 +102,11 @@ def _raising(a: Array, b: Array) -> Array:
 
 def _is_user(given: object) -> bool:
     return isinstance(given, ah.ReduceOp) and given.name.startswith("USER")
+
+
+def _repeat_first(array: Array) -> Array:
+    """Return a writable view of an array, all elements of which are the first one's memory."""
+    return np.ndarray(array.shape, array.dtype, array.data, 0, (0,) * array.ndim)
 
 
 def _replaced(given: Any, instead: dict[int, Array]) -> Any:

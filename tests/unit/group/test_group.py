@@ -69,17 +69,17 @@ async def test_inputs_that_are_not_contiguous_are_read_as_they_look() -> None:
         assert_equal(outs, [np.array(xs)] * 2)
 
 
-async def test_outputs_that_are_not_contiguous_are_refused_before_anything_is_sent() -> None:
+async def test_outputs_of_which_elements_overlap_are_refused_before_anything_is_sent() -> None:
     async with inproc_world(2) as world:
         group = world.groups[0]
-        x = np.zeros((4, 4)).T[::2]
+        x = np.lib.stride_tricks.as_strided(np.zeros(1), (2, 4), (0, 0))
         for call in (
             lambda: group.all_reduce(x),
-            lambda: group.broadcast(x, 0),
+            lambda: group.broadcast(x, 1),
             lambda: group.all_gather_into_tensor(x, np.zeros(4)),
             lambda: group.recv(x, 1),
         ):
-            with pytest.raises(ValueError, match="C-contiguous"):
+            with pytest.raises(ValueError, match="elements of .* share memory"):
                 call()
         assert group.sequence == 0
 
@@ -203,7 +203,6 @@ async def test_arrays_that_do_not_fit_together_are_refused() -> None:
             lambda: group.all_to_all_single(np.zeros(4), np.zeros(4), [4], [2, 2]),
             lambda: group.all_to_all_single(np.zeros(4), np.zeros(4), [5, -1], [5, -1]),
             lambda: group.all_to_all_single(np.array(0.0), np.array(0.0)),
-            lambda: group.all_to_all_single(np.zeros((2, 2)), np.zeros((2, 2)).T),
         ):
             with pytest.raises(ValueError):
                 call()

@@ -79,7 +79,6 @@ class ShmWork(AsyncCall, Work):
     """
 
     cancel_reason = "cancelled"
-    staging = None
     entry = None
     _progress = None
     _runner = None

@@ -26,6 +26,9 @@ class Work:
     nor write the inputs. The work keeps them alive.
     """
 
+    staging: Staging | None = None
+    """Copies that are stored in the caller's arrays when the operation ends well."""
+
     def __init__(
         self,
         call: CallSignature,
@@ -52,8 +55,6 @@ class Work:
         self._explanation = ""
         self.waiting_thread = 0
         """The thread that made the call to wait for it at once; 0: it may do something else."""
-        self.staging: Staging | None = None
-        """Copies that are stored in the caller's arrays when the operation ends well."""
         self.entry: OperationEntry | None = None
         """What the recorder knows of it, unless that is known where it was carried out."""
 
