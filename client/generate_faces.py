@@ -61,9 +61,13 @@ FUNCTIONAL = """
     there is none. Ranks here (such as `src`) are ranks of the group. An `op` may be given by its
     name, as "sum".
 
-    Inputs are arrays of any shape, contiguous or not, of the same dtype on all ranks, and of the
+    Inputs are arrays of any library, layout and shape, of the same dtype on all ranks, and of the
     same shape but for `all_to_all_single`; they are only read, also by a call that fails. Results
-    are new arrays, which the caller owns.
+    are new arrays of the kind given, which the caller owns: a tensor for a tensor, a `jax.Array`
+    for a `jax.Array`; see `data.array_kinds`.
+
+    With `async_op` a call returns a `Work` at once, whose `result()` gives the same. Until it has
+    ended the inputs may not be changed.
 
     Errors are those of the plain calls, and ValueError for a group that this rank is not in.
 """
@@ -239,6 +243,8 @@ def write_functional_module(collectives: list[Collective], imports: list[str]) -
         f"from allhands.api import {', '.join(PLAIN_MODULES)}\n",
         "from typing import Any\n",
         "from allhands.api.calls import wait_or_return, wait_result\n",
+        "from allhands.data.array_kinds import restore_kind\n",
+        "from allhands.engine.work.derived import give_result\n",
         "from allhands.parallel.dims import copy_array\n",
         "from allhands.parallel.expand import resolve\n",
         "from allhands.parallel.op_names import parse_op\n",
@@ -263,7 +269,8 @@ def _write_functional_call(call: Collective, is_fast: bool) -> str:
     declared = ", ".join(
         [
             *(_declare_functional(one) for one in call.parameters),
-            'group: GroupLike = None, tag: str = "", **options: Unpack[CallOptions]',
+            'group: GroupLike = None, tag: str = "", async_op: bool = False',
+            "**options: Unpack[CallOptions]",
         ]
     )
     passed = [
@@ -271,23 +278,23 @@ def _write_functional_call(call: Collective, is_fast: bool) -> str:
         for one in call.parameters
     ]
     lines = [f'found = resolve(group, tag, "{call.name}", options)']
+    maker = "(found if async_op else found.here)"
     if call.returns_new:
-        returned = "Any"
         lines.append(
-            f"return wait_result(found.here.{call.name}({', '.join(passed)}, **options), False)"
+            f"return wait_result({maker}.{call.name}({', '.join(passed)}, **options), async_op)"
         )
     else:
-        returned = "AnyArray"
         arguments = ", ".join(["out" if name == "x" else name for name in passed])
         lines.append("out = copy_array(x)")
         if is_fast and call.root is None:
-            lines.append(f"{call.plain}.{call.name}({arguments}, found, **options)")
+            begun = f"{call.plain}.{call.name}({arguments}, found, async_op, **options)"
+            lines.append(f"work = {begun}")
         else:
-            begun = f"found.here.{call.name}({arguments}, **options)"
-            lines.append(f"wait_or_return({begun}, False)")
-        lines.append("return out")
+            begun = f"{maker}.{call.name}({arguments}, **options)"
+            lines.append(f"work = wait_or_return({begun}, async_op)")
+        lines.append("return give_result([work], lambda: restore_kind(out, x))")
     return (
-        f"\n\ndef {call.name}({declared}) -> {returned}:\n"
+        f"\n\ndef {call.name}({declared}) -> Any:\n"
         + _quote(_describe_functional(call), "    ")
         + "".join(f"    {line}\n" for line in lines)
     )

@@ -8,19 +8,25 @@ meant; None is the world. A group given as ranks is found by them and `tag`, and
 there is none. Ranks here (such as `src`) are ranks of the group. An `op` may be given by its
 name, as "sum".
 
-Inputs are arrays of any shape, contiguous or not, of the same dtype on all ranks, and of the
+Inputs are arrays of any library, layout and shape, of the same dtype on all ranks, and of the
 same shape but for `all_to_all_single`; they are only read, also by a call that fails. Results
-are new arrays, which the caller owns.
+are new arrays of the kind given, which the caller owns: a tensor for a tensor, a `jax.Array`
+for a `jax.Array`; see `data.array_kinds`.
+
+With `async_op` a call returns a `Work` at once, whose `result()` gives the same. Until it has
+ended the inputs may not be changed.
 
 Errors are those of the plain calls, and ValueError for a group that this rank is not in.
 """
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from allhands.api import collectives
 from allhands.api.calls import wait_or_return
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
+from allhands.data.array_kinds import restore_kind
+from allhands.engine.work.derived import give_result
 from allhands.options import CallOptions
 from allhands.parallel.coalesced import (
     all_gather_into_tensor_coalesced,
@@ -54,16 +60,23 @@ __all__ = [
 
 
 def broadcast(
-    x: AnyArray, src: int, group: GroupLike = None, tag: str = "", **options: Unpack[CallOptions]
-) -> AnyArray:
+    x: AnyArray,
+    src: int,
+    group: GroupLike = None,
+    tag: str = "",
+    async_op: bool = False,
+    **options: Unpack[CallOptions],
+) -> Any:
     """Return a new array with the `x` of rank `src`.
 
     `x` is only read; the same shape and dtype on all ranks.
     """
     found = resolve(group, tag, "broadcast", options)
     out = copy_array(x)
-    wait_or_return(found.here.broadcast(out, src, **options), False)
-    return out
+    work = wait_or_return(
+        (found if async_op else found.here).broadcast(out, src, **options), async_op
+    )
+    return give_result([work], lambda: restore_kind(out, x))
 
 
 def all_reduce(
@@ -71,13 +84,14 @@ def all_reduce(
     op: ReduceOp | str = ReduceOp.SUM,
     group: GroupLike = None,
     tag: str = "",
+    async_op: bool = False,
     **options: Unpack[CallOptions],
-) -> AnyArray:
+) -> Any:
     """Return a new array with the reduction of all ranks' `x`.
 
     `x` is only read; the same shape and dtype on all ranks.
     """
     found = resolve(group, tag, "all_reduce", options)
     out = copy_array(x)
-    collectives.all_reduce(out, parse_op(op), found, **options)
-    return out
+    work = collectives.all_reduce(out, parse_op(op), found, async_op, **options)
+    return give_result([work], lambda: restore_kind(out, x))

@@ -1,5 +1,6 @@
 """The collectives as functions, and the forms of their group argument."""
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -330,3 +331,82 @@ def test_p072_permute_along_a_ring(rank: int):
     for wrong in ([0, 1], [0, 1, 1], [1, 2, 3]):
         with pytest.raises(ValueError, match="each rank of the group once"):
             F.permute_tensor(x, wrong)
+
+
+# ---------------------------------------------------------------- kinds of arrays, later results
+
+
+@on_threads(2)
+def test_results_are_of_the_kind_given(rank: int) -> None:
+    xp = pytest.importorskip("array_api_strict")
+    x = xp.asarray([1.0 + rank, 2.0])
+    for got, want in (
+        (F.all_reduce(x, "sum"), [3, 4]),
+        (F.broadcast(x, 1), [2, 2]),
+        (F.all_gather_tensor(x), [1, 2, 2, 2]),
+        (F.reduce_scatter_tensor(x, "max"), [2]),
+        (F.permute_tensor(x, [1, 0]), [2 - rank, 2]),
+        (F.all_to_all_single(x), [[1, 2], [2, 2]][rank]),
+        *zip(F.all_reduce_coalesced([x, x]), [[3, 4], [3, 4]], strict=True),
+    ):
+        assert type(got) is type(x)
+        assert np.asarray(got).tolist() == want
+    assert np.asarray(x).tolist() == [1 + rank, 2]
+    assert F.all_gather_tensor(b"ab") == b"abab"
+    assert F.all_reduce(bytearray(b"\x01"), "sum") == bytearray(b"\x02")
+    assert F.all_reduce(array("d", [1, 2])) == array("d", [2, 4])
+    assert F.all_reduce(memoryview(b"\x03")).tolist() == [6]
+    assert isinstance(F.all_reduce(np.float32(1)), np.ndarray)
+
+
+@on_threads(2)
+def test_tensors_give_tensors(rank: int) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.full((2, 3), rank + 1.0).t()
+    got = F.all_reduce(x)
+    assert isinstance(got, torch.Tensor)
+    assert got.tolist() == [[3.0, 3.0]] * 3
+    assert F.all_gather_tensor(x, gather_dim=1).shape == (3, 4)
+
+
+@on_threads(2)
+def test_results_may_come_later(rank: int) -> None:
+    x = np.arange(4.0).reshape(2, 2) + rank
+    rows = [x - rank, x - rank + 1]
+    calls: list[tuple[Any, Any]] = [
+        (F.all_reduce(x, "sum", async_op=True), 2 * x + 1 - 2 * rank),
+        (F.broadcast(x, 1, async_op=True), x + 1 - rank),
+        (F.all_gather_tensor(x, 1, async_op=True), np.hstack(rows)),
+        (F.reduce_scatter_tensor(x, async_op=True), (2 * x + 1 - 2 * rank)[rank : rank + 1]),
+        (F.permute_tensor(x, [1, 0], async_op=True), x + 1 - 2 * rank),
+        (F.all_reduce_coalesced([x, x[0]], async_op=True), [2 * x + 1 - 2 * rank]),
+        (
+            F.all_gather_into_tensor_coalesced([x], async_op=True),
+            [np.vstack(rows)],
+        ),
+    ]
+    for work, want in calls:
+        future = work.get_future()
+        assert work.wait(30)
+        assert work.is_success()
+        assert work.result() is work.result()
+        got = future.result(30)
+        if isinstance(got, list):
+            got, want = got[0], want[0]
+        np.testing.assert_array_equal(got, want)
+
+
+@on_threads(2)
+def test_a_result_that_does_not_come_raises_later(rank: int) -> None:
+    ah.barrier()
+    if rank:
+        ah.abort("it is enough")
+        return
+    work = F.all_reduce(np.ones(3), async_op=True)
+    with pytest.raises(ah.AllhandsError):
+        work.result()
+    assert isinstance(work.exception(), ah.AllhandsError)
+    assert work.is_completed()
+    assert not work.is_success()
+    with pytest.raises(ah.AllhandsError):
+        work.get_future().result(30)

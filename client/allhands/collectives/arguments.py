@@ -29,6 +29,11 @@ def to_input(x: object, name: str) -> AnyArray:
     return x if isinstance(x, np.ndarray) else foreign_arrays.read_array(x, name)
 
 
+def check_input(x: object, name: str) -> AnyArray:
+    """Return what a call reads as a NumPy array of plain data; raises as both do."""
+    return check_array(to_input(x, name), name)
+
+
 def to_output(x: object, name: str) -> AnyArray:
     """Return what a call writes as a NumPy array over the memory of `x`; see `foreign_arrays`."""
     return x if isinstance(x, np.ndarray) else foreign_arrays.find_memory(x, name)

@@ -383,7 +383,7 @@ class Composed(ABC, Generic[T_co]):
 
 def _check_source(x: object, name: str) -> AnyArray:
     """Return an array to read, contiguous, in its shape."""
-    found = arguments.check_array(arguments.to_input(x, name), name)
+    found = arguments.check_input(x, name)
     return np.ascontiguousarray(found).reshape(found.shape)  # 0-d stays so
 
 

@@ -4,13 +4,15 @@ Returned arrays of one dtype may be views of one array, which stays alive as lon
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from allhands.api import collectives
-from allhands.collectives.arguments import AnyArray, check_array
+from allhands.collectives.arguments import AnyArray, check_input
 from allhands.collectives.reduction import ReduceOp, check
+from allhands.data.array_kinds import restore_kind
+from allhands.engine.work.derived import give_result
 from allhands.options import CallOptions
 from allhands.parallel.dims import split_rows
 from allhands.parallel.expand import GroupLike, resolve
@@ -22,40 +24,49 @@ def all_reduce_coalesced(
     op: ReduceOp | str = ReduceOp.SUM,
     group: GroupLike = None,
     tag: str = "",
+    async_op: bool = False,
     **options: Unpack[CallOptions],
-) -> list[AnyArray]:
+) -> Any:
     """Return the `all_reduce` of each array."""
     given, reduce = _check_arrays(arrays), parse_op(op)
     found = resolve(group, tag, "all_reduce_coalesced", options)
     for one in given:
         check(reduce, one.dtype)
-    made: list[AnyArray] = list(given)
+    made, works = list(given), []
     for places in _group_by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
-        collectives.all_reduce(whole, reduce, found, **options)
+        works.append(collectives.all_reduce(whole, reduce, found, async_op, **options))
         for at, start, stop in _iterate_spans([given[at].size for at in places], places):
             made[at] = whole[start:stop].reshape(given[at].shape)
-    return made
+    return give_result(works, lambda: _restore_kinds(made, arrays))
 
 
 def all_gather_into_tensor_coalesced(
     arrays: Sequence[AnyArray],
     group: GroupLike = None,
     tag: str = "",
+    async_op: bool = False,
     **options: Unpack[CallOptions],
-) -> list[AnyArray]:
+) -> Any:
     """Return for each array every rank's array, concatenated along dimension 0."""
     given = [np.atleast_1d(one) for one in _check_arrays(arrays)]
     found = resolve(group, tag, "all_gather_into_tensor_coalesced", options)
-    made = list(given)
+    works, gathered = [], []
     for places in _group_by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
         rows = np.empty((found.size, whole.size), whole.dtype)
-        collectives.all_gather_into_tensor(rows, whole, found, **options)
-        for at, start, stop in _iterate_spans([given[at].size for at in places], places):
-            length, *rest = given[at].shape
-            made[at] = rows[:, start:stop].reshape(found.size * length, *rest)
-    return made
+        works.append(collectives.all_gather_into_tensor(rows, whole, found, async_op, **options))
+        gathered.append((places, rows))
+
+    def cut() -> list[Any]:  # a copy, where rows of several arrays alternate
+        made = list(given)
+        for places, rows in gathered:
+            for at, start, stop in _iterate_spans([given[at].size for at in places], places):
+                length, *rest = given[at].shape
+                made[at] = rows[:, start:stop].reshape(found.size * length, *rest)
+        return _restore_kinds(made, arrays)
+
+    return give_result(works, cut)
 
 
 def reduce_scatter_tensor_coalesced(
@@ -64,8 +75,9 @@ def reduce_scatter_tensor_coalesced(
     scatter_dim: Sequence[int] | int = 0,
     group: GroupLike = None,
     tag: str = "",
+    async_op: bool = False,
     **options: Unpack[CallOptions],
-) -> list[AnyArray]:
+) -> Any:
     """Return the `reduce_scatter_tensor` of each array; `scatter_dim`: each, or all.
 
     Raises:
@@ -82,15 +94,21 @@ def reduce_scatter_tensor_coalesced(
     ]
     for one in given:
         check(reduce, one.dtype)
-    made = list(given)
+    made, works = list(given), []
     for places in _group_by_dtype(given):
         rows = [shares[at].reshape(found.size, shares[at][0].size) for at in places]
         whole = np.concatenate(rows, axis=1)
         out = np.empty(whole.shape[1], whole.dtype)
-        collectives.reduce_scatter_tensor(out, whole, reduce, found, **options)
+        works.append(
+            collectives.reduce_scatter_tensor(out, whole, reduce, found, async_op, **options)
+        )
         for at, start, stop in _iterate_spans([one.shape[1] for one in rows], places):
             made[at] = out[start:stop].reshape(shares[at].shape[1:])
-    return made
+    return give_result(works, lambda: _restore_kinds(made, arrays))
+
+
+def _restore_kinds(made: Sequence[AnyArray], given: Sequence[object]) -> list[Any]:
+    return [restore_kind(one, like) for one, like in zip(made, given, strict=True)]
 
 
 def _check_arrays(arrays: Sequence[AnyArray]) -> list[AnyArray]:
@@ -104,7 +122,7 @@ def _check_arrays(arrays: Sequence[AnyArray]) -> list[AnyArray]:
         raise TypeError(f"arrays must be a list of them, not {type(arrays).__name__}")
     if not arrays:
         raise ValueError("a coalesced call requires non-empty tensor list")
-    return [check_array(one, f"arrays[{at}]") for at, one in enumerate(arrays)]
+    return [check_input(one, f"arrays[{at}]") for at, one in enumerate(arrays)]
 
 
 def _group_by_dtype(arrays: Sequence[AnyArray]) -> list[list[int]]:

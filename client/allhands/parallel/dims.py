@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from allhands.collectives.arguments import AnyArray, check_array
+from allhands.collectives.arguments import AnyArray, check_input
 
 
 def copy_array(x: AnyArray) -> AnyArray:
     """Return a new contiguous array with the elements of `x`."""
-    made: AnyArray = np.array(check_array(x, "x"), order="C")
+    made: AnyArray = np.array(check_input(x, "x"), order="C")
     return made
 
 

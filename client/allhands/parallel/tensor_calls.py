@@ -1,13 +1,15 @@
 """Functional collectives whose results have another shape than their inputs."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from allhands.api import collectives
-from allhands.collectives.arguments import AnyArray, check_array, check_splits
+from allhands.collectives.arguments import AnyArray, check_input, check_splits
 from allhands.collectives.reduction import ReduceOp
+from allhands.data.array_kinds import restore_kind
+from allhands.engine.work.derived import give_result
 from allhands.options import CallOptions
 from allhands.parallel.dims import join_rows, normalize_dim, split_rows
 from allhands.parallel.expand import GroupLike, resolve
@@ -19,18 +21,19 @@ def all_gather_tensor(
     gather_dim: int = 0,
     group: GroupLike = None,
     tag: str = "",
+    async_op: bool = False,
     **options: Unpack[CallOptions],
-) -> AnyArray:
+) -> Any:
     """Return a new array: every rank's `x`, concatenated along dimension `gather_dim`.
 
     `x` is only read; the same shape and dtype on all ranks.
     """
-    x = np.atleast_1d(check_array(x, "x"))
-    dim = normalize_dim(gather_dim, x, "gather_dim")
+    given = np.atleast_1d(check_input(x, "x"))
+    dim = normalize_dim(gather_dim, given, "gather_dim")
     found = resolve(group, tag, "all_gather_tensor", options)
-    rows = np.empty((found.size, *x.shape), x.dtype)
-    collectives.all_gather_into_tensor(rows, x, found, **options)
-    return join_rows(rows, dim)
+    rows = np.empty((found.size, *given.shape), given.dtype)
+    work = collectives.all_gather_into_tensor(rows, given, found, async_op, **options)
+    return give_result([work], lambda: restore_kind(join_rows(rows, dim), x))
 
 
 def reduce_scatter_tensor(
@@ -39,8 +42,9 @@ def reduce_scatter_tensor(
     scatter_dim: int = 0,
     group: GroupLike = None,
     tag: str = "",
+    async_op: bool = False,
     **options: Unpack[CallOptions],
-) -> AnyArray:
+) -> Any:
     """Return a new array: this rank's block of the reduction of `x`, along `scatter_dim`.
 
     `x` is only read; the same shape and dtype on all ranks.
@@ -49,10 +53,10 @@ def reduce_scatter_tensor(
         ValueError: the length of that dimension is no multiple of the group's size.
     """
     found = resolve(group, tag, "reduce_scatter_tensor", options)
-    rows = split_rows(check_array(x, "x"), scatter_dim, "scatter_dim", found.size)
+    rows = split_rows(check_input(x, "x"), scatter_dim, "scatter_dim", found.size)
     out = np.empty(rows.shape[1:], rows.dtype)
-    collectives.reduce_scatter_tensor(out, rows, parse_op(op), found, **options)
-    return out
+    work = collectives.reduce_scatter_tensor(out, rows, parse_op(op), found, async_op, **options)
+    return give_result([work], lambda: restore_kind(out, x))
 
 
 def all_to_all_single(
@@ -61,8 +65,9 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: GroupLike = None,
     tag: str = "",
+    async_op: bool = False,
     **options: Unpack[CallOptions],
-) -> AnyArray:
+) -> Any:
     """Send each rank its rows (dimension 0) of `x`; return the rows received.
 
     Args:
@@ -75,15 +80,15 @@ def all_to_all_single(
             "output_split_sizes and input_split_sizes must either be specified together or both "
             "set to None"
         )
-    x = np.ascontiguousarray(check_array(x, "x"))  # it makes one dimension of none
+    given = np.ascontiguousarray(check_input(x, "x"))  # it makes one dimension of none
     found = resolve(group, tag, "all_to_all_single", options)
-    rows = len(x) if output_split_sizes is None else sum(map(int, output_split_sizes))
+    rows = len(given) if output_split_sizes is None else sum(map(int, output_split_sizes))
     if output_split_sizes is not None:  # before memory of that size is asked for
         check_splits(output_split_sizes, "output_split_sizes", rows, found.size)
-    out = np.empty((rows, *x.shape[1:]), x.dtype)
+    out = np.empty((rows, *given.shape[1:]), given.dtype)
     sizes = output_split_sizes, input_split_sizes
-    collectives.all_to_all_single(out, x, *sizes, found, **options)
-    return out
+    work = collectives.all_to_all_single(out, given, *sizes, found, async_op, **options)
+    return give_result([work], lambda: restore_kind(out, x))
 
 
 def permute_tensor(
@@ -91,8 +96,9 @@ def permute_tensor(
     src_dst: Sequence[int],
     group: GroupLike = None,
     tag: str = "",
+    async_op: bool = False,
     **options: Unpack[CallOptions],
-) -> AnyArray:
+) -> Any:
     """Send `x` to rank `src_dst[this rank]`; return the array received, a new one.
 
     `x` is only read; the same shape and dtype on all ranks.
@@ -100,15 +106,15 @@ def permute_tensor(
     Raises:
         ValueError: `src_dst` is no permutation of the group's ranks.
     """
-    x, found = check_array(x, "x"), resolve(group, tag, "permute_tensor", options)
+    given, found = check_input(x, "x"), resolve(group, tag, "permute_tensor", options)
     goals = [int(rank) for rank in src_dst]
     if sorted(goals) != list(range(found.size)):
         raise ValueError(
             f"src_dst must name each rank of the group once, from 0 to {found.size - 1}: {goals}"
         )
     outgoing, incoming = [0] * found.size, [0] * found.size
-    outgoing[goals[found.rank]] = incoming[goals.index(found.rank)] = x.size
-    flat, out = np.ascontiguousarray(x).reshape(-1), np.empty(x.shape, x.dtype)
+    outgoing[goals[found.rank]] = incoming[goals.index(found.rank)] = given.size
+    flat, out = np.ascontiguousarray(given).reshape(-1), np.empty(given.shape, given.dtype)
     arrays = out.reshape(-1), flat
-    collectives.all_to_all_single(*arrays, incoming, outgoing, found, **options)
-    return out
+    work = collectives.all_to_all_single(*arrays, incoming, outgoing, found, async_op, **options)
+    return give_result([work], lambda: restore_kind(out, x))

@@ -106,7 +106,8 @@ def _is_user(given: object) -> bool:
 
 def _repeat_first(array: Array) -> Array:
     """Return a writable view of an array, all elements of which are the first one's memory."""
-    return np.ndarray(array.shape, array.dtype, array.data, 0, (0,) * array.ndim)
+    memory = array.reshape(-1).view(np.uint8).data
+    return np.ndarray(array.shape, array.dtype, memory, 0, (0,) * array.ndim)
 
 
 def _replaced(given: Any, instead: dict[int, Array]) -> Any:

@@ -79,7 +79,7 @@ async def test_outputs_of_which_elements_overlap_are_refused_before_anything_is_
             lambda: group.all_gather_into_tensor(x, np.zeros(4)),
             lambda: group.recv(x, 1),
         ):
-            with pytest.raises(ValueError, match="elements of .* share memory"):
+            with pytest.raises(ValueError, match=r"elements of .* share memory"):
                 call()
         assert group.sequence == 0
 
