@@ -25,7 +25,7 @@ def all_reduce_coalesced(
     A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
     Args:
-        arrays: C-contiguous, writeable arrays of one numeric dtype; same shapes on all ranks.
+        arrays: writeable arrays of one numeric dtype; same shapes on all ranks.
     """
     if (found := resolve_group(group, True, "all_reduce_coalesced", options)) is None:
         return None
@@ -46,7 +46,7 @@ def all_gather_coalesced(
     A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
     Args:
-        output_lists: for each rank a list of C-contiguous, writeable arrays like `inputs`.
+        output_lists: for each rank a list of writeable arrays like `inputs`.
         inputs: arrays of one dtype, same shapes on all ranks; only read.
     """
     if (found := resolve_group(group, True, "all_gather_coalesced", options)) is None:

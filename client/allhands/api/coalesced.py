@@ -30,7 +30,7 @@ def broadcast_coalesced(
     A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
     Args:
-        arrays: C-contiguous, writeable arrays of any dtypes; same shapes and dtypes on all
+        arrays: writeable arrays of any dtypes; same shapes and dtypes on all
             ranks.
         src: rank in the world.
         buffer_size: bytes of a bucket of one dtype; a longer array travels alone.
@@ -53,7 +53,7 @@ def all_gather_into_tensor_coalesced(
     A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
     Args:
-        outputs: C-contiguous, writeable arrays, each of its input's size times the group's.
+        outputs: writeable arrays, each of its input's size times the group's.
         inputs: arrays of any dtypes, same shapes and dtypes on all ranks; only read.
     """
     if (
@@ -78,7 +78,7 @@ def reduce_scatter_tensor_coalesced(
     A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
     Args:
-        outputs: C-contiguous, writeable arrays, same shapes and dtypes on all ranks.
+        outputs: writeable arrays, same shapes and dtypes on all ranks.
         inputs: arrays, each of its output's size times the group's; block j is for rank j.
     """
     if (

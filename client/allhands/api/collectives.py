@@ -33,7 +33,8 @@ def broadcast(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        x: array of any shape and plain dtype, C-contiguous and writeable; same on all ranks.
+        x: array of any shape and plain dtype; same on all ranks. On `src` only read,
+            elsewhere writeable.
         src: rank in the world.
 
     Raises:
@@ -78,7 +79,7 @@ def all_reduce(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        x: array of any shape and numeric dtype, C-contiguous and writeable; same shape and
+        x: array of any shape and numeric dtype, writeable; same shape and
             dtype on all ranks. A sparse array receives new indices and values.
         op: SUM, AVG, MIN, MAX and others; see `ReduceOp`.
 
@@ -118,7 +119,7 @@ def reduce(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        x: array of any shape and numeric dtype, same on all ranks. C-contiguous and writeable
+        x: array of any shape and numeric dtype, same on all ranks. writeable
             on `dst`; elsewhere only read.
         dst: rank in the world.
 
@@ -164,7 +165,7 @@ def gather(
 
     Args:
         x: array of any shape and dtype, same on all ranks; only read.
-        gather_list: on `dst` one C-contiguous array like `x` for each rank; None elsewhere.
+        gather_list: on `dst` one writeable array like `x` for each rank; None elsewhere.
         dst: rank in the world.
 
     Raises:
@@ -215,7 +216,7 @@ def scatter(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        x: C-contiguous, writeable array of any shape and dtype, same on all ranks.
+        x: writeable array of any shape and dtype, same on all ranks.
         scatter_list: on `src` one array like `x` for each rank, only read; None elsewhere.
         src: rank in the world.
 
@@ -266,7 +267,7 @@ def all_gather(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        outputs: one C-contiguous, writeable array of the size and dtype of `x` for each rank.
+        outputs: one writeable array of the size and dtype of `x` for each rank.
         x: array of any shape and dtype, same on all ranks; only read.
 
     Raises:
@@ -304,7 +305,7 @@ def all_gather_into_tensor(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        output: C-contiguous, writeable array of group size times `x.size` elements.
+        output: writeable array of group size times `x.size` elements.
         x: array of any shape and dtype, same on all ranks; only read.
 
     Raises:
@@ -345,7 +346,7 @@ def reduce_scatter(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
+        output: writeable array of any shape and numeric dtype, same on all ranks.
         inputs: one array of the size of `output` for each rank; only read.
 
     Raises:
@@ -386,7 +387,7 @@ def reduce_scatter_tensor(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
+        output: writeable array of any shape and numeric dtype, same on all ranks.
         x: array of `output.size` times the group's size elements; block j is for rank j. Only
             read.
 
@@ -427,7 +428,7 @@ def all_to_all(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        outputs: one C-contiguous, writeable array for each rank, of the size that the rank
+        outputs: one writeable array for each rank, of the size that the rank
             sends.
         inputs: one array for each rank, of any sizes and one dtype; only read.
 
@@ -468,8 +469,8 @@ def all_to_all_single(
     call returns a `Work`, and the arrays belong to the call until that has ended.
 
     Args:
-        output: C-contiguous, writeable array; rows are along dimension 0.
-        x: C-contiguous array of the same dtype; only read.
+        output: writeable array; rows are along dimension 0.
+        x: array of the same dtype; only read.
         output_split_sizes: rows received from each rank; None: equal shares.
         input_split_sizes: rows sent to each rank; None: equal shares.
 

@@ -9,7 +9,6 @@ from typing import Any, Unpack
 from allhands.api.calls import resolve_dst, resolve_group, resolve_src, wait_or_return
 from allhands.api.default_world import AnyGroup, default, default_group
 from allhands.collectives.arguments import AnyArray
-from allhands.collectives.staging import Outputs
 from allhands.engine.work.work import Work
 from allhands.group.non_member import NonMember
 from allhands.options import CallOptions, check_options
@@ -97,7 +96,7 @@ def recv(
     Return the sender's rank in the world, -1 outside the group.
 
     Args:
-        x: C-contiguous, writeable array of the message's size and dtype.
+        x: writeable array of the message's size and dtype.
         tag: messages between two ranks pair by their order under one tag.
 
     Raises:
@@ -158,7 +157,7 @@ class P2POp:
             found.check_send(self.x, resolve_dst(found, self.peer, self.group_peer), self.tag)
         else:
             peer = resolve_src(found, self.peer, self.group_peer)
-            found.check_recv(self.x, peer, self.tag, Outputs())
+            found.check_recv(self.x, peer, self.tag)
 
     def __repr__(self) -> str:
         other = f"group_peer={self.group_peer}" if self.peer is None else f"peer={self.peer}"

@@ -24,7 +24,7 @@ def scan(
     is true. Errors are as for `all_reduce`.
 
     Args:
-        x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
+        x: array of a numeric dtype, writeable; same shape and dtype on all
             ranks.
     """
     order = (group or default.group).order
@@ -54,7 +54,7 @@ def exscan(
     error's `outputs_intact` is true. Errors are as for `all_reduce`.
 
     Args:
-        x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
+        x: array of a numeric dtype, writeable; same shape and dtype on all
             ranks.
     """
     order = (group or default.group).order

@@ -2,8 +2,9 @@
 
 Every method checks all that it is given before anything happens, with c10d's texts, and returns a
 `Work` whose result is a list of arrays as c10d's is. Ranks are ranks of the group. Arrays that are
-written must be C-contiguous, and belong to the call until its work has ended; what is only read
-may have any layout. A refused call has changed nothing and has taken no number.
+written must be C-contiguous, but for coalesced calls, and belong to the call until its work has
+ended; what is only read may have any layout. A refused call has changed nothing and has taken no
+number.
 
 Raises, all methods:
     InvalidArgument: also a ValueError: what the lists hold does not fit.

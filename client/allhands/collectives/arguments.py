@@ -1,6 +1,7 @@
 """Requirements on arrays of a collective, checked before any other step.
 
-Outputs are never copied in secret: the result is written to the caller's memory or nowhere. Inputs
+The result is written to the caller's memory or nowhere: what NumPy sees as a copy is refused as an
+output. The checks of targets take C-contiguous arrays; `staging` has those of other layouts. Inputs
 that are not contiguous, or that share memory with an output, are copied: they are only read.
 """
 

@@ -140,7 +140,7 @@ class Composed(ABC, Generic[T_co]):
         is true. Errors are as for `all_reduce`.
 
         Args:
-            x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
+            x: array of a numeric dtype, writeable; same shape and dtype on all
                 ranks.
         """
         return self._scan(x, op, exclusive=False, options=options)
@@ -155,7 +155,7 @@ class Composed(ABC, Generic[T_co]):
         error's `outputs_intact` is true. Errors are as for `all_reduce`.
 
         Args:
-            x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all
+            x: array of a numeric dtype, writeable; same shape and dtype on all
                 ranks.
         """
         return self._scan(x, op, exclusive=True, options=options)
@@ -173,7 +173,7 @@ class Composed(ABC, Generic[T_co]):
         A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
         Args:
-            arrays: C-contiguous, writeable arrays of one numeric dtype; same shapes on all ranks.
+            arrays: writeable arrays of one numeric dtype; same shapes on all ranks.
         """
         outputs, given = Outputs(), _to_outputs(arrays, "arrays")
         found = outputs.check_list(given, "arrays", len(given), in_place=True)
@@ -193,7 +193,7 @@ class Composed(ABC, Generic[T_co]):
         A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
         Args:
-            arrays: C-contiguous, writeable arrays of any dtypes; same shapes and dtypes on all
+            arrays: writeable arrays of any dtypes; same shapes and dtypes on all
                 ranks.
             src: rank in the group.
             buffer_size: bytes of a bucket of one dtype; a longer array travels alone.
@@ -218,7 +218,7 @@ class Composed(ABC, Generic[T_co]):
         A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
         Args:
-            output_lists: for each rank a list of C-contiguous, writeable arrays like `inputs`.
+            output_lists: for each rank a list of writeable arrays like `inputs`.
             inputs: arrays of one dtype, same shapes on all ranks; only read.
         """
         places = [
@@ -253,7 +253,7 @@ class Composed(ABC, Generic[T_co]):
         A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
         Args:
-            outputs: C-contiguous, writeable arrays, each of its input's size times the group's.
+            outputs: writeable arrays, each of its input's size times the group's.
             inputs: arrays of any dtypes, same shapes and dtypes on all ranks; only read.
         """
         written = Outputs()
@@ -281,7 +281,7 @@ class Composed(ABC, Generic[T_co]):
         A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
         Args:
-            outputs: C-contiguous, writeable arrays, same shapes and dtypes on all ranks.
+            outputs: writeable arrays, same shapes and dtypes on all ranks.
             inputs: arrays, each of its output's size times the group's; block j is for rank j.
         """
         written = Outputs()

@@ -1,9 +1,9 @@
 """Primitive collectives: methods that check their arguments and begin a request.
 
-Arrays are `numpy.ndarray`s of any shape. Written arrays must be C-contiguous and writeable;
-read-only inputs may have any layout, and are copied first if they are not contiguous or share
-memory with a written array. Until a call has ended its arrays belong to the call. Ranks are ranks
-of the group.
+Arrays are `numpy.ndarray`s of any shape and layout, or of another library; see `to_input` and
+`to_output` of `arguments`. What is only read is copied first if it is not contiguous or shares
+memory with a written array. Written arrays that are not C-contiguous are staged; see `staging`.
+Until a call has ended its arrays belong to the call. Ranks are ranks of the group.
 
 Every rank's contribution to a call has the same shape, not only the same number of elements; the
 arrays of one rank need only fit in size. all_to_all takes any shapes: there each pair of ranks
@@ -78,7 +78,8 @@ class Collectives(ABC, Generic[T_co]):
         """Overwrite `x` on every rank with the `x` of rank `src`.
 
         Args:
-            x: array of any shape and plain dtype, C-contiguous and writeable; same on all ranks.
+            x: array of any shape and plain dtype; same on all ranks. On `src` only read,
+                elsewhere writeable.
             src: rank in the group.
         """
         root, outputs = self._check_root(src, "src"), Outputs(self._stages_outputs)
@@ -105,7 +106,7 @@ class Collectives(ABC, Generic[T_co]):
         All ranks get the same bits.
 
         Args:
-            x: array of any shape and numeric dtype, C-contiguous and writeable; same shape and
+            x: array of any shape and numeric dtype, writeable; same shape and
                 dtype on all ranks. A sparse array receives new indices and values.
             op: SUM, AVG, MIN, MAX and others; see `ReduceOp`.
         """
@@ -132,7 +133,7 @@ class Collectives(ABC, Generic[T_co]):
         """Overwrite `x` on rank `dst` with the reduction of all ranks' `x`.
 
         Args:
-            x: array of any shape and numeric dtype, same on all ranks. C-contiguous and writeable
+            x: array of any shape and numeric dtype, same on all ranks. writeable
                 on `dst`; elsewhere only read.
             dst: rank in the group.
         """
@@ -167,7 +168,7 @@ class Collectives(ABC, Generic[T_co]):
 
         Args:
             x: array of any shape and dtype, same on all ranks; only read.
-            gather_list: on `dst` one C-contiguous array like `x` for each rank; None elsewhere.
+            gather_list: on `dst` one writeable array like `x` for each rank; None elsewhere.
             dst: rank in the group.
         """
         root, outputs = self._check_root(dst, "dst"), Outputs(self._stages_outputs)
@@ -205,7 +206,7 @@ class Collectives(ABC, Generic[T_co]):
         """Overwrite `x` with this rank's array of `scatter_list` on rank `src`.
 
         Args:
-            x: C-contiguous, writeable array of any shape and dtype, same on all ranks.
+            x: writeable array of any shape and dtype, same on all ranks.
             scatter_list: on `src` one array like `x` for each rank, only read; None elsewhere.
             src: rank in the group.
         """
@@ -240,7 +241,7 @@ class Collectives(ABC, Generic[T_co]):
         """Fill `outputs` with every rank's `x`, in rank order.
 
         Args:
-            outputs: one C-contiguous, writeable array of the size and dtype of `x` for each rank.
+            outputs: one writeable array of the size and dtype of `x` for each rank.
             x: array of any shape and dtype, same on all ranks; only read.
         """
         written, found = Outputs(self._stages_outputs), arguments.to_input(x, "x")
@@ -270,7 +271,7 @@ class Collectives(ABC, Generic[T_co]):
         """Fill `output` with every rank's `x`, concatenated in rank order.
 
         Args:
-            output: C-contiguous, writeable array of group size times `x.size` elements.
+            output: writeable array of group size times `x.size` elements.
             x: array of any shape and dtype, same on all ranks; only read.
         """
         written, found = Outputs(self._stages_outputs), arguments.to_input(x, "x")
@@ -306,7 +307,7 @@ class Collectives(ABC, Generic[T_co]):
         """Overwrite `output` with the reduction of all ranks' `inputs[rank]`.
 
         Args:
-            output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
+            output: writeable array of any shape and numeric dtype, same on all ranks.
             inputs: one array of the size of `output` for each rank; only read.
         """
         written = Outputs(self._stages_outputs)
@@ -336,7 +337,7 @@ class Collectives(ABC, Generic[T_co]):
         """Overwrite `output` with this rank's block of the reduction of `x`.
 
         Args:
-            output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
+            output: writeable array of any shape and numeric dtype, same on all ranks.
             x: array of `output.size` times the group's size elements; block j is for rank j. Only
                 read.
         """
@@ -363,7 +364,7 @@ class Collectives(ABC, Generic[T_co]):
         """Send `inputs[j]` to rank j and receive rank j's block in `outputs[j]`.
 
         Args:
-            outputs: one C-contiguous, writeable array for each rank, of the size that the rank
+            outputs: one writeable array for each rank, of the size that the rank
                 sends.
             inputs: one array for each rank, of any sizes and one dtype; only read.
         """
@@ -396,8 +397,8 @@ class Collectives(ABC, Generic[T_co]):
         """Send each rank its rows of `x` and receive its rows in `output`.
 
         Args:
-            output: C-contiguous, writeable array; rows are along dimension 0.
-            x: C-contiguous array of the same dtype; only read.
+            output: writeable array; rows are along dimension 0.
+            x: array of the same dtype; only read.
             output_split_sizes: rows received from each rank; None: equal shares.
             input_split_sizes: rows sent to each rank; None: equal shares.
         """

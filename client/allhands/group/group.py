@@ -242,7 +242,7 @@ class Group(Collectives[Work], Composed[Work]):
         """Overwrite `x` with the next message under `tag` from `src`; None: any source.
 
         Args:
-            x: C-contiguous, writeable array of the sender's dtype and number of elements; borrowed
+            x: writeable array of the sender's dtype and number of elements; borrowed
                 until the work ends.
 
         Raises:
@@ -264,11 +264,11 @@ class Group(Collectives[Work], Composed[Work]):
         return source, self._resolve_peer(dst, "dst")
 
     def check_recv(
-        self, x: AnyArray, src: int | None, tag: int, outputs: Outputs
+        self, x: AnyArray, src: int | None, tag: int, outputs: Outputs | None = None
     ) -> tuple[Array, int | None]:
         """Check the arguments of `recv`; return the flat array and the job's rank of `src`."""
         _check_tag(tag)
-        target = outputs.check(arguments.to_output(x, "x"), "x")
+        target = (outputs or Outputs()).check(arguments.to_output(x, "x"), "x")
         return target, None if src is None else self._resolve_peer(src, "src")
 
     def revoke(self, reason: str = "it was revoked") -> None:
