@@ -133,9 +133,9 @@ class Outputs:
             InvalidArgument: two share memory, and would hold different elements.
         """
         given = arguments.check_list(arrays, name, size)
+        if not self._stages or all(_is_contiguous(one) for one in given):
+            return arguments.check_targets(given, name, size, in_place=in_place)
         found = [arguments.check_array(one, f"{name}[{at}]") for at, one in enumerate(given)]
-        if not self._stages or all(one.flags.c_contiguous for one in found):
-            return arguments.check_targets(found, name, size, in_place=in_place)
         flats = [self.check(one, f"{name}[{at}]") for at, one in enumerate(found)]
         for one, other in combinations(found, 2):
             if _may_share_elements(one, other) and not (in_place and _are_same(one, other)):
@@ -157,6 +157,10 @@ class Outputs:
         copy = np.empty(array.shape, array.dtype)
         self._staged.append(StagedArray(copy, array, is_output))
         return copy.reshape(-1)
+
+
+def _is_contiguous(array: object) -> bool:
+    return isinstance(array, np.ndarray) and array.flags.c_contiguous
 
 
 def _may_overlap_itself(array: AnyArray) -> bool:

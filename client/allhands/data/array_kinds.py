@@ -18,9 +18,9 @@ def restore_kind(made: NDArray[Any], given: object) -> Any:
     standard, such as JAX, and bytes, bytearray, memoryview and `array.array`. Labels are kept where
     the shape is. Anything else, such as an `mmap`, gets the NumPy array.
     """
+    if isinstance(given, np.ndarray | np.generic):
+        return made
     match given:
-        case np.ndarray() | np.generic():
-            return made
         case bytes() | bytearray():
             return type(given)(made.tobytes())
         case memoryview():

@@ -73,6 +73,10 @@ class DerivedWork(Work):
 
 
 def give_result(works: Sequence[Work | None], make: Callable[[], Result]) -> Result:
-    """Return a result at once after calls that were waited for, else the work that gives it."""
-    begun = [work for work in works if work is not None]
-    return DerivedWork(begun, make) if begun else make()
+    """Return a result at once after calls that were waited for, else the work that gives it.
+
+    Of a call that was waited for there is None in place of a work: of all of them or of none.
+    """
+    if works[0] is None:
+        return make()
+    return DerivedWork([work for work in works if work is not None], make)
