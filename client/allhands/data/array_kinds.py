@@ -24,7 +24,7 @@ def restore_kind(made: NDArray[Any], given: object) -> Any:
         case bytes() | bytearray():
             return type(given)(made.tobytes())
         case memoryview():
-            return memoryview(made)
+            return made.data
         case array():
             return array(given.typecode, made.tobytes())
     if (find_namespace := getattr(given, "__array_namespace__", None)) is not None:
