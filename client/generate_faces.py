@@ -63,8 +63,8 @@ FUNCTIONAL = """
 
     Inputs are arrays of any library, layout and shape, of the same dtype on all ranks, and of the
     same shape but for `all_to_all_single`; they are only read, also by a call that fails. Results
-    are new arrays of the kind given, which the caller owns: a tensor for a tensor, a `jax.Array`
-    for a `jax.Array`; see `data.array_kinds`.
+    are new arrays of the kind given, which the caller owns: a tensor for a tensor, a JAX array
+    for a JAX array; see `array_kinds.restore_kind`.
 
     With `async_op` a call returns a `Work` at once, whose `result()` gives the same. Until it has
     ended the inputs may not be changed.
