@@ -15,8 +15,8 @@ def restore_kind(made: NDArray[Any], given: object) -> Any:
     """Return a new array as one of the kind of `given`; `made` belongs to the result then.
 
     Kinds are those of PyTorch, pandas, polars, PyArrow, xarray and of libraries of the array API
-    standard, such as JAX, and bytes, bytearray, memoryview and arrays of the module array. Labels are kept where
-    the shape is. Anything else, such as a memory map, gets the NumPy array.
+    standard, such as JAX, and bytes, bytearray, memoryview and arrays of the module array. Labels
+    are kept where the shape is. Anything else, such as a memory map, gets the NumPy array.
     """
     if isinstance(given, np.ndarray | np.generic):
         return made
