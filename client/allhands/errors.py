@@ -33,9 +33,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from allhands.verdicts import Verdict
+from allhands.verdicts import Verdict, append_clause
 
-_UNTOUCHED, _UNDEFINED = "; its outputs are untouched", "; its outputs are undefined"
+_UNTOUCHED, _UNDEFINED = "the call's outputs are untouched", "the call's outputs are undefined"
 
 
 class AllhandsError(RuntimeError):
@@ -62,7 +62,7 @@ class AllhandsError(RuntimeError):
             self.outputs_intact = are_intact
             if say:
                 state = _UNTOUCHED if are_intact else _UNDEFINED
-                self.args = (f"{self}{state}", *self.args[1:])
+                self.args = (append_clause(str(self), state), *self.args[1:])
 
     def restored(self) -> None:
         """Mark the outputs as restored to the state before the call."""

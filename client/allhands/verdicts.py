@@ -5,7 +5,8 @@ from allhands_proto.verdicts import (
     CallCancellation,
     State,
     Verdict,
-    describe_absent_rank,
+    append_clause,
+    describe_absent_ranks,
 )
 
 __all__ = [
@@ -14,7 +15,8 @@ __all__ = [
     "CallCancellation",
     "State",
     "Verdict",
-    "describe_absent_rank",
+    "append_clause",
+    "describe_absent_ranks",
 ]
 
 Absence = AbsentRank

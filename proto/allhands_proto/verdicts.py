@@ -13,6 +13,7 @@ State of an absent rank, the first of these that applies:
     slow           none of these: in this very call, its part has not arrived
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -72,9 +73,19 @@ class Verdict:
         return "".join([self.text, *map(_describe_stack, shown)])
 
 
-def describe_absent_rank(absent: AbsentRank) -> str:
-    """Return the sentence on an absent rank, followed by its stack if known."""
-    return absent.text + (_describe_stack(absent) if absent.stack else "")
+def describe_absent_ranks(ranks: Sequence[AbsentRank]) -> str:
+    """Return a sentence on absent ranks, followed by their stacks if known."""
+    return "; ".join(one.text for one in ranks) + "".join(
+        _describe_stack(one) for one in ranks if one.stack
+    )
+
+
+def append_clause(text: str, clause: str) -> str:
+    """Return a text with a further clause: on a line of its own if the text has several.
+
+    The last of several lines is mostly of somebody's source, and would run into the clause.
+    """
+    return f"{text}\n{clause}" if "\n" in text else f"{text}; {clause}"
 
 
 def _describe_stack(absent: AbsentRank) -> str:

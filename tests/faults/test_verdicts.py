@@ -151,6 +151,8 @@ def test_all_survivors_get_one_verdict_with_the_right_class(
         if fault.state in ("busy", "elsewhere"):
             assert "rank 2 is at\n" in one["text"]
             assert "silent_ranks.py" in absent["stack"]
+            source_line = absent["stack"].rstrip().splitlines()[-1]
+            assert source_line in one["text"].splitlines()  # alone, and read as source
     if not fault.kills_coordinator:
         assert told[0]["verdict"] == told[1]["verdict"]
 

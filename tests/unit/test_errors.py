@@ -35,3 +35,23 @@ def test_pickled_error_is_put_together_with_all_it_says(error: ah.AllhandsError)
     assert found.args == error.args
     assert found.__dict__ == error.__dict__
     assert found.outputs_intact is True
+
+
+def _time_out(text: str) -> ah.CollectiveTimeout:
+    return ah.CollectiveTimeout(text, op="barrier", seq=3)
+
+
+def test_state_of_outputs_ends_a_text_of_one_line() -> None:
+    error = _time_out("barrier #3 timed out")
+    error.add_intact(False, say=True)
+    assert str(error) == "barrier #3 timed out; the call's outputs are undefined"
+    error.restored()
+    assert str(error) == "barrier #3 timed out; the call's outputs are untouched"
+
+
+def test_state_of_outputs_does_not_run_into_a_line_of_somebodys_source() -> None:
+    error = _time_out("barrier #3 timed out\nrank 1 is at\n    time.sleep(4)")
+    error.add_intact(False, say=True)
+    assert str(error).splitlines()[2:] == ["    time.sleep(4)", "the call's outputs are undefined"]
+    error.restored()
+    assert str(error).splitlines()[2:] == ["    time.sleep(4)", "the call's outputs are untouched"]

@@ -41,6 +41,7 @@ from allhands.membership.queued_call import (
 from allhands.membership.reform import GroupChange, GroupChangeRequest, MembershipChanger
 from allhands.recorder.source import find_caller
 from allhands.runtime.loop_thread import LoopThread
+from allhands.verdicts import append_clause
 
 _MIN_TIMEOUT = 0.001
 """Seconds for a call whose time is over when it is made: the others make it too."""
@@ -449,11 +450,16 @@ class ResilientSubmitter:
             else:
                 done = await self._change_group("shrink", 0, self.order.timeout)
         except CollectiveTimeout as late:
-            self._final_failure = PeerFailed(f"{error}; {late}", error.failed_ranks)
+            self._final_failure = PeerFailed(
+                append_clause(str(error), str(late)), error.failed_ranks
+            )
             raise make_final_error(self._final_failure) from late
         if self.size < self._policy.min_size:
             self._final_failure = PeerFailed(
-                f"{error}; {self.size} ranks are left, and min_size is {self._policy.min_size}",
+                append_clause(
+                    str(error),
+                    f"{self.size} ranks are left, and min_size is {self._policy.min_size}",
+                ),
                 error.failed_ranks,
             )
             if done:

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from allhands.errors import CollectiveTimeout, PeerFailed
+from allhands.verdicts import append_clause
 
 
 def append_gloo_text(
@@ -15,7 +16,7 @@ def append_gloo_text(
     """
     said = _word_as_gloo(error, operation, limit)
     if said and said not in str(error):
-        error.args = (f"{error}; {said}", *error.args[1:])
+        error.args = (append_clause(str(error), said), *error.args[1:])
     return error
 
 

@@ -94,7 +94,7 @@ async def test_an_error_says_truly_whether_outputs_were_touched(hosts: str) -> N
                 if isinstance(error, PeerFailed):
                     said.add(error.outputs_intact)
                     state = "untouched" if error.outputs_intact else "undefined"
-                    assert str(error).endswith(f"its outputs are {state}")
+                    assert str(error).endswith(f"outputs are {state}")
                     assert not error.outputs_intact or (x == 1).all()
                 else:
                     assert (x == 4).all()

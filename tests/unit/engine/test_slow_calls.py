@@ -10,7 +10,12 @@ import pytest
 
 from allhands.engine import watchdog
 from allhands.engine.failures import slow_calls
-from allhands.engine.failures.slow_calls import MAX_PATIENCE, MIN_PATIENCE, compute_patience
+from allhands.engine.failures.slow_calls import (
+    MAX_PATIENCE,
+    MIN_PATIENCE,
+    compute_patience,
+    describe_deadline,
+)
 from allhands.testing.inproc_world import inproc_world, wait_outcomes, wait_results
 
 
@@ -35,6 +40,12 @@ def test_patience_is_the_median_and_a_multiple_of_its_deviations(
     waits: list[float], wanted: float
 ) -> None:
     assert compute_patience(waits) == pytest.approx(wanted)
+
+
+def test_a_deadline_that_has_passed_is_not_in_negative_seconds() -> None:
+    assert describe_deadline(1.26) == "its deadline is in 1.3 s"
+    assert describe_deadline(-0.01) == "its deadline is in 0.0 s"
+    assert describe_deadline(-0.1) == "its deadline passed 0.1 s ago"
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from allhands.verdicts import AbsentRank, describe_absent_rank
+from allhands.verdicts import AbsentRank, describe_absent_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,17 @@ def compute_patience(durations: Iterable[float]) -> float:
     usual = _compute_median(known)
     spread = _compute_median(abs(wait - usual) for wait in known)
     return min(max(usual + _DEVIATIONS * _MAD_TO_DEVIATION * spread, MIN_PATIENCE), MAX_PATIENCE)
+
+
+def describe_deadline(left: float) -> str:
+    """Return when a call's deadline is, `left` seconds from now, or was."""
+    # Rounded first: a moment on either side is "in 0.0 s".
+    left = round(left, 1)
+    return (
+        f"its deadline is in {abs(left):.1f} s"
+        if left >= 0
+        else (f"its deadline passed {-left:.1f} s ago")
+    )
 
 
 def _compute_median(values: Iterable[float]) -> float:
@@ -114,6 +125,7 @@ class SlowCall:
         now = time.monotonic()
         ranks = list(self._list_awaited())
         found = self._find_silent_ranks()
+        shown = [*found.values()][:_MAX_SHOWN]
         facts = {
             **self._log_fields,
             "event": "stall",
@@ -122,12 +134,12 @@ class SlowCall:
             "states": {rank: one.state for rank, one in found.items()},
         }
         logger.warning(
-            "%s has been blocked for %.1f s, waiting for %s; its deadline is in %.1f s%s",
+            "%s has been blocked for %.1f s, waiting for %s; %s%s",
             self._what,
             now - self._started_at,
             ", ".join(map(self._describe_rank, ranks)) or "nobody in particular",
-            self._deadline - now,
-            "".join(f"; {describe_absent_rank(one)}" for one in [*found.values()][:_MAX_SHOWN]),
+            describe_deadline(self._deadline - now),
+            f"; {describe_absent_ranks(shown)}" if shown else "",
             extra={"allhands": facts},
         )
         self._has_warned = True
