@@ -32,7 +32,8 @@ PLAIN_MODULES = {
         Module-level collectives: plain functions on a default group, as in torch.distributed.
 
         `group` is a result of `new_group`; None is the world. Ranks given here (`src`, `dst`) are
-        ranks of the world, whatever the group. A call returns None at its end, and raises the
+        ranks of the world, whatever the group; `group_src` and `group_dst` are ranks of the group,
+        and given instead. A call returns None at its end, and raises the
         failure; with `async_op=True` it returns a `Work` at once. `timeout` is in seconds and
         defaults to the group's; `label` is a name for the call that logs, traces and errors show.
     """,
@@ -82,6 +83,7 @@ IN_WORLD = (
     "`group` None is the world; a rank outside the group gets a warning and None. With `async_op` "
     "the\ncall returns a `Work`, and the arrays belong to the call until that has ended."
 )
+ROOT = r"    \1: rank in the world, by default 0; or give `group_\1`, the rank in the group."
 NEW_RESULT = "With `async_op` the call returns a `Work`, whose `result()` gives the same."
 RAISES = """\
 Raises:
@@ -107,11 +109,13 @@ def write_plain_module(name: str, collectives: list[Collective], imports: list[s
     parts = [
         NOTICE,
         _quote(PLAIN_MODULES[name], ""),
-        "from typing import Any\n",
-        "from allhands.api.calls import find_group_rank, resolve_group, to_group_rank\n",
+        "from typing import TYPE_CHECKING, Any, Literal, overload\n",
+        "from allhands.api.calls import find_root, resolve_group, resolve_root\n",
         "from allhands.api.calls import wait_or_return, wait_result\n",
         "from allhands.api.default_world import AnyGroup, default\n",
+        "from allhands.collectives.reduction import parse_op\n",
         "from allhands.engine.work.work import Work\n",
+        "from allhands.group.group import Group\n",
         *(f"{one}\n" for one in imports),
     ]
     parts += [
@@ -122,19 +126,29 @@ def write_plain_module(name: str, collectives: list[Collective], imports: list[s
 
 
 def _write_plain_call(call: Collective, fast: list[str] | None, vector: list[str] | None) -> str:
-    declared = ", ".join(
-        [
-            *(one.declare() for one in call.parameters),
-            "group: AnyGroup = None",
-            "async_op: bool = False",
-            "*, timeout: float | None = None, label: str | None = None"
-            if fast is not None
-            else "**options: Unpack[CallOptions]",
-        ]
+    parameters = ", ".join(
+        one.declare() if one.name != call.root else f"{one.name}: int | None = None"
+        for one in call.parameters
     )
+    keywords = ["timeout: float | None = None", "label: str | None = None"]
+    by_name = [] if call.root is None else [f"group_{call.root}: int | None = None"]
+    options = ", ".join(
+        ["*", *by_name, *keywords]
+        if fast is not None
+        else [*(["*"] if by_name else []), *by_name, "**options: Unpack[CallOptions]"]
+    )
+    result = "Any" if call.returns_new else "None"
+    before = f"{parameters}, " if parameters else ""
+    plain = f"{before}group: AnyGroup = None, async_op"
+    begun = f"{before}group: Group | None = None, *, async_op: Literal[True]"
     returned = "Any" if call.returns_new else "Work | None"
     return (
-        f"\n\ndef {call.name}({declared}) -> {returned}:\n"
+        "\n\nif TYPE_CHECKING:\n\n"
+        f"    @overload\n    def {call.name}({plain}: Literal[False] = False, {options})"
+        f" -> {result}: ...\n"
+        f"    @overload\n    def {call.name}({begun}, {options.removeprefix('*, ')}) -> Work: ...\n"
+        f"    @overload\n    def {call.name}({plain}: bool = False, {options}) -> {returned}: ...\n"
+        f"\n\ndef {call.name}({plain}: bool = False, {options}) -> {returned}:\n"
         + _quote(_describe_plain(call), "    ")
         + ("" if fast is None else _write_fast_path(call, fast))
         + ("" if vector is None else _write_vector_path(call, vector))
@@ -152,7 +166,7 @@ def _describe_plain(call: Collective) -> str:
         parts.append(NEW_RESULT)
     if arguments:
         text = f"Args:{arguments}".rstrip()
-        parts.append(re.sub(r"(?m)^(    (?:src|dst): rank in the) group\.", r"\1 world.", text))
+        parts.append(re.sub(r"(?m)^    (src|dst): rank in the group\.", ROOT, text))
     if call.is_primitive and call.output is not None:
         outputs = f"`{call.output.name}`" + (" on `dst`" if call.root == "dst" else "")
         outputs += " are" if call.output.name.endswith("s") else " is"
@@ -176,11 +190,14 @@ def _write_vector_path(call: Collective, vector: list[str]) -> str:
 
 def _pass_ranks(call: Collective, parameters: list[str]) -> list[str]:
     """Return the arguments of a native method, ranks as the group has them."""
-    root = call.root
     return [
-        f"{root} if group is None else find_group_rank(group, {root})" if name == "root" else name
-        for name in parameters
+        f"find_root(group, {_pass_roots(call)})" if name == "root" else name for name in parameters
     ]
+
+
+def _pass_roots(call: Collective) -> str:
+    """Return the arguments that resolve the root of a plain call."""
+    return f'{call.root}, group_{call.root}, "{call.root}"'
 
 
 def _write_fast_path(call: Collective, fast: list[str]) -> str:
@@ -200,8 +217,18 @@ def _write_fast_path(call: Collective, fast: list[str]) -> str:
         f"    elif {known}(comm := order.comm) is not None and (\n"
         f"        work := comm.start_{call.name}({arguments}, {result})\n"
         "    ):\n"
-        "        return work\n"
+        "        return work\n" + _write_named_op(call)
     )
+
+
+def _write_named_op(call: Collective) -> str:
+    """Write the call anew with the reduction of a name, which the core does not take."""
+    if "op" not in call.names:
+        return ""
+    passed = ["parse_op(op)" if name == "op" else name for name in call.names]
+    by_name = [] if call.root is None else [f"group_{call.root}=group_{call.root}"]
+    arguments = ", ".join([*passed, "group", "async_op", *by_name, "timeout=timeout, label=label"])
+    return f"    if isinstance(op, str):\n        return {call.name}({arguments})\n"
 
 
 def _list_skipped(call: Collective, fast: list[str]) -> list[str]:
@@ -218,7 +245,7 @@ def _write_queued_call(call: Collective, is_fast: bool) -> str:
         "    return None",
     ]
     if call.root is not None:
-        lines.append(f'root = to_group_rank(found, {call.root}, "{call.root}")')
+        lines.append(f"root = resolve_root(found, {_pass_roots(call)})")
     wait = "wait_result" if call.returns_new else "wait_or_return"
     arguments = ", ".join([*passed, options])
     lines.append(f"return {wait}(found.{call.name}({arguments}), async_op)")
@@ -247,7 +274,7 @@ def write_functional_module(collectives: list[Collective], imports: list[str]) -
         "from allhands.engine.work.derived import give_result\n",
         "from allhands.parallel.dims import copy_array\n",
         "from allhands.parallel.expand import resolve\n",
-        "from allhands.parallel.op_names import parse_op\n",
+        "from allhands.collectives.reduction import parse_op\n",
         *(
             f"from allhands.parallel.{module} import {name}\n"
             for module, own in sources.items()
@@ -274,7 +301,7 @@ def _write_functional_call(call: Collective, is_fast: bool) -> str:
         ]
     )
     passed = [
-        f"parse_op({one.name})" if one.annotation == "ReduceOp" else one.name
+        f"parse_op({one.name})" if one.annotation == "ReduceOp | str" else one.name
         for one in call.parameters
     ]
     lines = [f'found = resolve(group, tag, "{call.name}", options)']
@@ -303,8 +330,7 @@ def _write_functional_call(call: Collective, is_fast: bool) -> str:
 def _declare_functional(parameter: Parameter) -> str:
     if parameter.name in FACE_RANK:  # has no default: it is a rank of the group
         return f"{parameter.name}: {parameter.annotation}"
-    declared = parameter.declare().replace("AnyArray | SparseArray", "AnyArray")
-    return declared.replace(": ReduceOp", ": ReduceOp | str")
+    return parameter.declare().replace("AnyArray | SparseArray", "AnyArray")
 
 
 def _describe_functional(call: Collective) -> str:

@@ -20,9 +20,18 @@ if sys.platform != "linux":
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public = frozenset(__all__)
 
 
 def __getattr__(name: str) -> object:
-    """Import the module of a public name."""
-    with pause_gc():
-        return _load(name)
+    """Import the module of a public name.
+
+    Raises:
+        AttributeError: there is no such name; the text has the nearest one.
+    """
+    if name in _public:
+        with pause_gc():
+            return _load(name)
+    from allhands.suggestions import make_public_name_error
+
+    raise make_public_name_error(name, _public)

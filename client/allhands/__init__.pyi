@@ -2,6 +2,7 @@ from . import aio as aio
 from . import c10d as c10d
 from . import functional as functional
 from . import futures as futures
+from . import group as group
 from . import hooks as hooks
 from . import kv as kv
 from . import testing as testing
@@ -68,12 +69,16 @@ from .api.ragged import all_to_all_v as all_to_all_v
 from .api.ragged import gather_v as gather_v
 from .api.ragged import reduce_scatter_v as reduce_scatter_v
 from .api.ragged import scatter_v as scatter_v
+from .api.renamed import all_gather_single as all_gather_single
+from .api.renamed import reduce_scatter_single as reduce_scatter_single
 from .api.scans import exscan as exscan
 from .api.scans import scan as scan
 from .api.world_queries import empty as empty
 from .api.world_queries import flight_recorder as flight_recorder
+from .api.world_queries import get_backend as get_backend
 from .api.world_queries import get_rank as get_rank
 from .api.world_queries import get_world_size as get_world_size
+from .api.world_queries import is_available as is_available
 from .api.world_queries import set_timeout as set_timeout
 from .c10d import ProcessGroup as ProcessGroup
 from .collectives.reduction import ReduceOp as ReduceOp

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from allhands.options import WORLD_DEFAULTS, WorldOptions, get_group_policy
 from allhands.runtime import slurm
+from allhands.suggestions import describe_foreign_backend
 from allhands_proto.tls_files import apply_tls_directory
 
 DEFAULT_JOB = "default"
@@ -205,7 +206,10 @@ class WorldConfig:
             )
         if self.backend not in BACKENDS:
             known = ", ".join(map(repr, BACKENDS))
-            raise ValueError(f"backend must be one of {known}, not {self.backend!r}")
+            raise ValueError(
+                f"backend must be one of {known}, not {self.backend!r}"
+                f"{describe_foreign_backend(self.backend, ())}"
+            )
         if self.on_failure not in ON_FAILURE:
             known = ", ".join(map(repr, ON_FAILURE))
             raise ValueError(f"on_failure must be one of {known}, not {self.on_failure!r}")
@@ -368,7 +372,7 @@ def _resolve_rendezvous(
     if method != "env://":
         raise ValueError(
             f"init_method {method!r} is not known; give ah://host:port/job, env://, "
-            "tcp://host:port or file:///path"
+            f"tcp://host:port or file:///path{describe_foreign_backend(method, BACKENDS)}"
         )
     if url := environ.get("ALLHANDS_URL"):
         return Daemon(url)

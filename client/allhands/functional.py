@@ -24,7 +24,7 @@ from typing import Any, Unpack
 from allhands.api import collectives
 from allhands.api.calls import wait_or_return
 from allhands.collectives.arguments import AnyArray
-from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.reduction import ReduceOp, parse_op
 from allhands.data.array_kinds import restore_kind
 from allhands.engine.work.derived import give_result
 from allhands.options import CallOptions
@@ -35,7 +35,6 @@ from allhands.parallel.coalesced import (
 )
 from allhands.parallel.dims import copy_array
 from allhands.parallel.expand import ExpandedGroup, GroupLike, expand_group, resolve
-from allhands.parallel.op_names import parse_op
 from allhands.parallel.tensor_calls import (
     all_gather_tensor,
     all_to_all_single,

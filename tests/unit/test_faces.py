@@ -45,8 +45,8 @@ ELSEWHERE = {
     "all_gather_object": "the result is returned instead of written into a list",
 }
 """Plain calls whose asyncio form differs, and why."""
-GROUP_ONLY = {"group", "async_op"}
-"""Parameters of plain calls for which a method has its object and `await`."""
+GROUP_ONLY = {"group", "async_op", "group_src", "group_dst"}
+"""Parameters of plain calls for which a method has its object and `await`; ranks are of that."""
 
 
 def _plain_calls() -> Iterator[str]:
@@ -61,8 +61,13 @@ SHARED = sorted(_plain_calls())
 
 
 def _parameters(call: Callable[..., Any], left_out: set[str]) -> list[tuple[str, object, object]]:
-    found = list_parameters(call)
-    return [(one.name, one.kind, one.default) for one in found if one.name not in left_out]
+    found = [*list_parameters(call)]
+    has_other_root = any(one.name in ("group_src", "group_dst") for one in found)
+    return [
+        (one.name, one.kind, 0 if has_other_root and one.name in ("src", "dst") else one.default)
+        for one in found
+        if one.name not in left_out
+    ]
 
 
 def test_the_calls_of_both_faces_have_been_found() -> None:

@@ -34,7 +34,7 @@ class AsyncComposed:
         return await await_then_return(self.group.broadcast(x, src, **options), x)
 
     async def all_reduce(
-        self, x: T, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self, x: T, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T:
         """Overwrite `x` on every rank with the reduction of all ranks' `x`.
 
@@ -46,7 +46,11 @@ class AsyncComposed:
         return await await_then_return(self.group.all_reduce(x, op, **options), x)
 
     async def reduce(
-        self, x: AnyArray, dst: int = 0, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self,
+        x: AnyArray,
+        dst: int = 0,
+        op: ReduceOp | str = ReduceOp.SUM,
+        **options: Unpack[CallOptions],
     ) -> AnyArray | None:
         """Overwrite `x` on rank `dst` with the reduction of all ranks' `x`.
 
@@ -128,7 +132,7 @@ class AsyncComposed:
         self,
         output: AnyArray,
         inputs: list[AnyArray],
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> AnyArray:
         """Overwrite `output` with the reduction of all ranks' `inputs[rank]`.
@@ -148,7 +152,7 @@ class AsyncComposed:
         self,
         output: AnyArray,
         x: AnyArray,
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> AnyArray:
         """Overwrite `output` with this rank's block of the reduction of `x`.
@@ -249,7 +253,7 @@ class AsyncComposed:
     async def reduce_scatter_v(
         self,
         inputs: Sequence[AnyArray],
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> Any:
         """Return the reduction of all ranks' `inputs` at this rank's index.
@@ -259,7 +263,7 @@ class AsyncComposed:
         return await await_result(self.group.reduce_scatter_v(inputs, op, **options))
 
     async def scan(
-        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self, x: AnyArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> AnyArray:
         """Overwrite `x` with the reduction of `x` of ranks 0 to this one.
 
@@ -271,7 +275,7 @@ class AsyncComposed:
         return await await_then_return(self.group.scan(x, op, **options), x)
 
     async def exscan(
-        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self, x: AnyArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> AnyArray:
         """Overwrite `x` with the reduction of `x` of the ranks before this one.
 
@@ -285,7 +289,7 @@ class AsyncComposed:
     async def all_reduce_coalesced(
         self,
         arrays: Sequence[AnyArray],
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> Sequence[AnyArray]:
         """Overwrite each array with the reduction of all ranks' arrays.
@@ -343,7 +347,7 @@ class AsyncComposed:
         self,
         outputs: Sequence[AnyArray],
         inputs: Sequence[AnyArray],
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> Sequence[AnyArray]:
         """Overwrite each output with this rank's block of its reduction.
@@ -355,7 +359,7 @@ class AsyncComposed:
         )
 
     async def all_reduce_sparse(
-        self, x: SparseArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self, x: SparseArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> SparseArray:
         """Overwrite sparse `x` with the reduction of all ranks' `x`, as if dense.
 

@@ -54,11 +54,31 @@ def refuse_while_coalescing(group: AnyGroup, action: str) -> None:
         )
 
 
-def find_group_rank(group: Group | NonMember, rank: int) -> int:
-    """Return the group rank of a world rank; -1: not in the group."""
-    if isinstance(group, NonMember) or rank not in group.ranks:
-        return -1
-    return group.ranks.index(rank)
+def find_root(group: AnyGroup, root: int | None, group_root: int | None, name: str) -> int:
+    """Return the group rank of a root, from either rank, the world's 0 by default; -1: none.
+
+    Raises:
+        ValueError: both ranks are given.
+    """
+    if group_root is not None:
+        _refuse_both_ranks(root, group_root, name)
+        return group_root
+    rank = root or 0
+    if group is None:
+        return rank
+    return group.ranks.index(rank) if isinstance(group, Group) and rank in group.ranks else -1
+
+
+def resolve_root(group: Group, root: int | None, group_root: int | None, name: str) -> int:
+    """Return the group rank of a root, from either rank; the world's 0 by default.
+
+    Raises:
+        ValueError: both ranks are given, or the root is not in the group.
+    """
+    if group_root is None:
+        return to_group_rank(group, root or 0, name)
+    _refuse_both_ranks(root, group_root, name)
+    return check_group_rank(group, group_root, name)
 
 
 def to_group_rank(group: Group, rank: int, name: str) -> int:
@@ -71,27 +91,40 @@ def to_group_rank(group: Group, rank: int, name: str) -> int:
     return group.ranks.index(rank)
 
 
+def check_group_rank(group: Group, group_rank: int, name: str) -> int:
+    """Return a rank of a group."""
+    if not 0 <= group_rank < group.size:
+        raise InvalidArgument(
+            f"invalid rank: group_{name}={group_rank} is not part of group {group.name!r}, "
+            f"whose ranks go from 0 to {group.size - 1}"
+        )
+    return group_rank
+
+
 def resolve_dst(group: Group, dst: int | None, group_dst: int | None) -> int:
     """Return the group rank of a receiver, from either `dst` or `group_dst`."""
-    if (dst is None) == (group_dst is None):
-        raise ValueError(
-            "give dst, a rank of the world, or group_dst, a rank of the group: one of them, "
-            f"not dst={dst} and group_dst={group_dst}"
-        )
+    _refuse_both_ranks(dst, group_dst, "dst")
     if dst is not None:
         return to_group_rank(group, dst, "dst")
-    assert group_dst is not None
-    return group_dst
+    if group_dst is None:
+        raise ValueError("no receiver: give dst, a rank of the world, or group_dst, of the group")
+    return check_group_rank(group, group_dst, "dst")
 
 
 def resolve_src(group: Group, src: int | None, group_src: int | None) -> int | None:
     """Return the group rank of a sender; None: any sender."""
-    if src is not None and group_src is not None:
+    _refuse_both_ranks(src, group_src, "src")
+    if group_src is not None:
+        return check_group_rank(group, group_src, "src")
+    return None if src is None else to_group_rank(group, src, "src")
+
+
+def _refuse_both_ranks(rank: int | None, group_rank: int | None, name: str) -> None:
+    if rank is not None and group_rank is not None:
         raise ValueError(
-            "give src, a rank of the world, or group_src, a rank of the group: one of them, "
-            f"not src={src} and group_src={group_src}"
+            f"give {name}, a rank of the world, or group_{name}, a rank of the group: one of them, "
+            f"not {name}={rank} and group_{name}={group_rank}"
         )
-    return group_src if src is None else to_group_rank(group, src, "src")
 
 
 def wait_or_return(work: Work, async_op: bool) -> Work | None:

@@ -1,7 +1,7 @@
 """Module-level coalesced calls that check their lists as c10d does. As in `coalesced`."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from allhands.api.calls import resolve_group, wait_or_return
 from allhands.api.default_world import AnyGroup
@@ -10,12 +10,41 @@ from allhands.collectives import arguments
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
+from allhands.group.group import Group
 from allhands.options import CallOptions, read_options
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_reduce_coalesced(
+        arrays: Sequence[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> None: ...
+    @overload
+    def all_reduce_coalesced(
+        arrays: Sequence[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def all_reduce_coalesced(
+        arrays: Sequence[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Work | None: ...
 
 
 def all_reduce_coalesced(
     arrays: Sequence[AnyArray],
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
     **options: Unpack[CallOptions],
@@ -32,6 +61,35 @@ def all_reduce_coalesced(
     _check_one_dtype(arrays, "arrays")
     work = found.all_reduce_coalesced(arrays, op, **options)
     return wait_or_return(work, async_op)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_gather_coalesced(
+        output_lists: Sequence[Sequence[AnyArray]],
+        inputs: Sequence[AnyArray],
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> None: ...
+    @overload
+    def all_gather_coalesced(
+        output_lists: Sequence[Sequence[AnyArray]],
+        inputs: Sequence[AnyArray],
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def all_gather_coalesced(
+        output_lists: Sequence[Sequence[AnyArray]],
+        inputs: Sequence[AnyArray],
+        group: AnyGroup = None,
+        async_op: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Work | None: ...
 
 
 def all_gather_coalesced(

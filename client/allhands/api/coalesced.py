@@ -6,23 +6,62 @@ A call that fails leaves the arrays as they were.
 """
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
-from allhands.api.calls import resolve_group, to_group_rank, wait_or_return
+from allhands.api.calls import resolve_group, resolve_root, wait_or_return
 from allhands.api.default_world import AnyGroup
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.composite import BROADCAST_BYTES
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
+from allhands.group.group import Group
 from allhands.options import CallOptions
+
+if TYPE_CHECKING:
+
+    @overload
+    def broadcast_coalesced(
+        arrays: Sequence[AnyArray],
+        src: int | None = None,
+        buffer_size: int = BROADCAST_BYTES,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        group_src: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> None: ...
+    @overload
+    def broadcast_coalesced(
+        arrays: Sequence[AnyArray],
+        src: int | None = None,
+        buffer_size: int = BROADCAST_BYTES,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        group_src: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def broadcast_coalesced(
+        arrays: Sequence[AnyArray],
+        src: int | None = None,
+        buffer_size: int = BROADCAST_BYTES,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        group_src: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Work | None: ...
 
 
 def broadcast_coalesced(
     arrays: Sequence[AnyArray],
-    src: int = 0,
+    src: int | None = None,
     buffer_size: int = BROADCAST_BYTES,
     group: AnyGroup = None,
     async_op: bool = False,
+    *,
+    group_src: int | None = None,
     **options: Unpack[CallOptions],
 ) -> Work | None:
     """Overwrite each array with that of rank `src`, in few messages.
@@ -32,13 +71,42 @@ def broadcast_coalesced(
     Args:
         arrays: writeable arrays of any dtypes; same shapes and dtypes on all
             ranks.
-        src: rank in the world.
+        src: rank in the world, by default 0; or give `group_src`, the rank in the group.
         buffer_size: bytes of a bucket of one dtype; a longer array travels alone.
     """
     if (found := resolve_group(group, async_op, "broadcast_coalesced", options)) is None:
         return None
-    root = to_group_rank(found, src, "src")
+    root = resolve_root(found, src, group_src, "src")
     return wait_or_return(found.broadcast_coalesced(arrays, root, buffer_size, **options), async_op)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_gather_into_tensor_coalesced(
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> None: ...
+    @overload
+    def all_gather_into_tensor_coalesced(
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def all_gather_into_tensor_coalesced(
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        group: AnyGroup = None,
+        async_op: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Work | None: ...
 
 
 def all_gather_into_tensor_coalesced(
@@ -65,10 +133,42 @@ def all_gather_into_tensor_coalesced(
     )
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def reduce_scatter_tensor_coalesced(
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> None: ...
+    @overload
+    def reduce_scatter_tensor_coalesced(
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def reduce_scatter_tensor_coalesced(
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Work | None: ...
+
+
 def reduce_scatter_tensor_coalesced(
     outputs: Sequence[AnyArray],
     inputs: Sequence[AnyArray],
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
     **options: Unpack[CallOptions],

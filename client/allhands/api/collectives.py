@@ -3,27 +3,67 @@
 """Module-level collectives: plain functions on a default group, as in torch.distributed.
 
 `group` is a result of `new_group`; None is the world. Ranks given here (`src`, `dst`) are
-ranks of the world, whatever the group. A call returns None at its end, and raises the
+ranks of the world, whatever the group; `group_src` and `group_dst` are ranks of the group,
+and given instead. A call returns None at its end, and raises the
 failure; with `async_op=True` it returns a `Work` at once. `timeout` is in seconds and
 defaults to the group's; `label` is a name for the call that logs, traces and errors show.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, overload
 
-from allhands.api.calls import find_group_rank, resolve_group, to_group_rank, wait_or_return
+from allhands.api.calls import find_root, resolve_group, resolve_root, wait_or_return
 from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
-from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.reduction import ReduceOp, parse_op
 from allhands.data.sparse_array import SparseArray
 from allhands.engine.work.work import Work
+from allhands.group.group import Group
+
+if TYPE_CHECKING:
+
+    @overload
+    def broadcast(
+        x: AnyArray,
+        src: int | None = None,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        group_src: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def broadcast(
+        x: AnyArray,
+        src: int | None = None,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        group_src: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def broadcast(
+        x: AnyArray,
+        src: int | None = None,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        group_src: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
 
 
 def broadcast(
     x: AnyArray,
-    src: int = 0,
+    src: int | None = None,
     group: AnyGroup = None,
     async_op: bool = False,
     *,
+    group_src: int | None = None,
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
@@ -35,7 +75,7 @@ def broadcast(
     Args:
         x: array of any shape and plain dtype; same on all ranks. On `src` only read,
             elsewhere writeable.
-        src: rank in the world.
+        src: rank in the world, by default 0; or give `group_src`, the rank in the group.
 
     Raises:
         TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
@@ -47,24 +87,56 @@ def broadcast(
     if not async_op:
         direct = order.direct_calls
         if direct is not None and direct.broadcast(
-            x, src if group is None else find_group_rank(group, src), timeout, label
+            x, find_root(group, src, group_src, "src"), timeout, label
         ):
             return None
     elif (comm := order.comm) is not None and (
-        work := comm.start_broadcast(
-            x, src if group is None else find_group_rank(group, src), timeout, label, x
-        )
+        work := comm.start_broadcast(x, find_root(group, src, group_src, "src"), timeout, label, x)
     ):
         return work
     if (found := resolve_group(group, async_op, "broadcast")) is None:
         return None
-    root = to_group_rank(found, src, "src")
+    root = resolve_root(found, src, group_src, "src")
     return wait_or_return(found.broadcast(x, root, timeout=timeout, label=label), async_op)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_reduce(
+        x: AnyArray | SparseArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def all_reduce(
+        x: AnyArray | SparseArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def all_reduce(
+        x: AnyArray | SparseArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
 
 
 def all_reduce(
     x: AnyArray | SparseArray,
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
     *,
@@ -81,7 +153,7 @@ def all_reduce(
     Args:
         x: array of any shape and numeric dtype, writeable; same shape and
             dtype on all ranks. A sparse array receives new indices and values.
-        op: SUM, AVG, MIN, MAX and others; see `ReduceOp`.
+        op: SUM, AVG, MIN, MAX or another of `ReduceOp`, or its name, such as "sum".
 
     Raises:
         TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
@@ -98,18 +170,61 @@ def all_reduce(
         work := comm.start_all_reduce(x, op, timeout, label, x)
     ):
         return work
+    if isinstance(op, str):
+        return all_reduce(x, parse_op(op), group, async_op, timeout=timeout, label=label)
     if (found := resolve_group(group, async_op, "all_reduce")) is None:
         return None
     return wait_or_return(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def reduce(
+        x: AnyArray,
+        dst: int | None = None,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        group_dst: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def reduce(
+        x: AnyArray,
+        dst: int | None = None,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        group_dst: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def reduce(
+        x: AnyArray,
+        dst: int | None = None,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        group_dst: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
+
+
 def reduce(
     x: AnyArray,
-    dst: int = 0,
-    op: ReduceOp = ReduceOp.SUM,
+    dst: int | None = None,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
     *,
+    group_dst: int | None = None,
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
@@ -121,7 +236,7 @@ def reduce(
     Args:
         x: array of any shape and numeric dtype, same on all ranks. writeable
             on `dst`; elsewhere only read.
-        dst: rank in the world.
+        dst: rank in the world, by default 0; or give `group_dst`, the rank in the group.
 
     Raises:
         TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
@@ -133,28 +248,71 @@ def reduce(
     if not async_op:
         direct = order.direct_calls
         if direct is not None and direct.reduce(
-            x, dst if group is None else find_group_rank(group, dst), op, timeout, label
+            x, find_root(group, dst, group_dst, "dst"), op, timeout, label
         ):
             return None
     elif (comm := order.comm) is not None and (
-        work := comm.start_reduce(
-            x, dst if group is None else find_group_rank(group, dst), op, timeout, label, x
-        )
+        work := comm.start_reduce(x, find_root(group, dst, group_dst, "dst"), op, timeout, label, x)
     ):
         return work
+    if isinstance(op, str):
+        return reduce(
+            x, dst, parse_op(op), group, async_op, group_dst=group_dst, timeout=timeout, label=label
+        )
     if (found := resolve_group(group, async_op, "reduce")) is None:
         return None
-    root = to_group_rank(found, dst, "dst")
+    root = resolve_root(found, dst, group_dst, "dst")
     return wait_or_return(found.reduce(x, root, op, timeout=timeout, label=label), async_op)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def gather(
+        x: AnyArray,
+        gather_list: list[AnyArray] | None = None,
+        dst: int | None = None,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        group_dst: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def gather(
+        x: AnyArray,
+        gather_list: list[AnyArray] | None = None,
+        dst: int | None = None,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        group_dst: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def gather(
+        x: AnyArray,
+        gather_list: list[AnyArray] | None = None,
+        dst: int | None = None,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        group_dst: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
 
 
 def gather(
     x: AnyArray,
     gather_list: list[AnyArray] | None = None,
-    dst: int = 0,
+    dst: int | None = None,
     group: AnyGroup = None,
     async_op: bool = False,
     *,
+    group_dst: int | None = None,
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
@@ -166,7 +324,7 @@ def gather(
     Args:
         x: array of any shape and dtype, same on all ranks; only read.
         gather_list: on `dst` one writeable array like `x` for each rank; None elsewhere.
-        dst: rank in the world.
+        dst: rank in the world, by default 0; or give `group_dst`, the rank in the group.
 
     Raises:
         TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
@@ -178,35 +336,71 @@ def gather(
     if not async_op:
         direct = order.direct_calls
         if direct is not None and direct.gather(
-            x, gather_list, dst if group is None else find_group_rank(group, dst), timeout, label
+            x, gather_list, find_root(group, dst, group_dst, "dst"), timeout, label
         ):
             return None
     elif (comm := order.comm) is not None and (
         work := comm.start_gather(
-            x,
-            gather_list,
-            dst if group is None else find_group_rank(group, dst),
-            timeout,
-            label,
-            gather_list,
+            x, gather_list, find_root(group, dst, group_dst, "dst"), timeout, label, gather_list
         )
     ):
         return work
     if (found := resolve_group(group, async_op, "gather")) is None:
         return None
-    root = to_group_rank(found, dst, "dst")
+    root = resolve_root(found, dst, group_dst, "dst")
     return wait_or_return(
         found.gather(x, gather_list, root, timeout=timeout, label=label), async_op
     )
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def scatter(
+        x: AnyArray,
+        scatter_list: list[AnyArray] | None = None,
+        src: int | None = None,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        group_src: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def scatter(
+        x: AnyArray,
+        scatter_list: list[AnyArray] | None = None,
+        src: int | None = None,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        group_src: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def scatter(
+        x: AnyArray,
+        scatter_list: list[AnyArray] | None = None,
+        src: int | None = None,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        group_src: int | None = None,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
+
+
 def scatter(
     x: AnyArray,
     scatter_list: list[AnyArray] | None = None,
-    src: int = 0,
+    src: int | None = None,
     group: AnyGroup = None,
     async_op: bool = False,
     *,
+    group_src: int | None = None,
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
@@ -218,7 +412,7 @@ def scatter(
     Args:
         x: writeable array of any shape and dtype, same on all ranks.
         scatter_list: on `src` one array like `x` for each rank, only read; None elsewhere.
-        src: rank in the world.
+        src: rank in the world, by default 0; or give `group_src`, the rank in the group.
 
     Raises:
         TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
@@ -230,26 +424,55 @@ def scatter(
     if not async_op:
         direct = order.direct_calls
         if direct is not None and direct.scatter(
-            x, scatter_list, src if group is None else find_group_rank(group, src), timeout, label
+            x, scatter_list, find_root(group, src, group_src, "src"), timeout, label
         ):
             return None
     elif (comm := order.comm) is not None and (
         work := comm.start_scatter(
-            x,
-            scatter_list,
-            src if group is None else find_group_rank(group, src),
-            timeout,
-            label,
-            x,
+            x, scatter_list, find_root(group, src, group_src, "src"), timeout, label, x
         )
     ):
         return work
     if (found := resolve_group(group, async_op, "scatter")) is None:
         return None
-    root = to_group_rank(found, src, "src")
+    root = resolve_root(found, src, group_src, "src")
     return wait_or_return(
         found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op
     )
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_gather(
+        outputs: list[AnyArray],
+        x: AnyArray,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def all_gather(
+        outputs: list[AnyArray],
+        x: AnyArray,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def all_gather(
+        outputs: list[AnyArray],
+        x: AnyArray,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
 
 
 def all_gather(
@@ -288,6 +511,40 @@ def all_gather(
     if (found := resolve_group(group, async_op, "all_gather")) is None:
         return None
     return wait_or_return(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_gather_into_tensor(
+        output: AnyArray,
+        x: AnyArray,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def all_gather_into_tensor(
+        output: AnyArray,
+        x: AnyArray,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def all_gather_into_tensor(
+        output: AnyArray,
+        x: AnyArray,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
 
 
 def all_gather_into_tensor(
@@ -330,10 +587,47 @@ def all_gather_into_tensor(
     )
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def reduce_scatter(
+        output: AnyArray,
+        inputs: list[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def reduce_scatter(
+        output: AnyArray,
+        inputs: list[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def reduce_scatter(
+        output: AnyArray,
+        inputs: list[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
+
+
 def reduce_scatter(
     output: AnyArray,
     inputs: list[AnyArray],
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
     *,
@@ -364,6 +658,10 @@ def reduce_scatter(
         work := comm.start_reduce_scatter(output, inputs, op, timeout, label, output)
     ):
         return work
+    if isinstance(op, str):
+        return reduce_scatter(
+            output, inputs, parse_op(op), group, async_op, timeout=timeout, label=label
+        )
     if (found := resolve_group(group, async_op, "reduce_scatter")) is None:
         return None
     return wait_or_return(
@@ -371,10 +669,47 @@ def reduce_scatter(
     )
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def reduce_scatter_tensor(
+        output: AnyArray,
+        x: AnyArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def reduce_scatter_tensor(
+        output: AnyArray,
+        x: AnyArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def reduce_scatter_tensor(
+        output: AnyArray,
+        x: AnyArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
+
+
 def reduce_scatter_tensor(
     output: AnyArray,
     x: AnyArray,
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
     *,
@@ -406,11 +741,49 @@ def reduce_scatter_tensor(
         work := comm.start_reduce_scatter_tensor(output, x, op, timeout, label, output)
     ):
         return work
+    if isinstance(op, str):
+        return reduce_scatter_tensor(
+            output, x, parse_op(op), group, async_op, timeout=timeout, label=label
+        )
     if (found := resolve_group(group, async_op, "reduce_scatter_tensor")) is None:
         return None
     return wait_or_return(
         found.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), async_op
     )
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_to_all(
+        outputs: list[AnyArray],
+        inputs: list[AnyArray],
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def all_to_all(
+        outputs: list[AnyArray],
+        inputs: list[AnyArray],
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def all_to_all(
+        outputs: list[AnyArray],
+        inputs: list[AnyArray],
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
 
 
 def all_to_all(
@@ -450,6 +823,46 @@ def all_to_all(
     if (found := resolve_group(group, async_op, "all_to_all")) is None:
         return None
     return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_to_all_single(
+        output: AnyArray,
+        x: AnyArray,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def all_to_all_single(
+        output: AnyArray,
+        x: AnyArray,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def all_to_all_single(
+        output: AnyArray,
+        x: AnyArray,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
 
 
 def all_to_all_single(
@@ -503,6 +916,34 @@ def all_to_all_single(
         ),
         async_op,
     )
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def barrier(
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def barrier(
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def barrier(
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
 
 
 def barrier(

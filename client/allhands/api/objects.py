@@ -15,7 +15,14 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from allhands.api.calls import resolve_group, to_group_rank, wait_or_return, wait_result
+from allhands.api.calls import (
+    resolve_dst,
+    resolve_group,
+    resolve_root,
+    resolve_src,
+    wait_or_return,
+    wait_result,
+)
 from allhands.api.default_world import AnyGroup, default, require_world
 from allhands.collectives import object_calls
 from allhands.data.serializer import check_size
@@ -56,21 +63,26 @@ def all_gather_object(
 def gather_object(
     obj: object,
     object_gather_list: list[Any] | None = None,
-    dst: int = 0,
+    dst: int | None = None,
     group: AnyGroup = None,
+    *,
+    group_dst: int | None = None,
     **options: Unpack[CallOptions],
 ) -> None:
     """Overwrite `object_gather_list` on rank `dst` with every rank's `obj`.
 
-    There it has an item for each rank; elsewhere it is None.
+    There it has an item for each rank; elsewhere it is None. `dst` is a rank of the world, by
+    default 0; or give `group_dst`, the rank in the group.
     """
     if (found := resolve_group(group, False, "gather_object", options)) is None:
         return
-    root = to_group_rank(found, dst, "dst")
+    root = resolve_root(found, dst, group_dst, "dst")
     if root == found.rank:
         _check_length(object_gather_list, "object_gather_list", found.size)
     elif object_gather_list is not None:
-        raise ValueError(f"object_gather_list is for rank {dst} alone: pass None on the others")
+        raise ValueError(
+            f"object_gather_list is for rank {found.ranks[root]} alone: pass None on the others"
+        )
     gathered = wait_result(found.gather_object(obj, root, **options), False)
     if object_gather_list is not None:
         object_gather_list[:] = gathered
@@ -79,28 +91,39 @@ def gather_object(
 def scatter_object_list(
     scatter_object_output_list: list[Any],
     scatter_object_input_list: Sequence[Any] | None = None,
-    src: int = 0,
+    src: int | None = None,
     group: AnyGroup = None,
+    *,
+    group_src: int | None = None,
     **options: Unpack[CallOptions],
 ) -> None:
     """Overwrite the output list's first item with this rank's object from `src`.
 
-    `scatter_object_input_list` has an item for each rank on `src`, and is ignored elsewhere.
+    `scatter_object_input_list` has an item for each rank on `src`, and is ignored elsewhere. `src`
+    is a rank of the world, by default 0; or give `group_src`, the rank in the group.
     """
     if (found := resolve_group(group, False, "scatter_object_list", options)) is None:
         return
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("scatter_object_output_list must be a list of at least one item")
-    root = to_group_rank(found, src, "src")
+    root = resolve_root(found, src, group_src, "src")
     values = scatter_object_input_list if root == found.rank else None
     work = found.scatter_object(values, root, **options)
     scatter_object_output_list[0] = wait_result(work, False)
 
 
 def broadcast_object_list(
-    object_list: list[Any], src: int = 0, group: AnyGroup = None, **options: Unpack[CallOptions]
+    object_list: list[Any],
+    src: int | None = None,
+    group: AnyGroup = None,
+    *,
+    group_src: int | None = None,
+    **options: Unpack[CallOptions],
 ) -> None:
-    """Overwrite `object_list` with the items of rank `src`; equal lengths."""
+    """Overwrite `object_list` with the items of rank `src`; equal lengths.
+
+    `src` is a rank of the world, by default 0; or give `group_src`, the rank in the group.
+    """
     now = group or default.group
     if (
         not options
@@ -109,31 +132,35 @@ def broadcast_object_list(
         and isinstance(now, Group)
         and (comm := now.order.vector_calls) is not None
     ):
-        root = to_group_rank(now, src, "src")
+        root = resolve_root(now, src, group_src, "src")
         parts = now.objects.encode_parts(object_list) if root == now.rank else None
         exchange = object_calls.exchange_list(parts, root, object_list, now.objects)
         if exchange.run_now(comm) is not None:
             return
     if (found := resolve_group(group, False, "broadcast_object_list", options)) is None:
         return
-    root = to_group_rank(found, src, "src")
+    root = resolve_root(found, src, group_src, "src")
     wait_or_return(found.broadcast_object_list(object_list, root, **options), False)
 
 
 def send_object_list(
     object_list: list[Any],
-    dst: int,
+    dst: int | None = None,
     group: AnyGroup = None,
     tag: int = 0,
     *,
+    group_dst: int | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Send the items of `object_list` to rank `dst`: first sizes, then data."""
+    """Send the items of `object_list` to a rank: first sizes, then data.
+
+    That is `dst`, a rank of the world, or `group_dst`, one of the group.
+    """
     if (found := resolve_group(group, True, "send_object_list")) is None:
         return
     if not isinstance(object_list, list):
         raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
-    peer = to_group_rank(found, dst, "dst")
+    peer = resolve_dst(found, dst, group_dst)
     data = found.objects.encode(object_list)
     size = np.array([len(data)], np.int64)
     for part in (size, data):
@@ -146,9 +173,12 @@ def recv_object_list(
     group: AnyGroup = None,
     tag: int = 0,
     *,
+    group_src: int | None = None,
     timeout: float | None = None,
 ) -> int:
     """Overwrite `object_list` with the items sent by rank `src`, None: any.
+
+    `src` is a rank of the world; or give `group_src`, the rank in the group.
 
     Returns the sender's rank in the world, -1 on a rank outside the group.
 
@@ -159,7 +189,7 @@ def recv_object_list(
         return -1
     if not isinstance(object_list, list):
         raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
-    source = None if src is None else to_group_rank(found, src, "src")
+    source = resolve_src(found, src, group_src)
     size = np.zeros(1, np.int64)
     work = found.recv(size, source, tag, timeout=timeout, label="object")
     wait_or_return(work, False)

@@ -4,14 +4,36 @@ Arguments are as for the collectives; messages between two ranks pair by their o
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from allhands.api.calls import resolve_dst, resolve_group, resolve_src, wait_or_return
 from allhands.api.default_world import AnyGroup, default, default_group
 from allhands.collectives.arguments import AnyArray
 from allhands.engine.work.work import Work
+from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.options import CallOptions, check_options
+
+if TYPE_CHECKING:
+
+    @overload
+    def isend(
+        x: AnyArray,
+        dst: int | None = None,
+        group: Group | None = None,
+        tag: int = 0,
+        group_dst: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def isend(
+        x: AnyArray,
+        dst: int | None = None,
+        group: AnyGroup = None,
+        tag: int = 0,
+        group_dst: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Work | None: ...
 
 
 def isend(
@@ -30,6 +52,28 @@ def isend(
         return None
     peer = resolve_dst(found, dst, group_dst)
     return found.send(x, peer, tag, **options)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def irecv(
+        x: AnyArray,
+        src: int | None = None,
+        group: Group | None = None,
+        tag: int = 0,
+        group_src: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def irecv(
+        x: AnyArray,
+        src: int | None = None,
+        group: AnyGroup = None,
+        tag: int = 0,
+        group_src: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Work | None: ...
 
 
 def irecv(

@@ -12,7 +12,7 @@ from allhands.options import CallOptions
 
 def all_reduce_init(
     x: AnyArray,
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     **options: Unpack[CallOptions],
 ) -> PersistentCall | None:

@@ -8,13 +8,37 @@ of `collectives`.
 """
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from allhands.api.calls import find_group_rank, resolve_group, to_group_rank, wait_result
+from allhands.api.calls import find_root, resolve_group, resolve_root, wait_result
 from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
+from allhands.engine.work.work import Work
+from allhands.group.group import Group
 from allhands.options import CallOptions
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_gather_v(
+        x: AnyArray,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+    @overload
+    def all_gather_v(
+        x: AnyArray,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def all_gather_v(
+        x: AnyArray, group: AnyGroup = None, async_op: bool = False, **options: Unpack[CallOptions]
+    ) -> Any: ...
 
 
 def all_gather_v(
@@ -42,11 +66,47 @@ def all_gather_v(
     return wait_result(found.all_gather_v(x, **options), async_op)
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def gather_v(
+        x: AnyArray,
+        dst: int | None = None,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        group_dst: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+    @overload
+    def gather_v(
+        x: AnyArray,
+        dst: int | None = None,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        group_dst: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def gather_v(
+        x: AnyArray,
+        dst: int | None = None,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        group_dst: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+
+
 def gather_v(
     x: AnyArray,
-    dst: int = 0,
+    dst: int | None = None,
     group: AnyGroup = None,
     async_op: bool = False,
+    *,
+    group_dst: int | None = None,
     **options: Unpack[CallOptions],
 ) -> Any:
     """Return every rank's `x`, of any shapes, on rank `dst`; None elsewhere.
@@ -57,7 +117,7 @@ def gather_v(
 
     Args:
         x: array of any shape, contiguous or not; one dtype on all ranks.
-        dst: rank in the world.
+        dst: rank in the world, by default 0; or give `group_dst`, the rank in the group.
 
     Raises:
         TypeError, ValueError: an array does not fit; nothing was sent.
@@ -67,23 +127,57 @@ def gather_v(
         vectors = (group or default.group).order.vector_calls
         if (
             vectors is not None
-            and (
-                result := vectors.gather_v(x, dst if group is None else find_group_rank(group, dst))
-            )
+            and (result := vectors.gather_v(x, find_root(group, dst, group_dst, "dst")))
             is not False
         ):
             return result
     if (found := resolve_group(group, async_op, "gather_v", options)) is None:
         return None
-    root = to_group_rank(found, dst, "dst")
+    root = resolve_root(found, dst, group_dst, "dst")
     return wait_result(found.gather_v(x, root, **options), async_op)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def scatter_v(
+        scatter_list: Sequence[AnyArray] | None = None,
+        src: int | None = None,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        group_src: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+    @overload
+    def scatter_v(
+        scatter_list: Sequence[AnyArray] | None = None,
+        src: int | None = None,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        group_src: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def scatter_v(
+        scatter_list: Sequence[AnyArray] | None = None,
+        src: int | None = None,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        group_src: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
 
 
 def scatter_v(
     scatter_list: Sequence[AnyArray] | None = None,
-    src: int = 0,
+    src: int | None = None,
     group: AnyGroup = None,
     async_op: bool = False,
+    *,
+    group_src: int | None = None,
     **options: Unpack[CallOptions],
 ) -> Any:
     """Return this rank's array, of any shape, of the list on rank `src`.
@@ -95,7 +189,7 @@ def scatter_v(
     Args:
         scatter_list: on `src` one array for each rank, of any shapes and one dtype; None
             elsewhere.
-        src: rank in the world.
+        src: rank in the world, by default 0; or give `group_src`, the rank in the group.
 
     Raises:
         TypeError, ValueError: an array does not fit; nothing was sent.
@@ -103,8 +197,34 @@ def scatter_v(
     """
     if (found := resolve_group(group, async_op, "scatter_v", options)) is None:
         return None
-    root = to_group_rank(found, src, "src")
+    root = resolve_root(found, src, group_src, "src")
     return wait_result(found.scatter_v(scatter_list, root, **options), async_op)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def all_to_all_v(
+        inputs: Sequence[AnyArray],
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+    @overload
+    def all_to_all_v(
+        inputs: Sequence[AnyArray],
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def all_to_all_v(
+        inputs: Sequence[AnyArray],
+        group: AnyGroup = None,
+        async_op: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
 
 
 def all_to_all_v(
@@ -135,9 +255,38 @@ def all_to_all_v(
     return wait_result(found.all_to_all_v(inputs, **options), async_op)
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def reduce_scatter_v(
+        inputs: Sequence[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+    @overload
+    def reduce_scatter_v(
+        inputs: Sequence[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Work: ...
+    @overload
+    def reduce_scatter_v(
+        inputs: Sequence[AnyArray],
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+
+
 def reduce_scatter_v(
     inputs: Sequence[AnyArray],
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
     **options: Unpack[CallOptions],

@@ -2,16 +2,52 @@
 
 """Module-level prefix reductions: scan and exscan. Arguments as in `collectives`."""
 
+from typing import TYPE_CHECKING, Literal, overload
+
 from allhands.api.calls import resolve_group, wait_or_return
 from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
-from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.reduction import ReduceOp, parse_op
 from allhands.engine.work.work import Work
+from allhands.group.group import Group
+
+if TYPE_CHECKING:
+
+    @overload
+    def scan(
+        x: AnyArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def scan(
+        x: AnyArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def scan(
+        x: AnyArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
 
 
 def scan(
     x: AnyArray,
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
     *,
@@ -34,14 +70,50 @@ def scan(
             return None
     elif (comm := order.comm) is not None and (work := comm.start_scan(x, op, timeout, label, x)):
         return work
+    if isinstance(op, str):
+        return scan(x, parse_op(op), group, async_op, timeout=timeout, label=label)
     if (found := resolve_group(group, async_op, "scan")) is None:
         return None
     return wait_or_return(found.scan(x, op, timeout=timeout, label=label), async_op)
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def exscan(
+        x: AnyArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: Literal[False] = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None: ...
+    @overload
+    def exscan(
+        x: AnyArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: Group | None = None,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work: ...
+    @overload
+    def exscan(
+        x: AnyArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        group: AnyGroup = None,
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Work | None: ...
+
+
 def exscan(
     x: AnyArray,
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | str = ReduceOp.SUM,
     group: AnyGroup = None,
     async_op: bool = False,
     *,
@@ -64,6 +136,8 @@ def exscan(
             return None
     elif (comm := order.comm) is not None and (work := comm.start_exscan(x, op, timeout, label, x)):
         return work
+    if isinstance(op, str):
+        return exscan(x, parse_op(op), group, async_op, timeout=timeout, label=label)
     if (found := resolve_group(group, async_op, "exscan")) is None:
         return None
     return wait_or_return(found.exscan(x, op, timeout=timeout, label=label), async_op)

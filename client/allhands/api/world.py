@@ -112,6 +112,11 @@ class World:
         return self._worker.config.job
 
     @property
+    def backend(self) -> str:
+        """What carries calls, as `init_process_group` was given it."""
+        return self._worker.config.backend
+
+    @property
     def is_inherited(self) -> bool:
         """Whether this world belongs to the process this process was forked from."""
         return self._thread.is_inherited

@@ -1,4 +1,4 @@
-"""Queries of the default world: rank and size, timeouts, shared arrays, latest calls."""
+"""Queries of the default world: rank and size, backend, timeouts, shared arrays, latest calls."""
 
 from datetime import timedelta
 
@@ -20,6 +20,25 @@ def get_rank(group: AnyGroup = None) -> int:
 def get_world_size(group: AnyGroup = None) -> int:
     """Return the number of ranks in the group; -1 outside the group."""
     return -1 if isinstance(group, NonMember) else (group or require_world().group).size
+
+
+def is_available() -> bool:
+    """Return True: where the package does not run, importing it fails and says why."""
+    return True
+
+
+def get_backend(group: AnyGroup = None) -> str:
+    """Return the backend of the world, and so of each group: "auto", "shm", "socket" or others.
+
+    It is what `init_process_group` was given; `group.explain()` says which way calls take.
+
+    Raises:
+        ValueError: this rank is not in the group.
+        RuntimeError: `init_process_group` has not been called.
+    """
+    if isinstance(group, NonMember):
+        raise ValueError(f"this rank does not belong to group {group.name!r}")
+    return require_world().backend
 
 
 def set_timeout(timeout: float | timedelta, group: AnyGroup = None) -> None:

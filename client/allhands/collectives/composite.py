@@ -16,7 +16,7 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.faces import faces
 from allhands.collectives.primitive import CallTimeout, T_co, get_block_shape
-from allhands.collectives.reduction import ReduceOp, check
+from allhands.collectives.reduction import ReduceOp, check, parse_op
 from allhands.collectives.signature import Shape
 from allhands.collectives.staging import Outputs, Staging
 from allhands.data.serializer import ObjectSerializer
@@ -113,7 +113,7 @@ class Composed(ABC, Generic[T_co]):
     def reduce_scatter_v(
         self,
         inputs: Sequence[AnyArray],
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
         """Return the reduction of all ranks' `inputs` at this rank's index.
@@ -125,6 +125,7 @@ class Composed(ABC, Generic[T_co]):
                 ranks.
         """
         blocks = self._check_blocks_v(inputs, "inputs")
+        op = parse_op(op)
         check(op, blocks[0].dtype)
         return self._begin_composite(vector.reduce_scatter(blocks, op), options)
 
@@ -132,7 +133,7 @@ class Composed(ABC, Generic[T_co]):
 
     @faces(plain="scans")
     def scan(
-        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self, x: AnyArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
         """Overwrite `x` with the reduction of `x` of ranks 0 to this one.
 
@@ -143,11 +144,11 @@ class Composed(ABC, Generic[T_co]):
             x: array of a numeric dtype, writeable; same shape and dtype on all
                 ranks.
         """
-        return self._scan(x, op, exclusive=False, options=options)
+        return self._scan(x, parse_op(op), exclusive=False, options=options)
 
     @faces(plain="scans")
     def exscan(
-        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self, x: AnyArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
         """Overwrite `x` with the reduction of `x` of the ranks before this one.
 
@@ -158,14 +159,14 @@ class Composed(ABC, Generic[T_co]):
             x: array of a numeric dtype, writeable; same shape and dtype on all
                 ranks.
         """
-        return self._scan(x, op, exclusive=True, options=options)
+        return self._scan(x, parse_op(op), exclusive=True, options=options)
 
     # ------------------------------------------------------------ many arrays at once
 
     def all_reduce_coalesced(
         self,
         arrays: Sequence[AnyArray],
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite each array with the reduction of all ranks' arrays.
@@ -177,7 +178,7 @@ class Composed(ABC, Generic[T_co]):
         """
         outputs, given = Outputs(), _to_outputs(arrays, "arrays")
         found = outputs.check_list(given, "arrays", len(given), in_place=True)
-        chain = coalesced.all_reduce(found, _get_shapes(given), op, arrays)
+        chain = coalesced.all_reduce(found, _get_shapes(given), parse_op(op), arrays)
         return self._begin_composite(chain, options, outputs.staging)
 
     @faces(plain="coalesced")
@@ -273,7 +274,7 @@ class Composed(ABC, Generic[T_co]):
         self,
         outputs: Sequence[AnyArray],
         inputs: Sequence[AnyArray],
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite each output with this rank's block of its reduction.
@@ -293,20 +294,20 @@ class Composed(ABC, Generic[T_co]):
             self._check_whole(source, f"inputs[{at}]", target, f"outputs[{at}]")
         blocks = [list(source.reshape(self.size, -1)) for source in sources]
         shapes = [get_block_shape(one, self.size) for one in given]
-        chain = coalesced.reduce_scatter(targets, blocks, shapes, op, outputs)
+        chain = coalesced.reduce_scatter(targets, blocks, shapes, parse_op(op), outputs)
         return self._begin_composite(chain, options, written.staging)
 
     # ------------------------------------------------------------ sparse arrays
 
     def all_reduce_sparse(
-        self, x: SparseArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self, x: SparseArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
         """Overwrite sparse `x` with the reduction of all ranks' `x`, as if dense.
 
         Its `indices` are then new, each once and in order, and its `values`; shapes are equal.
         """
         check_options("all_reduce_sparse", options)
-        return self._begin_composite(sparse.all_reduce(x, op), options)
+        return self._begin_composite(sparse.all_reduce(x, parse_op(op)), options)
 
     # ------------------------------------------------------------ objects
 

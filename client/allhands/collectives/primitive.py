@@ -26,7 +26,7 @@ from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.faces import faces
 from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
-from allhands.collectives.reduction import OPS, ReduceOp, check
+from allhands.collectives.reduction import OPS, ReduceOp, check, parse_op
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result, Shape, join_shapes
 from allhands.collectives.staging import Outputs, Staging
@@ -99,7 +99,7 @@ class Collectives(ABC, Generic[T_co]):
 
     @faces(plain="collectives", functional=True)
     def all_reduce(
-        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self, x: AnyArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> T_co:
         """Overwrite `x` on every rank with the reduction of all ranks' `x`.
 
@@ -108,11 +108,12 @@ class Collectives(ABC, Generic[T_co]):
         Args:
             x: array of any shape and numeric dtype, writeable; same shape and
                 dtype on all ranks. A sparse array receives new indices and values.
-            op: SUM, AVG, MIN, MAX and others; see `ReduceOp`.
+            op: SUM, AVG, MIN, MAX or another of `ReduceOp`, or its name, such as "sum".
         """
         outputs = Outputs(self._stages_outputs)
         found = arguments.to_output(x, "x")
         array = outputs.check(found, "x")
+        op = parse_op(op)
         check(op, array.dtype)
         native = CollectiveRequest(
             "all_reduce", array.dtype, array.size, targets=[array], op=op, shape=found.shape
@@ -128,7 +129,11 @@ class Collectives(ABC, Generic[T_co]):
 
     @faces(plain="collectives")
     def reduce(
-        self, x: AnyArray, dst: int, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self,
+        x: AnyArray,
+        dst: int,
+        op: ReduceOp | str = ReduceOp.SUM,
+        **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite `x` on rank `dst` with the reduction of all ranks' `x`.
 
@@ -141,6 +146,7 @@ class Collectives(ABC, Generic[T_co]):
         is_root, outputs = root == self.rank, Outputs(self._stages_outputs)
         found = arguments.to_output(x, "x") if is_root else arguments.to_input(x, "x")
         array = outputs.check(found, "x") if is_root else arguments.check_source(found, "x")
+        op = parse_op(op)
         check(op, array.dtype)
         target = array if is_root else None
         targets = [array] if is_root else []
@@ -301,7 +307,7 @@ class Collectives(ABC, Generic[T_co]):
         self,
         output: AnyArray,
         inputs: list[AnyArray],
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite `output` with the reduction of all ranks' `inputs[rank]`.
@@ -321,7 +327,7 @@ class Collectives(ABC, Generic[T_co]):
             target.size,
             sources,
             [target],
-            op,
+            parse_op(op),
             shape=join_shapes([one.shape for one in given]),
         )
         return self._reduce_scatter(native, output, options, written.staging)
@@ -331,7 +337,7 @@ class Collectives(ABC, Generic[T_co]):
         self,
         output: AnyArray,
         x: AnyArray,
-        op: ReduceOp = ReduceOp.SUM,
+        op: ReduceOp | str = ReduceOp.SUM,
         **options: Unpack[CallOptions],
     ) -> T_co:
         """Overwrite `output` with this rank's block of the reduction of `x`.
@@ -352,7 +358,7 @@ class Collectives(ABC, Generic[T_co]):
             target.size,
             sources,
             [target],
-            op,
+            parse_op(op),
             shape=get_block_shape(found, self.size),
         )
         return self._reduce_scatter(native, output, options, written.staging)

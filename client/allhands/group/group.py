@@ -20,7 +20,7 @@ from allhands.collectives.composite import Composed
 from allhands.collectives.composite_call import CompositeCall, make_custom_reduction
 from allhands.collectives.primitive import CallTimeout, Collectives
 from allhands.collectives.primitive_call import PrimitiveCall
-from allhands.collectives.reduction import ReduceOp, check
+from allhands.collectives.reduction import ReduceOp, check, parse_op
 from allhands.collectives.staging import Outputs
 from allhands.data import sparse_array
 from allhands.data.codec import DataclassRegistry
@@ -156,7 +156,10 @@ class Group(Collectives[Work], Composed[Work]):
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
 
     def all_reduce(
-        self, x: AnyArray | SparseArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self,
+        x: AnyArray | SparseArray,
+        op: ReduceOp | str = ReduceOp.SUM,
+        **options: Unpack[CallOptions],
     ) -> Work:
         """Overwrite `x` on every rank with the combination of all, the same bits everywhere.
 
@@ -171,10 +174,11 @@ class Group(Collectives[Work], Composed[Work]):
         return super().all_reduce(x, op, **options)
 
     def all_reduce_init(
-        self, x: AnyArray, op: ReduceOp = ReduceOp.SUM, **options: Unpack[CallOptions]
+        self, x: AnyArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
     ) -> PersistentCall:
         """Prepare a persistent `all_reduce` of `x`, without any communication yet."""
         timeout, label = read_options("all_reduce_init", options)
+        op = parse_op(op)
         outputs = Outputs()
         check(op, outputs.check(arguments.to_output(x, "x"), "x").dtype)
         own = 0.0 if timeout is None else self.order.resolve_timeout(timeout)

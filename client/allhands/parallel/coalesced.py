@@ -10,13 +10,12 @@ import numpy as np
 
 from allhands.api import collectives
 from allhands.collectives.arguments import AnyArray, check_input
-from allhands.collectives.reduction import ReduceOp, check
+from allhands.collectives.reduction import ReduceOp, check, parse_op
 from allhands.data.array_kinds import restore_kind
 from allhands.engine.work.derived import give_result
 from allhands.options import CallOptions
 from allhands.parallel.dims import split_rows
 from allhands.parallel.expand import GroupLike, resolve
-from allhands.parallel.op_names import parse_op
 
 
 def all_reduce_coalesced(

@@ -7,13 +7,12 @@ import numpy as np
 
 from allhands.api import collectives
 from allhands.collectives.arguments import AnyArray, check_input, check_splits
-from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.reduction import ReduceOp, parse_op
 from allhands.data.array_kinds import restore_kind
 from allhands.engine.work.derived import give_result
 from allhands.options import CallOptions
 from allhands.parallel.dims import join_rows, normalize_dim, split_rows
 from allhands.parallel.expand import GroupLike, resolve
-from allhands.parallel.op_names import parse_op
 
 
 def all_gather_tensor(

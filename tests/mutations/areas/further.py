@@ -54,8 +54,8 @@ MUTATIONS: Final = (
         102,
         "dst is taken for a place in the group",
         "api/calls.py",
-        '        return to_group_rank(group, dst, "dst")\n    assert group_dst',
-        "        return dst\n    assert group_dst",
+        '        return to_group_rank(group, dst, "dst")\n    if group_dst',
+        "        return dst\n    if group_dst",
     ),
     Mutation(
         103,
@@ -115,8 +115,8 @@ MUTATIONS: Final = (
         109,
         "the root of gather_object is taken for a place in the group",
         "api/objects.py",
-        '    root = to_group_rank(found, dst, "dst")\n    if root == found.rank:',
-        "    root = dst\n    if root == found.rank:",
+        '    root = resolve_root(found, dst, group_dst, "dst")\n    if root == found.rank:',
+        "    root = dst or 0\n    if root == found.rank:",
     ),
     Mutation(
         109,

@@ -42,8 +42,8 @@ MUTATIONS: Final = (
         19,
         "src is taken for a place in the group on the short way",
         "api/calls.py",
-        "        return -1\n    return group.ranks.index(rank)",
-        "        return -1\n    return rank",
+        "return group.ranks.index(rank) if isinstance",
+        "return rank if isinstance",
     ),
     Mutation(
         20,
@@ -56,8 +56,8 @@ MUTATIONS: Final = (
         21,
         "all_reduce takes the largest by default",
         "api/collectives.py",
-        "def all_reduce(\n    x: AnyArray | SparseArray,\n    op: ReduceOp = ReduceOp.SUM,",
-        "def all_reduce(\n    x: AnyArray | SparseArray,\n    op: ReduceOp = ReduceOp.MAX,",
+        "def all_reduce(\n    x: AnyArray | SparseArray,\n    op: ReduceOp | str = ReduceOp.SUM,",
+        "def all_reduce(\n    x: AnyArray | SparseArray,\n    op: ReduceOp | str = ReduceOp.MAX,",
     ),
     Mutation(
         22,

@@ -10,6 +10,7 @@ and rounded once: on every host, and once more where a group has several.
 from allhands.collectives.reduction.checks import check, check_mean
 from allhands.collectives.reduction.dtypes import TYPES, get_dtype_name, is_narrow, is_pair
 from allhands.collectives.reduction.folds import combine, finish, fold, must_fold_at_once, scale
+from allhands.collectives.reduction.names import parse_op
 from allhands.collectives.reduction.op import OPS, PremulSum, ReduceOp, UserFunction
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "is_narrow",
     "is_pair",
     "must_fold_at_once",
+    "parse_op",
     "scale",
 ]

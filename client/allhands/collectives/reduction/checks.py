@@ -20,7 +20,7 @@ def check(op: ReduceOp, dtype: npt.DTypeLike) -> None:
         TypeError: `op` is no ReduceOp, or not defined for `dtype`; or nothing is defined for it.
     """
     if not isinstance(op, ReduceOp):
-        raise TypeError(f"op must be a ReduceOp such as ReduceOp.SUM, not {op!r}")
+        raise TypeError(f"op must be a ReduceOp such as ReduceOp.SUM, or its name, not {op!r}")
     found: Dtype = np.dtype(dtype)
     value = op._value_  # `value` itself takes a fifth of all this
     if isinstance(value, UserFunction):

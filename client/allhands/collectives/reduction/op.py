@@ -4,10 +4,12 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+
+from allhands.suggestions import OP_HABITS, make_attribute_error
 
 Function = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 """Combines two 1-D arrays of one dtype and length, element by element, into a third."""
@@ -28,7 +30,16 @@ class UserFunction:
     name: str
 
 
-class ReduceOp(enum.Enum):
+class _ReduceOpType(enum.EnumMeta):
+    """Type of `ReduceOp`: names the nearest operation where there is none of a name."""
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise make_attribute_error("ReduceOp", name, cls.__members__, OP_HABITS)
+
+
+class ReduceOp(enum.Enum, metaclass=_ReduceOpType):
     """How contributions are combined, element by element.
 
     All but what `user` makes are associative and commutative, up to rounding. Ranks must name the
