@@ -136,6 +136,7 @@ from .parallel.join import JoinHook as JoinHook
 from .parallel.mesh import DeviceMesh as DeviceMesh
 from .parallel.mesh import init_device_mesh as init_device_mesh
 from .parallel.reducer import Reducer as Reducer
+from .parallel.sampler import DistributedSampler as DistributedSampler
 from .recorder.record import OperationRecord as OperationRecord
 from .stores import CoordinatorStore as CoordinatorStore
 from .stores import FakeStore as FakeStore

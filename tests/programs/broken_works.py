@@ -16,7 +16,7 @@ LENGTHS = {"SMALL": SMALL, "LARGE": LARGE}
 
 def begin(length: int, **more: Any) -> ah.Work:
     """Begin a sum in which each rank counts one more than the rank before."""
-    work = ah.all_reduce(np.full(length, ah.get_rank() + 1.0), async_op=True, **more)
+    work: ah.Work = ah.all_reduce(np.full(length, ah.get_rank() + 1.0), async_op=True, **more)
     assert work is not None
     return work
 

@@ -219,7 +219,7 @@ def refuse_arguments() -> None:
         "read-only": lambda: ah.all_to_all(frozen, outs),
         "own block": lambda: ah.all_to_all(outs, [np.ones(2)] * n),
         "no arrays": lambda: ah.all_gather([1.0] * n, x),  # type: ignore[list-item]
-        "not a list": lambda: ah.all_to_all(5, 5),  # type: ignore[arg-type]
+        "not a list": lambda: ah.all_to_all(5, 5),  # type: ignore[call-overload]
         "operation": lambda: ah.reduce_scatter(x, outs, ah.ReduceOp.BAND),
         "timeout": lambda: ah.all_gather(outs, x, timeout=-1),
         "list on another rank": lambda: ah.gather(x, outs, (ah.get_rank() + 1) % n),

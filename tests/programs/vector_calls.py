@@ -184,11 +184,11 @@ def refuse_arguments() -> None:
     n = ah.get_world_size()
     x = np.ones(3)
     calls: dict[str, Callable[[], object]] = {
-        "no array": lambda: ah.all_gather_v(None),  # type: ignore[arg-type]
+        "no array": lambda: ah.all_gather_v(None),  # type: ignore[call-overload]
         "root": lambda: ah.gather_v(x, n),
         "too few": lambda: ah.all_to_all_v([x] * (n - 1)),
         "dtypes": lambda: ah.all_to_all_v([x] * (n - 1) + [x.astype("f4")]),
-        "no list": lambda: ah.all_to_all_v(x),  # type: ignore[arg-type]
+        "no list": lambda: ah.all_to_all_v(x),  # type: ignore[call-overload]
         "no object": lambda: ah.all_gather_object([None] * n, object()),
         "no places": lambda: ah.all_gather_object([], 1),
         "no items": lambda: ah.broadcast_object_list([]),

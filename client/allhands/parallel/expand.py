@@ -12,7 +12,8 @@ from allhands.errors import InvalidArgument
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.options import CallOptions, check_options
-from allhands.parallel.mesh import DeviceMesh, Dim, Ranks
+from allhands.parallel.mesh import DeviceMesh, Dim
+from allhands.parallel.mesh_layout import Ranks
 
 GroupLike: TypeAlias = (
     Group

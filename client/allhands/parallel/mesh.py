@@ -8,18 +8,24 @@ Each rank makes the groups that it is in, and asks nobody.
 """
 
 import math
-import operator
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from allhands.api.default_world import default_group
-from allhands.api.groups import new_group
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
+from allhands.parallel.mesh_groups import get_or_make_group, list_ranks, match_groups
+from allhands.parallel.mesh_layout import (
+    Ranks,
+    check_names,
+    check_ranks,
+    find_coordinate,
+    parse_shape,
+    select_along,
+)
 
-Ranks = npt.NDArray[np.int64]
 Dim = int | str
 
 
@@ -50,16 +56,44 @@ class DeviceMesh:
             ValueError: a rank occurs twice or is not in the world; the names do not fit.
         """
         world = default_group()
-        ranks = _check_ranks(mesh, world.size)
-        names = _check_names(mesh_dim_names, ranks.ndim)
-        where = _find_coordinate(ranks, world.rank)
+        ranks = check_ranks(mesh, world.size)
+        names = check_names(mesh_dim_names, ranks.ndim)
+        where = find_coordinate(ranks, world.rank)
         groups: list[Group] = []
         if where is not None:
             groups = [
-                _get_or_make_group(_select_along(ranks, where, dim), timeout)
+                get_or_make_group(select_along(ranks, where, dim), timeout)
                 for dim in range(ranks.ndim)
             ]
         self._set_layout(ranks, names, where, groups, timeout)
+
+    @staticmethod
+    def from_group(
+        group: Group | NonMember | Sequence[Group | NonMember],
+        mesh: npt.ArrayLike | None = None,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+    ) -> "DeviceMesh":
+        """Make a mesh of groups that exist, one along each dimension; no rank is asked.
+
+        Args:
+            group: a group, for a mesh of one dimension, or this rank's group along each dimension.
+            mesh: ranks of the world, as for the class; of one group it may be left out.
+            mesh_dim_names: a name for each dimension; needed with several groups.
+
+        Raises:
+            TypeError: something else than groups or ranks.
+            ValueError: no groups, several without `mesh` and names, a group that does not have the
+                ranks of `mesh` along its dimension, or what the class refuses.
+        """
+        groups = [group] if isinstance(group, Group | NonMember) else list(group)
+        world = default_group()
+        ranks = check_ranks(list_ranks(groups, mesh, mesh_dim_names), world.size)
+        names = check_names(mesh_dim_names, ranks.ndim)
+        where = find_coordinate(ranks, world.rank)
+        made = DeviceMesh.__new__(DeviceMesh)
+        made._set_layout(ranks, names, where, match_groups(groups, ranks, where), None)
+        return made
 
     def _set_layout(
         self,
@@ -189,10 +223,10 @@ class DeviceMesh:
             )
         self._require_coordinate()
         ranks = self.mesh.reshape(-1).copy()
-        where = _find_coordinate(ranks, self._rank)
+        where = find_coordinate(ranks, self._rank)
         flat = DeviceMesh.__new__(DeviceMesh)
         flat._set_layout(
-            ranks, (name,), where, [_get_or_make_group(ranks, self._timeout)], self._timeout
+            ranks, (name,), where, [get_or_make_group(ranks, self._timeout)], self._timeout
         )
         flat._root = self._root
         self._root._flattened[name] = flat
@@ -240,7 +274,7 @@ def init_device_mesh(
         TypeError: the shape is none. (There are no types of devices here.)
         ValueError: more places than the world has ranks; names that do not fit.
     """
-    shape = _parse_shape(mesh_shape)
+    shape = parse_shape(mesh_shape)
     if mesh_dim_names is not None and len(mesh_dim_names) != len(shape):
         raise ValueError(
             "mesh_shape and mesh_dim_names should have same length! "
@@ -250,68 +284,3 @@ def init_device_mesh(
         raise ValueError(f"each dimension needs a length of at least 1: {shape}")
     ranks = np.arange(math.prod(shape)).reshape(shape)
     return DeviceMesh(ranks, mesh_dim_names, timeout=timeout)
-
-
-def _parse_shape(shape: object) -> tuple[int, ...]:
-    """Return a shape as numbers; a single number is a 1-D shape."""
-    if isinstance(shape, int):
-        return (shape,)
-    if isinstance(shape, str) or not isinstance(shape, Sequence):
-        raise TypeError(
-            f"init_device_mesh takes a shape such as (2, 4) first, not {shape!r}: arrays are on no "
-            "type of device"
-        )
-    return tuple(operator.index(length) for length in shape)
-
-
-def _check_ranks(mesh: npt.ArrayLike, world_size: int) -> Ranks:
-    """Return the ranks of a mesh as a new array."""
-    given = np.asarray(mesh)
-    if given.dtype.kind not in "iu" or not given.size:
-        raise TypeError(f"a mesh is made of ranks, at least one, not of {given.dtype}: {mesh!r}")
-    ranks = np.atleast_1d(given.astype(np.int64))
-    if ranks.size > world_size:
-        raise ValueError(
-            f"Mesh should not be bigger than default world size {world_size}, "
-            f"but found {ranks.size} ranks!"
-        )
-    if len(np.unique(ranks)) != ranks.size or ranks.min() < 0 or ranks.max() >= world_size:
-        raise ValueError(
-            f"a mesh has ranks of the world, from 0 to {world_size - 1}, each once at most: "
-            f"{ranks.tolist()}"
-        )
-    return ranks
-
-
-def _check_names(given: Sequence[str] | None, ndim: int) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    names = tuple(given)
-    if len(names) != ndim:
-        raise ValueError(f"mesh_dim_names has {len(names)} names, the mesh {ndim} dimensions")
-    if len(set(names)) != ndim:
-        raise ValueError(f"Each mesh_dim_name must be unique. Found repeated names in {names}")
-    return names
-
-
-def _find_coordinate(ranks: Ranks, rank: int) -> tuple[int, ...] | None:
-    found = np.argwhere(ranks == rank)
-    return tuple(int(at) for at in found[0]) if len(found) else None
-
-
-def _select_along(ranks: Ranks, coordinate: tuple[int, ...], dim: int) -> Ranks:
-    """Return the ranks along one dimension through a rank's coordinate."""
-    line: Ranks = ranks[
-        tuple(slice(None) if at == dim else one for at, one in enumerate(coordinate))
-    ]
-    return line
-
-
-def _get_or_make_group(ranks: Ranks, timeout: float | None) -> Group:
-    """Return a group of ranks, this rank included; the world for all ranks."""
-    world, listed = default_group(), ranks.tolist()
-    if tuple(listed) == world.ranks and timeout is None:
-        return world
-    made = new_group(listed, timeout=timeout)
-    assert not isinstance(made, NonMember)
-    return made

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import CodeType
+from typing import Any
 
 from allhands.collectives.signature import CallSignature, Result
 from allhands.collectives.staging import Staging
@@ -112,7 +113,7 @@ class Work:
             return None
         return self._future.exception()
 
-    def result(self) -> Result:
+    def result(self) -> Any:
         """Wait, then return the output: an array, a list of arrays, or None."""
         self.wait()
         return self._future.result()
