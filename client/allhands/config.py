@@ -261,6 +261,7 @@ def resolve_config(
         ValueError: something is malformed, missing or contradictory; the text says what to give.
     """
     environ = apply_tls_directory(environ)
+    _check_tracebacks(environ)
     settings: WorldOptions = {**WORLD_DEFAULTS, **options}
     launcher, rank, world_size = _resolve_rank(environ, settings)
     timeout, backend = settings["timeout"], _resolve_backend(environ, settings)
@@ -305,6 +306,19 @@ def _meet_nobody(rank: int, world_size: int) -> RendezvousMethod:
     if rank == -1 or world_size == -1:
         raise ValueError("backend='fake' wants rank and world_size: any rank of any world")
     return SingleProcess()
+
+
+_TRACEBACKS = "ALLHANDS_TRACEBACKS"
+
+
+def _check_tracebacks(environ: Mapping[str, str]) -> None:
+    if (value := environ.get(_TRACEBACKS, "")) not in ("", "short", "full"):
+        raise ValueError(f"{_TRACEBACKS} must be 'short' or 'full', not {value!r}")
+
+
+def keeps_full_tracebacks(environ: Mapping[str, str]) -> bool:
+    """Return whether errors keep the frames of this package in their tracebacks."""
+    return environ.get(_TRACEBACKS) == "full"
 
 
 def _resolve_backend(environ: Mapping[str, str], options: WorldOptions) -> str:

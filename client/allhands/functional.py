@@ -41,6 +41,7 @@ from allhands.parallel.tensor_calls import (
     permute_tensor,
     reduce_scatter_tensor,
 )
+from allhands.tracebacks import trim_traceback
 
 __all__ = [
     "ExpandedGroup",
@@ -70,12 +71,16 @@ def broadcast(
 
     `x` is only read; the same shape and dtype on all ranks.
     """
-    found = resolve(group, tag, "broadcast", options)
-    out = copy_array(x)
-    work = wait_or_return(
-        (found if async_op else found.here).broadcast(out, src, **options), async_op
-    )
-    return give_result([work], lambda: restore_kind(out, x))
+    try:
+        found = resolve(group, tag, "broadcast", options)
+        out = copy_array(x)
+        work = wait_or_return(
+            (found if async_op else found.here).broadcast(out, src, **options), async_op
+        )
+        return give_result([work], lambda: restore_kind(out, x))
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def all_reduce(
@@ -90,7 +95,11 @@ def all_reduce(
 
     `x` is only read; the same shape and dtype on all ranks.
     """
-    found = resolve(group, tag, "all_reduce", options)
-    out = copy_array(x)
-    work = collectives.all_reduce(out, parse_op(op), found, async_op, **options)
-    return give_result([work], lambda: restore_kind(out, x))
+    try:
+        found = resolve(group, tag, "all_reduce", options)
+        out = copy_array(x)
+        work = collectives.all_reduce(out, parse_op(op), found, async_op, **options)
+        return give_result([work], lambda: restore_kind(out, x))
+    except Exception as error:
+        trim_traceback(error)
+        raise

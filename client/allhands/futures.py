@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from allhands.errors import ForkedProcess
 from allhands.runtime.callbacks import Callbacks
+from allhands.tracebacks import trim_traceback
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -41,8 +42,12 @@ class Future(concurrent.futures.Future[T], Generic[T]):
             TimeoutError: it is not there within so many seconds.
             ForkedProcess: the call is one of the process that this one was forked from.
         """
-        self.check_inherited()
-        return super().result(timeout)
+        try:
+            self.check_inherited()
+            return super().result(timeout)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait until done, and return the error, if any; raises as `result` does."""

@@ -12,6 +12,7 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.data.sparse_array import SparseArray
 from allhands.group.group import Group
 from allhands.options import CallOptions
+from allhands.tracebacks import trim_traceback
 
 T = TypeVar("T", bound=AnyArray | SparseArray)
 
@@ -28,10 +29,14 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.broadcast`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_broadcast(x, src, None, None, None)):
-            return await await_then_return(work, x)
-        return await await_then_return(self.group.broadcast(x, src, **options), x)
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (work := comm.start_broadcast(x, src, None, None, None)):
+                return await await_then_return(work, x)
+            return await await_then_return(self.group.broadcast(x, src, **options), x)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_reduce(
         self, x: T, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
@@ -40,10 +45,14 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.all_reduce`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_all_reduce(x, op, None, None, None)):
-            return await await_then_return(work, x)
-        return await await_then_return(self.group.all_reduce(x, op, **options), x)
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (work := comm.start_all_reduce(x, op, None, None, None)):
+                return await await_then_return(work, x)
+            return await await_then_return(self.group.all_reduce(x, op, **options), x)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def reduce(
         self,
@@ -56,12 +65,16 @@ class AsyncComposed:
 
         Return `x` on `dst`, None elsewhere. Arrays and errors are as for `allhands.reduce`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_reduce(x, dst, op, None, None, None)):
-            return await await_then_return(work, x if dst == self.group.rank else None)
-        return await await_then_return(
-            self.group.reduce(x, dst, op, **options), x if dst == self.group.rank else None
-        )
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (work := comm.start_reduce(x, dst, op, None, None, None)):
+                return await await_then_return(work, x if dst == self.group.rank else None)
+            return await await_then_return(
+                self.group.reduce(x, dst, op, **options), x if dst == self.group.rank else None
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def gather(
         self,
@@ -75,12 +88,18 @@ class AsyncComposed:
         Return `gather_list` on `dst`, None elsewhere. Arrays and errors are as for
         `allhands.gather`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_gather(x, gather_list, dst, None, None, None)):
-            return await await_then_return(work, gather_list)
-        return await await_then_return(
-            self.group.gather(x, gather_list, dst, **options), gather_list
-        )
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (
+                work := comm.start_gather(x, gather_list, dst, None, None, None)
+            ):
+                return await await_then_return(work, gather_list)
+            return await await_then_return(
+                self.group.gather(x, gather_list, dst, **options), gather_list
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def scatter(
         self,
@@ -93,12 +112,16 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.scatter`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (
-            work := comm.start_scatter(x, scatter_list, src, None, None, None)
-        ):
-            return await await_then_return(work, x)
-        return await await_then_return(self.group.scatter(x, scatter_list, src, **options), x)
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (
+                work := comm.start_scatter(x, scatter_list, src, None, None, None)
+            ):
+                return await await_then_return(work, x)
+            return await await_then_return(self.group.scatter(x, scatter_list, src, **options), x)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_gather(
         self, outputs: list[AnyArray], x: AnyArray, **options: Unpack[CallOptions]
@@ -107,10 +130,14 @@ class AsyncComposed:
 
         Return `outputs`. Arrays and errors are as for `allhands.all_gather`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_all_gather(outputs, x, None, None, None)):
-            return await await_then_return(work, outputs)
-        return await await_then_return(self.group.all_gather(outputs, x, **options), outputs)
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (work := comm.start_all_gather(outputs, x, None, None, None)):
+                return await await_then_return(work, outputs)
+            return await await_then_return(self.group.all_gather(outputs, x, **options), outputs)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_gather_into_tensor(
         self, output: AnyArray, x: AnyArray, **options: Unpack[CallOptions]
@@ -119,14 +146,18 @@ class AsyncComposed:
 
         Return `output`. Arrays and errors are as for `allhands.all_gather_into_tensor`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (
-            work := comm.start_all_gather_into_tensor(output, x, None, None, None)
-        ):
-            return await await_then_return(work, output)
-        return await await_then_return(
-            self.group.all_gather_into_tensor(output, x, **options), output
-        )
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (
+                work := comm.start_all_gather_into_tensor(output, x, None, None, None)
+            ):
+                return await await_then_return(work, output)
+            return await await_then_return(
+                self.group.all_gather_into_tensor(output, x, **options), output
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def reduce_scatter(
         self,
@@ -139,14 +170,18 @@ class AsyncComposed:
 
         Return `output`. Arrays and errors are as for `allhands.reduce_scatter`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (
-            work := comm.start_reduce_scatter(output, inputs, op, None, None, None)
-        ):
-            return await await_then_return(work, output)
-        return await await_then_return(
-            self.group.reduce_scatter(output, inputs, op, **options), output
-        )
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (
+                work := comm.start_reduce_scatter(output, inputs, op, None, None, None)
+            ):
+                return await await_then_return(work, output)
+            return await await_then_return(
+                self.group.reduce_scatter(output, inputs, op, **options), output
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def reduce_scatter_tensor(
         self,
@@ -159,14 +194,18 @@ class AsyncComposed:
 
         Return `output`. Arrays and errors are as for `allhands.reduce_scatter_tensor`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (
-            work := comm.start_reduce_scatter_tensor(output, x, op, None, None, None)
-        ):
-            return await await_then_return(work, output)
-        return await await_then_return(
-            self.group.reduce_scatter_tensor(output, x, op, **options), output
-        )
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (
+                work := comm.start_reduce_scatter_tensor(output, x, op, None, None, None)
+            ):
+                return await await_then_return(work, output)
+            return await await_then_return(
+                self.group.reduce_scatter_tensor(output, x, op, **options), output
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_to_all(
         self, outputs: list[AnyArray], inputs: list[AnyArray], **options: Unpack[CallOptions]
@@ -175,10 +214,18 @@ class AsyncComposed:
 
         Return `outputs`. Arrays and errors are as for `allhands.all_to_all`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_all_to_all(outputs, inputs, None, None, None)):
-            return await await_then_return(work, outputs)
-        return await await_then_return(self.group.all_to_all(outputs, inputs, **options), outputs)
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (
+                work := comm.start_all_to_all(outputs, inputs, None, None, None)
+            ):
+                return await await_then_return(work, outputs)
+            return await await_then_return(
+                self.group.all_to_all(outputs, inputs, **options), outputs
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_to_all_single(
         self,
@@ -192,44 +239,62 @@ class AsyncComposed:
 
         Return `output`. Arrays and errors are as for `allhands.all_to_all_single`.
         """
-        comm = (
-            None
-            if options or output_split_sizes is not None or input_split_sizes is not None
-            else self.group.order.comm
-        )
-        if comm is not None and (work := comm.start_all_to_all_single(output, x, None, None, None)):
-            return await await_then_return(work, output)
-        return await await_then_return(
-            self.group.all_to_all_single(
-                output, x, output_split_sizes, input_split_sizes, **options
-            ),
-            output,
-        )
+        try:
+            comm = (
+                None
+                if options or output_split_sizes is not None or input_split_sizes is not None
+                else self.group.order.comm
+            )
+            if comm is not None and (
+                work := comm.start_all_to_all_single(output, x, None, None, None)
+            ):
+                return await await_then_return(work, output)
+            return await await_then_return(
+                self.group.all_to_all_single(
+                    output, x, output_split_sizes, input_split_sizes, **options
+                ),
+                output,
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def barrier(self, **options: Unpack[CallOptions]) -> None:
         """Return when every rank of the group has called `barrier`.
 
         Arrays and errors are as for `allhands.barrier`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_barrier(None, None, None)):
-            await await_result(work)
-            return
-        await await_then_return(self.group.barrier(**options), None)
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (work := comm.start_barrier(None, None, None)):
+                await await_result(work)
+                return
+            await await_then_return(self.group.barrier(**options), None)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_gather_v(self, x: AnyArray, **options: Unpack[CallOptions]) -> Any:
         """Return every rank's `x`, of any shapes, as a list of new arrays.
 
         Arrays and errors are as for `allhands.all_gather_v`.
         """
-        return await await_result(self.group.all_gather_v(x, **options))
+        try:
+            return await await_result(self.group.all_gather_v(x, **options))
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def gather_v(self, x: AnyArray, dst: int = 0, **options: Unpack[CallOptions]) -> Any:
         """Return every rank's `x`, of any shapes, on rank `dst`; None elsewhere.
 
         Arrays and errors are as for `allhands.gather_v`.
         """
-        return await await_result(self.group.gather_v(x, dst, **options))
+        try:
+            return await await_result(self.group.gather_v(x, dst, **options))
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def scatter_v(
         self,
@@ -241,14 +306,22 @@ class AsyncComposed:
 
         Arrays and errors are as for `allhands.scatter_v`.
         """
-        return await await_result(self.group.scatter_v(scatter_list, src, **options))
+        try:
+            return await await_result(self.group.scatter_v(scatter_list, src, **options))
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_to_all_v(self, inputs: Sequence[AnyArray], **options: Unpack[CallOptions]) -> Any:
         """Send `inputs[j]` to rank j; return the arrays received, by rank.
 
         Arrays and errors are as for `allhands.all_to_all_v`.
         """
-        return await await_result(self.group.all_to_all_v(inputs, **options))
+        try:
+            return await await_result(self.group.all_to_all_v(inputs, **options))
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def reduce_scatter_v(
         self,
@@ -260,7 +333,11 @@ class AsyncComposed:
 
         Arrays and errors are as for `allhands.reduce_scatter_v`.
         """
-        return await await_result(self.group.reduce_scatter_v(inputs, op, **options))
+        try:
+            return await await_result(self.group.reduce_scatter_v(inputs, op, **options))
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def scan(
         self, x: AnyArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
@@ -269,10 +346,14 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.scan`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_scan(x, op, None, None, None)):
-            return await await_then_return(work, x)
-        return await await_then_return(self.group.scan(x, op, **options), x)
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (work := comm.start_scan(x, op, None, None, None)):
+                return await await_then_return(work, x)
+            return await await_then_return(self.group.scan(x, op, **options), x)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def exscan(
         self, x: AnyArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
@@ -281,10 +362,14 @@ class AsyncComposed:
 
         Return `x`. Arrays and errors are as for `allhands.exscan`.
         """
-        comm = None if options else self.group.order.comm
-        if comm is not None and (work := comm.start_exscan(x, op, None, None, None)):
-            return await await_then_return(work, x)
-        return await await_then_return(self.group.exscan(x, op, **options), x)
+        try:
+            comm = None if options else self.group.order.comm
+            if comm is not None and (work := comm.start_exscan(x, op, None, None, None)):
+                return await await_then_return(work, x)
+            return await await_then_return(self.group.exscan(x, op, **options), x)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_reduce_coalesced(
         self,
@@ -296,9 +381,13 @@ class AsyncComposed:
 
         Return `arrays`. Arrays and errors are as for `allhands.all_reduce_coalesced`.
         """
-        return await await_then_return(
-            self.group.all_reduce_coalesced(arrays, op, **options), arrays
-        )
+        try:
+            return await await_then_return(
+                self.group.all_reduce_coalesced(arrays, op, **options), arrays
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def broadcast_coalesced(
         self,
@@ -311,9 +400,13 @@ class AsyncComposed:
 
         Return `arrays`. Arrays and errors are as for `allhands.broadcast_coalesced`.
         """
-        return await await_then_return(
-            self.group.broadcast_coalesced(arrays, src, buffer_size, **options), arrays
-        )
+        try:
+            return await await_then_return(
+                self.group.broadcast_coalesced(arrays, src, buffer_size, **options), arrays
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_gather_coalesced(
         self,
@@ -325,9 +418,13 @@ class AsyncComposed:
 
         Return `output_lists`. Arrays and errors are as for `allhands.all_gather_coalesced`.
         """
-        return await await_then_return(
-            self.group.all_gather_coalesced(output_lists, inputs, **options), output_lists
-        )
+        try:
+            return await await_then_return(
+                self.group.all_gather_coalesced(output_lists, inputs, **options), output_lists
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_gather_into_tensor_coalesced(
         self,
@@ -339,9 +436,13 @@ class AsyncComposed:
 
         Return `outputs`. Arrays and errors are as for `allhands.all_gather_into_tensor_coalesced`.
         """
-        return await await_then_return(
-            self.group.all_gather_into_tensor_coalesced(outputs, inputs, **options), outputs
-        )
+        try:
+            return await await_then_return(
+                self.group.all_gather_into_tensor_coalesced(outputs, inputs, **options), outputs
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def reduce_scatter_tensor_coalesced(
         self,
@@ -354,9 +455,13 @@ class AsyncComposed:
 
         Return `outputs`. Arrays and errors are as for `allhands.reduce_scatter_tensor_coalesced`.
         """
-        return await await_then_return(
-            self.group.reduce_scatter_tensor_coalesced(outputs, inputs, op, **options), outputs
-        )
+        try:
+            return await await_then_return(
+                self.group.reduce_scatter_tensor_coalesced(outputs, inputs, op, **options), outputs
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_reduce_sparse(
         self, x: SparseArray, op: ReduceOp | str = ReduceOp.SUM, **options: Unpack[CallOptions]
@@ -366,14 +471,22 @@ class AsyncComposed:
         Return `x`. Its `indices` are then new, each once and in order, and its `values`; shapes are
         equal.
         """
-        return await await_then_return(self.group.all_reduce_sparse(x, op, **options), x)
+        try:
+            return await await_then_return(self.group.all_reduce_sparse(x, op, **options), x)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def all_gather_object(self, value: object, **options: Unpack[CallOptions]) -> Any:
         """Return every rank's object, in rank order.
 
         Arrays and errors are as for `allhands.all_gather_object`.
         """
-        return await await_result(self.group.all_gather_object(value, **options))
+        try:
+            return await await_result(self.group.all_gather_object(value, **options))
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def gather_object(
         self, value: object, dst: int = 0, **options: Unpack[CallOptions]
@@ -382,7 +495,11 @@ class AsyncComposed:
 
         Arrays and errors are as for `allhands.gather_object`.
         """
-        return await await_result(self.group.gather_object(value, dst, **options))
+        try:
+            return await await_result(self.group.gather_object(value, dst, **options))
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def scatter_object(
         self, values: Sequence[object] | None = None, src: int = 0, **options: Unpack[CallOptions]
@@ -391,7 +508,11 @@ class AsyncComposed:
 
         `values` is None on the other ranks.
         """
-        return await await_result(self.group.scatter_object(values, src, **options))
+        try:
+            return await await_result(self.group.scatter_object(values, src, **options))
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def broadcast_object_list(
         self, values: list[Any], src: int = 0, **options: Unpack[CallOptions]
@@ -400,4 +521,8 @@ class AsyncComposed:
 
         Arrays and errors are as for `allhands.broadcast_object_list`.
         """
-        return await await_result(self.group.broadcast_object_list(values, src, **options))
+        try:
+            return await await_result(self.group.broadcast_object_list(values, src, **options))
+        except Exception as error:
+            trim_traceback(error)
+            raise

@@ -17,6 +17,7 @@ from allhands.coordinator.kv.transactions import Condition, Delete, Get, Operati
 from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import NotFound
 from allhands.stores.asynchronous import AsyncCoordinatorStore
+from allhands.tracebacks import trims_tracebacks
 from allhands_proto.kv_results import CompareSetResult
 
 
@@ -39,6 +40,7 @@ def connect_control(
     return AsyncControl(endpoint, job=name, timeout=timeout)
 
 
+@trims_tracebacks
 class AsyncControl(AsyncSynchronizingClient):
     """The keys of a job, awaited; for `async with`. All methods belong to one event loop.
 

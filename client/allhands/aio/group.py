@@ -8,6 +8,7 @@ from allhands.aio.waiting import await_then_return
 from allhands.collectives.arguments import AnyArray
 from allhands.group.group import Group
 from allhands.options import CallOptions
+from allhands.tracebacks import trim_traceback
 
 
 class AsyncGroup(AsyncComposed):
@@ -40,9 +41,13 @@ class AsyncGroup(AsyncComposed):
 
         Arrays and errors are as for `allhands.monitored_barrier`.
         """
-        await await_then_return(
-            self.group.monitored_barrier(timeout, wait_all_ranks, label=label), None
-        )
+        try:
+            await await_then_return(
+                self.group.monitored_barrier(timeout, wait_all_ranks, label=label), None
+            )
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     def abort(self, reason: str) -> None:
         """End the group on all ranks: current and later calls raise `GroupAborted`."""
@@ -52,15 +57,23 @@ class AsyncGroup(AsyncComposed):
         self, x: AnyArray, dst: int, tag: int = 0, **options: Unpack[CallOptions]
     ) -> None:
         """Send `x` to rank `dst`; return when `x` may be changed."""
-        await await_then_return(self.group.send(x, dst, tag, **options), None)
+        try:
+            await await_then_return(self.group.send(x, dst, tag, **options), None)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def recv(
         self, x: AnyArray, src: int | None = None, tag: int = 0, **options: Unpack[CallOptions]
     ) -> int:
         """Receive into `x` from `src`, None: any rank; return the sender's rank."""
-        work = self.group.recv(x, src, tag, **options)
-        await await_then_return(work, None)
-        return work.source_rank()
+        try:
+            work = self.group.recv(x, src, tag, **options)
+            await await_then_return(work, None)
+            return work.source_rank()
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     def revoke(self, reason: str = "it was revoked") -> None:
         """Release every rank from its calls on this group; see `Group.revoke`."""
@@ -68,12 +81,24 @@ class AsyncGroup(AsyncComposed):
 
     async def agree(self, flag: bool = True, *, timeout: float | None = None) -> bool:
         """Return whether all surviving ranks gave a true flag; see `Group.agree`."""
-        return await asyncio.to_thread(self.group.agree, flag, timeout=timeout)
+        try:
+            return await asyncio.to_thread(self.group.agree, flag, timeout=timeout)
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def shrink(self, *, timeout: float | None = None) -> "AsyncGroup":
         """Return a group of the surviving ranks; see `Group.shrink`."""
-        return AsyncGroup(await asyncio.to_thread(self.group.shrink, timeout=timeout))
+        try:
+            return AsyncGroup(await asyncio.to_thread(self.group.shrink, timeout=timeout))
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     async def grow(self, count: int, *, timeout: float | None = None) -> "AsyncGroup":
         """Return a group of surviving and new ranks; see `Group.grow`."""
-        return AsyncGroup(await asyncio.to_thread(self.group.grow, count, timeout=timeout))
+        try:
+            return AsyncGroup(await asyncio.to_thread(self.group.grow, count, timeout=timeout))
+        except Exception as error:
+            trim_traceback(error)
+            raise

@@ -24,10 +24,12 @@ from allhands.coordinator.recipes.session import describe_process
 from allhands.coordinator.recipes.steps import Steps
 from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import Refused
+from allhands.tracebacks import trims_tracebacks
 
 T = TypeVar("T")
 
 
+@trims_tracebacks
 class AsyncSynchronizingClient(ABC):
     """The part of `AsyncControl` for locks and elections; see there."""
 

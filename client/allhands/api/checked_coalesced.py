@@ -12,6 +12,7 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
 from allhands.options import CallOptions, read_options
+from allhands.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
 
@@ -56,11 +57,15 @@ def all_reduce_coalesced(
     Args:
         arrays: writeable arrays of one numeric dtype; same shapes on all ranks.
     """
-    if (found := resolve_group(group, True, "all_reduce_coalesced", options)) is None:
-        return None
-    _check_one_dtype(arrays, "arrays")
-    work = found.all_reduce_coalesced(arrays, op, **options)
-    return wait_or_return(work, async_op)
+    try:
+        if (found := resolve_group(group, True, "all_reduce_coalesced", options)) is None:
+            return None
+        _check_one_dtype(arrays, "arrays")
+        work = found.all_reduce_coalesced(arrays, op, **options)
+        return wait_or_return(work, async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -107,16 +112,20 @@ def all_gather_coalesced(
         output_lists: for each rank a list of writeable arrays like `inputs`.
         inputs: arrays of one dtype, same shapes on all ranks; only read.
     """
-    if (found := resolve_group(group, True, "all_gather_coalesced", options)) is None:
-        return None
-    _check_one_dtype(inputs, "inputs")
-    for at, one in enumerate(_check_list(output_lists, "output_tensor_lists")):
-        _check_one_dtype(one, f"output_tensor_lists[{at}]")
-    timeout, label = read_options("all_gather_coalesced", options)
-    work = ProcessGroup(found).allgather_coalesced(
-        output_lists, inputs, AllgatherOptions(timeout, async_op, label)
-    )
-    return wait_or_return(work, async_op)
+    try:
+        if (found := resolve_group(group, True, "all_gather_coalesced", options)) is None:
+            return None
+        _check_one_dtype(inputs, "inputs")
+        for at, one in enumerate(_check_list(output_lists, "output_tensor_lists")):
+            _check_one_dtype(one, f"output_tensor_lists[{at}]")
+        timeout, label = read_options("all_gather_coalesced", options)
+        work = ProcessGroup(found).allgather_coalesced(
+            output_lists, inputs, AllgatherOptions(timeout, async_op, label)
+        )
+        return wait_or_return(work, async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def _check_one_dtype(arrays: object, name: str) -> None:

@@ -16,6 +16,7 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
 from allhands.options import CallOptions
+from allhands.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
 
@@ -74,10 +75,16 @@ def broadcast_coalesced(
         src: rank in the world, by default 0; or give `group_src`, the rank in the group.
         buffer_size: bytes of a bucket of one dtype; a longer array travels alone.
     """
-    if (found := resolve_group(group, async_op, "broadcast_coalesced", options)) is None:
-        return None
-    root = resolve_root(found, src, group_src, "src")
-    return wait_or_return(found.broadcast_coalesced(arrays, root, buffer_size, **options), async_op)
+    try:
+        if (found := resolve_group(group, async_op, "broadcast_coalesced", options)) is None:
+            return None
+        root = resolve_root(found, src, group_src, "src")
+        return wait_or_return(
+            found.broadcast_coalesced(arrays, root, buffer_size, **options), async_op
+        )
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -124,13 +131,17 @@ def all_gather_into_tensor_coalesced(
         outputs: writeable arrays, each of its input's size times the group's.
         inputs: arrays of any dtypes, same shapes and dtypes on all ranks; only read.
     """
-    if (
-        found := resolve_group(group, async_op, "all_gather_into_tensor_coalesced", options)
-    ) is None:
-        return None
-    return wait_or_return(
-        found.all_gather_into_tensor_coalesced(outputs, inputs, **options), async_op
-    )
+    try:
+        if (
+            found := resolve_group(group, async_op, "all_gather_into_tensor_coalesced", options)
+        ) is None:
+            return None
+        return wait_or_return(
+            found.all_gather_into_tensor_coalesced(outputs, inputs, **options), async_op
+        )
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -181,10 +192,14 @@ def reduce_scatter_tensor_coalesced(
         outputs: writeable arrays, same shapes and dtypes on all ranks.
         inputs: arrays, each of its output's size times the group's; block j is for rank j.
     """
-    if (
-        found := resolve_group(group, async_op, "reduce_scatter_tensor_coalesced", options)
-    ) is None:
-        return None
-    return wait_or_return(
-        found.reduce_scatter_tensor_coalesced(outputs, inputs, op, **options), async_op
-    )
+    try:
+        if (
+            found := resolve_group(group, async_op, "reduce_scatter_tensor_coalesced", options)
+        ) is None:
+            return None
+        return wait_or_return(
+            found.reduce_scatter_tensor_coalesced(outputs, inputs, op, **options), async_op
+        )
+    except Exception as error:
+        trim_traceback(error)
+        raise

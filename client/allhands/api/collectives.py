@@ -19,6 +19,7 @@ from allhands.collectives.reduction import ReduceOp, parse_op
 from allhands.data.sparse_array import SparseArray
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
+from allhands.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
 
@@ -83,21 +84,27 @@ def broadcast(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.broadcast(
-            x, find_root(group, src, group_src, "src"), timeout, label
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.broadcast(
+                x, find_root(group, src, group_src, "src"), timeout, label
+            ):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_broadcast(
+                x, find_root(group, src, group_src, "src"), timeout, label, x
+            )
         ):
+            return work
+        if (found := resolve_group(group, async_op, "broadcast")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_broadcast(x, find_root(group, src, group_src, "src"), timeout, label, x)
-    ):
-        return work
-    if (found := resolve_group(group, async_op, "broadcast")) is None:
-        return None
-    root = resolve_root(found, src, group_src, "src")
-    return wait_or_return(found.broadcast(x, root, timeout=timeout, label=label), async_op)
+        root = resolve_root(found, src, group_src, "src")
+        return wait_or_return(found.broadcast(x, root, timeout=timeout, label=label), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -161,20 +168,24 @@ def all_reduce(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.all_reduce(x, op, timeout, label):
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.all_reduce(x, op, timeout, label):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_all_reduce(x, op, timeout, label, x)
+        ):
+            return work
+        if isinstance(op, str):
+            return all_reduce(x, parse_op(op), group, async_op, timeout=timeout, label=label)
+        if (found := resolve_group(group, async_op, "all_reduce")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_all_reduce(x, op, timeout, label, x)
-    ):
-        return work
-    if isinstance(op, str):
-        return all_reduce(x, parse_op(op), group, async_op, timeout=timeout, label=label)
-    if (found := resolve_group(group, async_op, "all_reduce")) is None:
-        return None
-    return wait_or_return(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
+        return wait_or_return(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -244,25 +255,38 @@ def reduce(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` on `dst` is undefined
             unless the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.reduce(
-            x, find_root(group, dst, group_dst, "dst"), op, timeout, label
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.reduce(
+                x, find_root(group, dst, group_dst, "dst"), op, timeout, label
+            ):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_reduce(
+                x, find_root(group, dst, group_dst, "dst"), op, timeout, label, x
+            )
         ):
+            return work
+        if isinstance(op, str):
+            return reduce(
+                x,
+                dst,
+                parse_op(op),
+                group,
+                async_op,
+                group_dst=group_dst,
+                timeout=timeout,
+                label=label,
+            )
+        if (found := resolve_group(group, async_op, "reduce")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_reduce(x, find_root(group, dst, group_dst, "dst"), op, timeout, label, x)
-    ):
-        return work
-    if isinstance(op, str):
-        return reduce(
-            x, dst, parse_op(op), group, async_op, group_dst=group_dst, timeout=timeout, label=label
-        )
-    if (found := resolve_group(group, async_op, "reduce")) is None:
-        return None
-    root = resolve_root(found, dst, group_dst, "dst")
-    return wait_or_return(found.reduce(x, root, op, timeout=timeout, label=label), async_op)
+        root = resolve_root(found, dst, group_dst, "dst")
+        return wait_or_return(found.reduce(x, root, op, timeout=timeout, label=label), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -332,25 +356,29 @@ def gather(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `gather_list` on `dst` is
             undefined unless the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.gather(
-            x, gather_list, find_root(group, dst, group_dst, "dst"), timeout, label
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.gather(
+                x, gather_list, find_root(group, dst, group_dst, "dst"), timeout, label
+            ):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_gather(
+                x, gather_list, find_root(group, dst, group_dst, "dst"), timeout, label, gather_list
+            )
         ):
+            return work
+        if (found := resolve_group(group, async_op, "gather")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_gather(
-            x, gather_list, find_root(group, dst, group_dst, "dst"), timeout, label, gather_list
+        root = resolve_root(found, dst, group_dst, "dst")
+        return wait_or_return(
+            found.gather(x, gather_list, root, timeout=timeout, label=label), async_op
         )
-    ):
-        return work
-    if (found := resolve_group(group, async_op, "gather")) is None:
-        return None
-    root = resolve_root(found, dst, group_dst, "dst")
-    return wait_or_return(
-        found.gather(x, gather_list, root, timeout=timeout, label=label), async_op
-    )
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -420,25 +448,29 @@ def scatter(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
             the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.scatter(
-            x, scatter_list, find_root(group, src, group_src, "src"), timeout, label
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.scatter(
+                x, scatter_list, find_root(group, src, group_src, "src"), timeout, label
+            ):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_scatter(
+                x, scatter_list, find_root(group, src, group_src, "src"), timeout, label, x
+            )
         ):
+            return work
+        if (found := resolve_group(group, async_op, "scatter")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_scatter(
-            x, scatter_list, find_root(group, src, group_src, "src"), timeout, label, x
+        root = resolve_root(found, src, group_src, "src")
+        return wait_or_return(
+            found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op
         )
-    ):
-        return work
-    if (found := resolve_group(group, async_op, "scatter")) is None:
-        return None
-    root = resolve_root(found, src, group_src, "src")
-    return wait_or_return(
-        found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op
-    )
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -499,18 +531,22 @@ def all_gather(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `outputs` are undefined
             unless the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.all_gather(outputs, x, timeout, label):
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.all_gather(outputs, x, timeout, label):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_all_gather(outputs, x, timeout, label, outputs)
+        ):
+            return work
+        if (found := resolve_group(group, async_op, "all_gather")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_all_gather(outputs, x, timeout, label, outputs)
-    ):
-        return work
-    if (found := resolve_group(group, async_op, "all_gather")) is None:
-        return None
-    return wait_or_return(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
+        return wait_or_return(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -571,20 +607,24 @@ def all_gather_into_tensor(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.all_gather_into_tensor(output, x, timeout, label):
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.all_gather_into_tensor(output, x, timeout, label):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_all_gather_into_tensor(output, x, timeout, label, output)
+        ):
+            return work
+        if (found := resolve_group(group, async_op, "all_gather_into_tensor")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_all_gather_into_tensor(output, x, timeout, label, output)
-    ):
-        return work
-    if (found := resolve_group(group, async_op, "all_gather_into_tensor")) is None:
-        return None
-    return wait_or_return(
-        found.all_gather_into_tensor(output, x, timeout=timeout, label=label), async_op
-    )
+        return wait_or_return(
+            found.all_gather_into_tensor(output, x, timeout=timeout, label=label), async_op
+        )
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -649,24 +689,28 @@ def reduce_scatter(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.reduce_scatter(output, inputs, op, timeout, label):
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.reduce_scatter(output, inputs, op, timeout, label):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_reduce_scatter(output, inputs, op, timeout, label, output)
+        ):
+            return work
+        if isinstance(op, str):
+            return reduce_scatter(
+                output, inputs, parse_op(op), group, async_op, timeout=timeout, label=label
+            )
+        if (found := resolve_group(group, async_op, "reduce_scatter")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_reduce_scatter(output, inputs, op, timeout, label, output)
-    ):
-        return work
-    if isinstance(op, str):
-        return reduce_scatter(
-            output, inputs, parse_op(op), group, async_op, timeout=timeout, label=label
+        return wait_or_return(
+            found.reduce_scatter(output, inputs, op, timeout=timeout, label=label), async_op
         )
-    if (found := resolve_group(group, async_op, "reduce_scatter")) is None:
-        return None
-    return wait_or_return(
-        found.reduce_scatter(output, inputs, op, timeout=timeout, label=label), async_op
-    )
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -732,24 +776,28 @@ def reduce_scatter_tensor(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.reduce_scatter_tensor(output, x, op, timeout, label):
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.reduce_scatter_tensor(output, x, op, timeout, label):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_reduce_scatter_tensor(output, x, op, timeout, label, output)
+        ):
+            return work
+        if isinstance(op, str):
+            return reduce_scatter_tensor(
+                output, x, parse_op(op), group, async_op, timeout=timeout, label=label
+            )
+        if (found := resolve_group(group, async_op, "reduce_scatter_tensor")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_reduce_scatter_tensor(output, x, op, timeout, label, output)
-    ):
-        return work
-    if isinstance(op, str):
-        return reduce_scatter_tensor(
-            output, x, parse_op(op), group, async_op, timeout=timeout, label=label
+        return wait_or_return(
+            found.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), async_op
         )
-    if (found := resolve_group(group, async_op, "reduce_scatter_tensor")) is None:
-        return None
-    return wait_or_return(
-        found.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), async_op
-    )
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -811,18 +859,24 @@ def all_to_all(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `outputs` are undefined
             unless the error's `outputs_intact` is true.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.all_to_all(outputs, inputs, timeout, label):
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.all_to_all(outputs, inputs, timeout, label):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_all_to_all(outputs, inputs, timeout, label, outputs)
+        ):
+            return work
+        if (found := resolve_group(group, async_op, "all_to_all")) is None:
             return None
-    elif (comm := order.comm) is not None and (
-        work := comm.start_all_to_all(outputs, inputs, timeout, label, outputs)
-    ):
-        return work
-    if (found := resolve_group(group, async_op, "all_to_all")) is None:
-        return None
-    return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
+        return wait_or_return(
+            found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op
+        )
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -893,29 +947,33 @@ def all_to_all_single(
         CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined
             unless the error's `outputs_intact` is true.
     """
-    order = (
-        None
-        if output_split_sizes is not None or input_split_sizes is not None
-        else (group or default.group).order
-    )
-    if order is not None and not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.all_to_all_single(output, x, timeout, label):
+    try:
+        order = (
+            None
+            if output_split_sizes is not None or input_split_sizes is not None
+            else (group or default.group).order
+        )
+        if order is not None and not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.all_to_all_single(output, x, timeout, label):
+                return None
+        elif (
+            order is not None
+            and (comm := order.comm) is not None
+            and (work := comm.start_all_to_all_single(output, x, timeout, label, output))
+        ):
+            return work
+        if (found := resolve_group(group, async_op, "all_to_all_single")) is None:
             return None
-    elif (
-        order is not None
-        and (comm := order.comm) is not None
-        and (work := comm.start_all_to_all_single(output, x, timeout, label, output))
-    ):
-        return work
-    if (found := resolve_group(group, async_op, "all_to_all_single")) is None:
-        return None
-    return wait_or_return(
-        found.all_to_all_single(
-            output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
-        ),
-        async_op,
-    )
+        return wait_or_return(
+            found.all_to_all_single(
+                output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
+            ),
+            async_op,
+        )
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -957,13 +1015,19 @@ def barrier(
 
     Earlier calls on the group have ended by then. Arguments and errors are as for `all_reduce`.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.barrier(timeout, label):
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.barrier(timeout, label):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_barrier(timeout, label, None)
+        ):
+            return work
+        if (found := resolve_group(group, async_op, "barrier")) is None:
             return None
-    elif (comm := order.comm) is not None and (work := comm.start_barrier(timeout, label, None)):
-        return work
-    if (found := resolve_group(group, async_op, "barrier")) is None:
-        return None
-    return wait_or_return(found.barrier(timeout=timeout, label=label), async_op)
+        return wait_or_return(found.barrier(timeout=timeout, label=label), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise

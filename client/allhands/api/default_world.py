@@ -15,6 +15,7 @@ from allhands.api.joining import JoinOptions, check_join_options, join_world, sh
 from allhands.api.world import ThreadRank, World
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
+from allhands.tracebacks import trim_traceback
 
 AnyGroup = Group | NonMember | None
 
@@ -89,7 +90,11 @@ def init_process_group(init_method: str | None = None, **options: Unpack[JoinOpt
                 "threads of this process are ranks, and this thread is none of them: "
                 "give it a group of the rank that has started it"
             )
-        joined = join_world(*get_thread_state(), init_method, options)
+        try:
+            joined = join_world(*get_thread_state(), init_method, options)
+        except Exception as error:
+            trim_traceback(error)
+            raise
         if thread_rank is not None:
             _thread_state.world = joined
             return
@@ -108,20 +113,24 @@ def destroy_process_group(group: AnyGroup = None) -> None:
     Messages sent before are received first. A rank that hosts the coordinator waits for the
     others to leave, 30 s at most.
     """
-    global _default_world
-    world = require_world()
-    if isinstance(group, NonMember):
-        return
-    if group is not None and group is not world.group:
-        world.close_group(group)
-        return
-    if world is _thread_state.world:
-        _thread_state.world = None
-    else:
-        with _lock:
-            _default_world = None
-            default.group = _NO_GROUP
-    world.close()
+    try:
+        global _default_world
+        world = require_world()
+        if isinstance(group, NonMember):
+            return
+        if group is not None and group is not world.group:
+            world.close_group(group)
+            return
+        if world is _thread_state.world:
+            _thread_state.world = None
+        else:
+            with _lock:
+                _default_world = None
+                default.group = _NO_GROUP
+        world.close()
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def default_group() -> Group:
@@ -138,14 +147,18 @@ def abort(reason: str, group: AnyGroup = None) -> None:
 
     That goes for calls that are blocked now, here and elsewhere, and for all that come later.
     """
-    world = require_world()
-    if isinstance(group, NonMember):
-        return
-    if group is None or group is world.group:
-        world.abort(reason)
-    else:
-        for part in group.parts:
-            world.abort(reason, part.name)
+    try:
+        world = require_world()
+        if isinstance(group, NonMember):
+            return
+        if group is None or group is world.group:
+            world.abort(reason)
+        else:
+            for part in group.parts:
+                world.abort(reason, part.name)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def find_world() -> World | None:

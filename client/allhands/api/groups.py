@@ -15,6 +15,7 @@ from allhands.api.world import NewGroupOptions
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.group.round_robin import RoundRobin
+from allhands.tracebacks import trim_traceback
 
 
 def new_group(
@@ -46,10 +47,14 @@ def new_group(
         ValueError: no ranks, a rank twice, or one that the world does not have.
         TypeError: a tag that is no text.
     """
-    world = require_world()
-    chosen = range(world.group.size) if ranks is None else ranks
-    options = _make_options(timeout, on_failure, retryable, verify, allow_pickle)
-    return world.new_group(chosen, tag, use_local_synchronization, options)
+    try:
+        world = require_world()
+        chosen = range(world.group.size) if ranks is None else ranks
+        options = _make_options(timeout, on_failure, retryable, verify, allow_pickle)
+        return world.new_group(chosen, tag, use_local_synchronization, options)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def split_group(
@@ -72,21 +77,28 @@ def split_group(
     Raises:
         TypeError: a color or key that is no whole number of 64 bits.
     """
-    refuse_while_coalescing(group, "split_group")
-    told = np.array(
-        [-1 if color is None else _check_int64(color, "color"), _check_int64(key, "key")], np.int64
-    )
-    world, parent = require_world(), resolve_group(group, True, "split_group")
-    if parent is None:
-        return NonMember("no part of a group that this rank is not in")
-    options = _make_options(timeout)
-    everybody = np.empty((parent.size, 2), np.int64)
-    wait_or_return(parent.here.all_gather_into_tensor(everybody, told, label="split_group"), False)
-    if told[0] < 0:
-        return NonMember(f"no part of {parent.name}")
-    places = [place for place in range(parent.size) if everybody[place, 0] == told[0]]
-    places.sort(key=lambda place: (int(everybody[place, 1]), place))
-    return world.make_subgroup(parent, places, None, options)
+    try:
+        refuse_while_coalescing(group, "split_group")
+        told = np.array(
+            [-1 if color is None else _check_int64(color, "color"), _check_int64(key, "key")],
+            np.int64,
+        )
+        world, parent = require_world(), resolve_group(group, True, "split_group")
+        if parent is None:
+            return NonMember("no part of a group that this rank is not in")
+        options = _make_options(timeout)
+        everybody = np.empty((parent.size, 2), np.int64)
+        wait_or_return(
+            parent.here.all_gather_into_tensor(everybody, told, label="split_group"), False
+        )
+        if told[0] < 0:
+            return NonMember(f"no part of {parent.name}")
+        places = [place for place in range(parent.size) if everybody[place, 0] == told[0]]
+        places.sort(key=lambda place: (int(everybody[place, 1]), place))
+        return world.make_subgroup(parent, places, None, options)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def shrink_group(ranks_to_exclude: Sequence[int], group: AnyGroup = None) -> Group | NonMember:
@@ -101,19 +113,23 @@ def shrink_group(ranks_to_exclude: Sequence[int], group: AnyGroup = None) -> Gro
     Raises:
         ValueError: a rank that is not in the group, none at all, or nobody would be left.
     """
-    world, parent = require_world(), resolve_group(group, True, "shrink_group")
-    if parent is None:
-        return NonMember("no part of a group that this rank is not in")
-    excluded = {int(rank) for rank in ranks_to_exclude}
-    if not excluded or not excluded <= set(parent.ranks):
-        raise ValueError(
-            f"ranks_to_exclude must name ranks of group {parent.name!r}, which has "
-            f"{list(parent.ranks)}, not {sorted(excluded)}"
-        )
-    places = [place for place, rank in enumerate(parent.ranks) if rank not in excluded]
-    if not places:
-        raise ValueError(f"ranks_to_exclude names all ranks of group {parent.name!r}")
-    return world.make_subgroup(parent, places)
+    try:
+        world, parent = require_world(), resolve_group(group, True, "shrink_group")
+        if parent is None:
+            return NonMember("no part of a group that this rank is not in")
+        excluded = {int(rank) for rank in ranks_to_exclude}
+        if not excluded or not excluded <= set(parent.ranks):
+            raise ValueError(
+                f"ranks_to_exclude must name ranks of group {parent.name!r}, which has "
+                f"{list(parent.ranks)}, not {sorted(excluded)}"
+            )
+        places = [place for place, rank in enumerate(parent.ranks) if rank not in excluded]
+        if not places:
+            raise ValueError(f"ranks_to_exclude names all ranks of group {parent.name!r}")
+        return world.make_subgroup(parent, places)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def new_subgroups(
@@ -131,25 +147,29 @@ def new_subgroups(
     Raises:
         ValueError: the ranks cannot be shared out so.
     """
-    world, parent = require_world(), resolve_group(group, True, "new_subgroups")
-    if parent is None:
-        absent = NonMember("no part of a group that this rank is not in")
-        return absent, []
-    if not 0 < group_size <= parent.size:
-        raise ValueError(
-            f"The arg 'group_size' ({group_size}) must not exceed the world size ({parent.size}), "
-            "and be positive"
-        )
-    if parent.size % group_size:
-        raise ValueError(
-            f"The world size ({parent.size}) must be divisible by 'group_size={group_size}'"
-        )
-    options = _make_options(timeout)
-    made = [
-        world.make_subgroup(parent, range(at, at + group_size), tag, options)
-        for at in range(0, parent.size, group_size)
-    ]
-    return made[parent.rank // group_size], made
+    try:
+        world, parent = require_world(), resolve_group(group, True, "new_subgroups")
+        if parent is None:
+            absent = NonMember("no part of a group that this rank is not in")
+            return absent, []
+        if not 0 < group_size <= parent.size:
+            raise ValueError(
+                f"The arg 'group_size' ({group_size}) must not exceed the world size "
+                f"({parent.size}), and be positive"
+            )
+        if parent.size % group_size:
+            raise ValueError(
+                f"The world size ({parent.size}) must be divisible by 'group_size={group_size}'"
+            )
+        options = _make_options(timeout)
+        made = [
+            world.make_subgroup(parent, range(at, at + group_size), tag, options)
+            for at in range(0, parent.size, group_size)
+        ]
+        return made[parent.rank // group_size], made
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def new_subgroups_by_enumeration(
@@ -165,18 +185,22 @@ def new_subgroups_by_enumeration(
     Raises:
         ValueError: no groups, a rank in two of them, or what `new_group` refuses.
     """
-    world = require_world()
-    owner: dict[int, int] = {}
-    for at, ranks in enumerate(ranks_per_subgroup_list):
-        for rank in ranks:
-            if owner.setdefault(rank, at) != at:
-                raise ValueError(f"rank {rank} is in subgroups {owner[rank]} and {at}")
-    if not owner:
-        raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
-    options = _make_options(timeout)
-    made = [world.new_group(ranks, options=options) for ranks in ranks_per_subgroup_list]
-    mine = owner.get(world.group.rank)
-    return NonMember("no subgroup") if mine is None else made[mine], made
+    try:
+        world = require_world()
+        owner: dict[int, int] = {}
+        for at, ranks in enumerate(ranks_per_subgroup_list):
+            for rank in ranks:
+                if owner.setdefault(rank, at) != at:
+                    raise ValueError(f"rank {rank} is in subgroups {owner[rank]} and {at}")
+        if not owner:
+            raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
+        options = _make_options(timeout)
+        made = [world.new_group(ranks, options=options) for ranks in ranks_per_subgroup_list]
+        mine = owner.get(world.group.rank)
+        return NonMember("no subgroup") if mine is None else made[mine], made
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def round_robin(groups: Sequence[Group | NonMember]) -> RoundRobin | NonMember:

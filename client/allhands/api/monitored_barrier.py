@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from allhands.api.calls import resolve_group, wait_or_return
 from allhands.api.default_world import AnyGroup
+from allhands.tracebacks import trim_traceback
 
 
 def monitored_barrier(
@@ -27,7 +28,11 @@ def monitored_barrier(
         CollectiveTimeout: ranks did not come in time.
         CoordinatorUnavailable: there is no coordinator any more.
     """
-    if (found := resolve_group(group, True, "monitored_barrier")) is None:
-        return
-    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    wait_or_return(found.monitored_barrier(limit, wait_all_ranks, label=label), False)
+    try:
+        if (found := resolve_group(group, True, "monitored_barrier")) is None:
+            return
+        limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        wait_or_return(found.monitored_barrier(limit, wait_all_ranks, label=label), False)
+    except Exception as error:
+        trim_traceback(error)
+        raise

@@ -28,6 +28,7 @@ from allhands.collectives import object_calls
 from allhands.data.serializer import check_size
 from allhands.group.group import Group
 from allhands.options import CallOptions
+from allhands.tracebacks import trim_traceback
 
 
 def register_dataclass(kind: type, name: str | None = None) -> None:
@@ -47,17 +48,21 @@ def all_gather_object(
     object_list: list[Any], obj: object, group: AnyGroup = None, **options: Unpack[CallOptions]
 ) -> None:
     """Overwrite `object_list`, one item a rank, with every rank's `obj`."""
-    now = group or default.group
-    if not options and isinstance(now, Group) and (comm := now.order.vector_calls) is not None:
-        _check_length(object_list, "object_list", now.size)
-        exchange = object_calls.exchange_all(now.objects.encode_parts(obj), now.objects)
-        if (ended := exchange.run_now(comm)) is not None:
-            object_list[:] = ended[0]
+    try:
+        now = group or default.group
+        if not options and isinstance(now, Group) and (comm := now.order.vector_calls) is not None:
+            _check_length(object_list, "object_list", now.size)
+            exchange = object_calls.exchange_all(now.objects.encode_parts(obj), now.objects)
+            if (ended := exchange.run_now(comm)) is not None:
+                object_list[:] = ended[0]
+                return
+        if (found := resolve_group(group, False, "all_gather_object", options)) is None:
             return
-    if (found := resolve_group(group, False, "all_gather_object", options)) is None:
-        return
-    _check_length(object_list, "object_list", found.size)
-    object_list[:] = wait_result(found.all_gather_object(obj, **options), False)
+        _check_length(object_list, "object_list", found.size)
+        object_list[:] = wait_result(found.all_gather_object(obj, **options), False)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def gather_object(
@@ -74,18 +79,22 @@ def gather_object(
     There it has an item for each rank; elsewhere it is None. `dst` is a rank of the world, by
     default 0; or give `group_dst`, the rank in the group.
     """
-    if (found := resolve_group(group, False, "gather_object", options)) is None:
-        return
-    root = resolve_root(found, dst, group_dst, "dst")
-    if root == found.rank:
-        _check_length(object_gather_list, "object_gather_list", found.size)
-    elif object_gather_list is not None:
-        raise ValueError(
-            f"object_gather_list is for rank {found.ranks[root]} alone: pass None on the others"
-        )
-    gathered = wait_result(found.gather_object(obj, root, **options), False)
-    if object_gather_list is not None:
-        object_gather_list[:] = gathered
+    try:
+        if (found := resolve_group(group, False, "gather_object", options)) is None:
+            return
+        root = resolve_root(found, dst, group_dst, "dst")
+        if root == found.rank:
+            _check_length(object_gather_list, "object_gather_list", found.size)
+        elif object_gather_list is not None:
+            raise ValueError(
+                f"object_gather_list is for rank {found.ranks[root]} alone: pass None on the others"
+            )
+        gathered = wait_result(found.gather_object(obj, root, **options), False)
+        if object_gather_list is not None:
+            object_gather_list[:] = gathered
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def scatter_object_list(
@@ -102,14 +111,18 @@ def scatter_object_list(
     `scatter_object_input_list` has an item for each rank on `src`, and is ignored elsewhere. `src`
     is a rank of the world, by default 0; or give `group_src`, the rank in the group.
     """
-    if (found := resolve_group(group, False, "scatter_object_list", options)) is None:
-        return
-    if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
-        raise ValueError("scatter_object_output_list must be a list of at least one item")
-    root = resolve_root(found, src, group_src, "src")
-    values = scatter_object_input_list if root == found.rank else None
-    work = found.scatter_object(values, root, **options)
-    scatter_object_output_list[0] = wait_result(work, False)
+    try:
+        if (found := resolve_group(group, False, "scatter_object_list", options)) is None:
+            return
+        if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
+            raise ValueError("scatter_object_output_list must be a list of at least one item")
+        root = resolve_root(found, src, group_src, "src")
+        values = scatter_object_input_list if root == found.rank else None
+        work = found.scatter_object(values, root, **options)
+        scatter_object_output_list[0] = wait_result(work, False)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def broadcast_object_list(
@@ -124,23 +137,27 @@ def broadcast_object_list(
 
     `src` is a rank of the world, by default 0; or give `group_src`, the rank in the group.
     """
-    now = group or default.group
-    if (
-        not options
-        and object_list
-        and isinstance(object_list, list)
-        and isinstance(now, Group)
-        and (comm := now.order.vector_calls) is not None
-    ):
-        root = resolve_root(now, src, group_src, "src")
-        parts = now.objects.encode_parts(object_list) if root == now.rank else None
-        exchange = object_calls.exchange_list(parts, root, object_list, now.objects)
-        if exchange.run_now(comm) is not None:
+    try:
+        now = group or default.group
+        if (
+            not options
+            and object_list
+            and isinstance(object_list, list)
+            and isinstance(now, Group)
+            and (comm := now.order.vector_calls) is not None
+        ):
+            root = resolve_root(now, src, group_src, "src")
+            parts = now.objects.encode_parts(object_list) if root == now.rank else None
+            exchange = object_calls.exchange_list(parts, root, object_list, now.objects)
+            if exchange.run_now(comm) is not None:
+                return
+        if (found := resolve_group(group, False, "broadcast_object_list", options)) is None:
             return
-    if (found := resolve_group(group, False, "broadcast_object_list", options)) is None:
-        return
-    root = resolve_root(found, src, group_src, "src")
-    wait_or_return(found.broadcast_object_list(object_list, root, **options), False)
+        root = resolve_root(found, src, group_src, "src")
+        wait_or_return(found.broadcast_object_list(object_list, root, **options), False)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def send_object_list(
@@ -156,15 +173,19 @@ def send_object_list(
 
     That is `dst`, a rank of the world, or `group_dst`, one of the group.
     """
-    if (found := resolve_group(group, True, "send_object_list")) is None:
-        return
-    if not isinstance(object_list, list):
-        raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
-    peer = resolve_dst(found, dst, group_dst)
-    data = found.objects.encode(object_list)
-    size = np.array([len(data)], np.int64)
-    for part in (size, data):
-        wait_or_return(found.send(part, peer, tag, timeout=timeout, label="object"), False)
+    try:
+        if (found := resolve_group(group, True, "send_object_list")) is None:
+            return
+        if not isinstance(object_list, list):
+            raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
+        peer = resolve_dst(found, dst, group_dst)
+        data = found.objects.encode(object_list)
+        size = np.array([len(data)], np.int64)
+        for part in (size, data):
+            wait_or_return(found.send(part, peer, tag, timeout=timeout, label="object"), False)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def recv_object_list(
@@ -185,25 +206,29 @@ def recv_object_list(
     Raises:
         ValueError: the sender's list has another length; `object_list` is unchanged.
     """
-    if (found := resolve_group(group, True, "recv_object_list")) is None:
-        return -1
-    if not isinstance(object_list, list):
-        raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
-    source = resolve_src(found, src, group_src)
-    size = np.zeros(1, np.int64)
-    work = found.recv(size, source, tag, timeout=timeout, label="object")
-    wait_or_return(work, False)
-    sender = work.source_rank()
-    data = np.empty(check_size(int(size[0])), np.uint8)
-    wait_or_return(found.recv(data, sender, tag, timeout=timeout, label="object"), False)
-    received = found.objects.decode(data)
-    if not isinstance(received, list) or len(received) != len(object_list):
-        raise ValueError(
-            f"rank {found.ranks[sender]} sent {len(received)} objects, and object_list has "
-            f"{len(object_list)}"
-        )
-    object_list[:] = received
-    return found.ranks[sender]
+    try:
+        if (found := resolve_group(group, True, "recv_object_list")) is None:
+            return -1
+        if not isinstance(object_list, list):
+            raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
+        source = resolve_src(found, src, group_src)
+        size = np.zeros(1, np.int64)
+        work = found.recv(size, source, tag, timeout=timeout, label="object")
+        wait_or_return(work, False)
+        sender = work.source_rank()
+        data = np.empty(check_size(int(size[0])), np.uint8)
+        wait_or_return(found.recv(data, sender, tag, timeout=timeout, label="object"), False)
+        received = found.objects.decode(data)
+        if not isinstance(received, list) or len(received) != len(object_list):
+            raise ValueError(
+                f"rank {found.ranks[sender]} sent {len(received)} objects, and object_list has "
+                f"{len(object_list)}"
+            )
+        object_list[:] = received
+        return found.ranks[sender]
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def _check_length(items: object, name: str, size: int) -> None:

@@ -13,6 +13,7 @@ from allhands.engine.work.work import Work
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.options import CallOptions, check_options
+from allhands.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
 
@@ -48,10 +49,14 @@ def isend(
 
     Arguments are as for `send`. The work raises its errors in `wait`; None outside the group.
     """
-    if (found := resolve_group(group, True, "isend", options)) is None:
-        return None
-    peer = resolve_dst(found, dst, group_dst)
-    return found.send(x, peer, tag, **options)
+    try:
+        if (found := resolve_group(group, True, "isend", options)) is None:
+            return None
+        peer = resolve_dst(found, dst, group_dst)
+        return found.send(x, peer, tag, **options)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -89,9 +94,13 @@ def irecv(
     Arguments are as for `recv`. `x` belongs to the call until the work has ended, which raises the
     errors in `wait` and has the sender's group rank as `source_rank()`. None outside the group.
     """
-    if (found := resolve_group(group, True, "irecv", options)) is None:
-        return None
-    return found.recv(x, resolve_src(found, src, group_src), tag, **options)
+    try:
+        if (found := resolve_group(group, True, "irecv", options)) is None:
+            return None
+        return found.recv(x, resolve_src(found, src, group_src), tag, **options)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def send(
@@ -117,12 +126,16 @@ def send(
         CollectiveMismatch: both ends differ in size or dtype.
         CollectiveTimeout, PeerFailed, GroupAborted: the message failed.
     """
-    p2p = (group or default.group).order.direct_p2p
-    if p2p is not None and group_dst is None and p2p.send(x, dst, tag, timeout, label):
-        return
-    if (found := resolve_group(group, True, "send")) is not None:
-        peer = resolve_dst(found, dst, group_dst)
-        wait_or_return(found.send(x, peer, tag, timeout=timeout, label=label), False)
+    try:
+        p2p = (group or default.group).order.direct_p2p
+        if p2p is not None and group_dst is None and p2p.send(x, dst, tag, timeout, label):
+            return
+        if (found := resolve_group(group, True, "send")) is not None:
+            peer = resolve_dst(found, dst, group_dst)
+            wait_or_return(found.send(x, peer, tag, timeout=timeout, label=label), False)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 def recv(
@@ -148,20 +161,24 @@ def recv(
         CollectiveMismatch: both ends differ in size or dtype.
         CollectiveTimeout, PeerFailed, GroupAborted: the message failed.
     """
-    p2p = (group or default.group).order.direct_p2p
-    if (
-        p2p is not None
-        and group_src is None
-        and (came_from := p2p.recv(x, src, tag, timeout, label)) >= 0
-    ):
-        return came_from
-    found = resolve_group(group, True, "recv")
-    if found is None:
-        return -1
-    peer = resolve_src(found, src, group_src)
-    work = found.recv(x, peer, tag, timeout=timeout, label=label)
-    wait_or_return(work, False)
-    return found.ranks[work.source_rank()]
+    try:
+        p2p = (group or default.group).order.direct_p2p
+        if (
+            p2p is not None
+            and group_src is None
+            and (came_from := p2p.recv(x, src, tag, timeout, label)) >= 0
+        ):
+            return came_from
+        found = resolve_group(group, True, "recv")
+        if found is None:
+            return -1
+        peer = resolve_src(found, src, group_src)
+        work = found.recv(x, peer, tag, timeout=timeout, label=label)
+        wait_or_return(work, False)
+        return found.ranks[work.source_rank()]
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 class P2POp:
@@ -218,12 +235,18 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp], **options: Unpack[CallOption
         ValueError: there is none.
         ValueError, TypeError: one of them makes no sense; none has been begun.
     """
-    check_options("batch_isend_irecv", options)
-    if not p2p_op_list:
-        raise ValueError("p2p_op_list is empty: give it one P2POp at least")
-    for op in p2p_op_list:
-        if not isinstance(op, P2POp):
-            raise TypeError(f"p2p_op_list takes P2POps, not {op!r}")
-        op.check()
-    begun = [op.op(op.x, op.peer, op.group, op.tag, op.group_peer, **options) for op in p2p_op_list]
-    return [work for work in begun if work is not None]
+    try:
+        check_options("batch_isend_irecv", options)
+        if not p2p_op_list:
+            raise ValueError("p2p_op_list is empty: give it one P2POp at least")
+        for op in p2p_op_list:
+            if not isinstance(op, P2POp):
+                raise TypeError(f"p2p_op_list takes P2POps, not {op!r}")
+            op.check()
+        begun = [
+            op.op(op.x, op.peer, op.group, op.tag, op.group_peer, **options) for op in p2p_op_list
+        ]
+        return [work for work in begun if work is not None]
+    except Exception as error:
+        trim_traceback(error)
+        raise

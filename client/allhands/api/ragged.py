@@ -17,6 +17,7 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
 from allhands.options import CallOptions
+from allhands.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
 
@@ -57,13 +58,17 @@ def all_gather_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if not async_op and not options:
-        vectors = (group or default.group).order.vector_calls
-        if vectors is not None and (result := vectors.all_gather_v(x)) is not False:
-            return result
-    if (found := resolve_group(group, async_op, "all_gather_v", options)) is None:
-        return None
-    return wait_result(found.all_gather_v(x, **options), async_op)
+    try:
+        if not async_op and not options:
+            vectors = (group or default.group).order.vector_calls
+            if vectors is not None and (result := vectors.all_gather_v(x)) is not False:
+                return result
+        if (found := resolve_group(group, async_op, "all_gather_v", options)) is None:
+            return None
+        return wait_result(found.all_gather_v(x, **options), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -123,18 +128,22 @@ def gather_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if not async_op and not options:
-        vectors = (group or default.group).order.vector_calls
-        if (
-            vectors is not None
-            and (result := vectors.gather_v(x, find_root(group, dst, group_dst, "dst")))
-            is not False
-        ):
-            return result
-    if (found := resolve_group(group, async_op, "gather_v", options)) is None:
-        return None
-    root = resolve_root(found, dst, group_dst, "dst")
-    return wait_result(found.gather_v(x, root, **options), async_op)
+    try:
+        if not async_op and not options:
+            vectors = (group or default.group).order.vector_calls
+            if (
+                vectors is not None
+                and (result := vectors.gather_v(x, find_root(group, dst, group_dst, "dst")))
+                is not False
+            ):
+                return result
+        if (found := resolve_group(group, async_op, "gather_v", options)) is None:
+            return None
+        root = resolve_root(found, dst, group_dst, "dst")
+        return wait_result(found.gather_v(x, root, **options), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -195,10 +204,14 @@ def scatter_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, async_op, "scatter_v", options)) is None:
-        return None
-    root = resolve_root(found, src, group_src, "src")
-    return wait_result(found.scatter_v(scatter_list, root, **options), async_op)
+    try:
+        if (found := resolve_group(group, async_op, "scatter_v", options)) is None:
+            return None
+        root = resolve_root(found, src, group_src, "src")
+        return wait_result(found.scatter_v(scatter_list, root, **options), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -246,13 +259,17 @@ def all_to_all_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if not async_op and not options:
-        vectors = (group or default.group).order.vector_calls
-        if vectors is not None and (result := vectors.all_to_all_v(inputs)) is not False:
-            return result
-    if (found := resolve_group(group, async_op, "all_to_all_v", options)) is None:
-        return None
-    return wait_result(found.all_to_all_v(inputs, **options), async_op)
+    try:
+        if not async_op and not options:
+            vectors = (group or default.group).order.vector_calls
+            if vectors is not None and (result := vectors.all_to_all_v(inputs)) is not False:
+                return result
+        if (found := resolve_group(group, async_op, "all_to_all_v", options)) is None:
+            return None
+        return wait_result(found.all_to_all_v(inputs, **options), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -305,6 +322,10 @@ def reduce_scatter_v(
         TypeError, ValueError: an array does not fit; nothing was sent.
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
-    if (found := resolve_group(group, async_op, "reduce_scatter_v", options)) is None:
-        return None
-    return wait_result(found.reduce_scatter_v(inputs, op, **options), async_op)
+    try:
+        if (found := resolve_group(group, async_op, "reduce_scatter_v", options)) is None:
+            return None
+        return wait_result(found.reduce_scatter_v(inputs, op, **options), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise

@@ -10,6 +10,7 @@ from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp, parse_op
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
+from allhands.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
 
@@ -63,18 +64,24 @@ def scan(
         x: array of a numeric dtype, writeable; same shape and dtype on all
             ranks.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.scan(x, op, timeout, label):
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.scan(x, op, timeout, label):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_scan(x, op, timeout, label, x)
+        ):
+            return work
+        if isinstance(op, str):
+            return scan(x, parse_op(op), group, async_op, timeout=timeout, label=label)
+        if (found := resolve_group(group, async_op, "scan")) is None:
             return None
-    elif (comm := order.comm) is not None and (work := comm.start_scan(x, op, timeout, label, x)):
-        return work
-    if isinstance(op, str):
-        return scan(x, parse_op(op), group, async_op, timeout=timeout, label=label)
-    if (found := resolve_group(group, async_op, "scan")) is None:
-        return None
-    return wait_or_return(found.scan(x, op, timeout=timeout, label=label), async_op)
+        return wait_or_return(found.scan(x, op, timeout=timeout, label=label), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise
 
 
 if TYPE_CHECKING:
@@ -129,15 +136,21 @@ def exscan(
         x: array of a numeric dtype, writeable; same shape and dtype on all
             ranks.
     """
-    order = (group or default.group).order
-    if not async_op:
-        direct = order.direct_calls
-        if direct is not None and direct.exscan(x, op, timeout, label):
+    try:
+        order = (group or default.group).order
+        if not async_op:
+            direct = order.direct_calls
+            if direct is not None and direct.exscan(x, op, timeout, label):
+                return None
+        elif (comm := order.comm) is not None and (
+            work := comm.start_exscan(x, op, timeout, label, x)
+        ):
+            return work
+        if isinstance(op, str):
+            return exscan(x, parse_op(op), group, async_op, timeout=timeout, label=label)
+        if (found := resolve_group(group, async_op, "exscan")) is None:
             return None
-    elif (comm := order.comm) is not None and (work := comm.start_exscan(x, op, timeout, label, x)):
-        return work
-    if isinstance(op, str):
-        return exscan(x, parse_op(op), group, async_op, timeout=timeout, label=label)
-    if (found := resolve_group(group, async_op, "exscan")) is None:
-        return None
-    return wait_or_return(found.exscan(x, op, timeout=timeout, label=label), async_op)
+        return wait_or_return(found.exscan(x, op, timeout=timeout, label=label), async_op)
+    except Exception as error:
+        trim_traceback(error)
+        raise

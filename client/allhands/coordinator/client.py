@@ -48,6 +48,7 @@ from allhands.coordinator.synchronizing import SynchronizingClient
 from allhands.coordinator.token_calls import TokenCalls
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands.errors import CoordinatorUnavailable
+from allhands.tracebacks import trims_tracebacks
 from allhands_proto import forks
 from allhands_proto.call_metadata import add_call_metadata
 from allhands_proto.kv_verbs import P, Q, find_verb
@@ -90,6 +91,7 @@ def connect(
     return Control(endpoint, job=job or endpoint.address.job, timeout=timeout)
 
 
+@trims_tracebacks
 class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls):
     """A client of the coordinator; safe from any thread.
 

@@ -8,6 +8,7 @@ import grpc
 
 from allhands.deadlines import Timeout
 from allhands.escapes import escape_line
+from allhands.tracebacks import trims_tracebacks
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -39,6 +40,7 @@ class JobEvent:
     """Who aborted, cancelled or deleted."""
 
 
+@trims_tracebacks
 class EventCalls:
     """Calls of a client about events."""
 

@@ -13,11 +13,13 @@ from allhands.coordinator.lease import Lease
 from allhands.coordinator.watch import Watch
 from allhands.deadlines import Timeout
 from allhands.errors import NotFound
+from allhands.tracebacks import trims_tracebacks
 from allhands_proto.kv_results import CompareSetResult
 from allhands_proto.kv_verbs import P, Q
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 
+@trims_tracebacks
 class KeyValueClient(ABC):
     """The part of `Control` for keys and queues; see there."""
 

@@ -9,6 +9,7 @@ import grpc
 from allhands.coordinator.sections import Section, Table
 from allhands.deadlines import Timeout
 from allhands.escapes import escape_line
+from allhands.tracebacks import trims_tracebacks
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -42,6 +43,7 @@ class CoordinatorLimits:
     """Memory of its process; 0: not known."""
 
 
+@trims_tracebacks
 class LimitCalls:
     """Calls of a client about limits."""
 

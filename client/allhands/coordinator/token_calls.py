@@ -8,6 +8,7 @@ import grpc
 
 from allhands.deadlines import Timeout, to_seconds
 from allhands.escapes import escape_line
+from allhands.tracebacks import trims_tracebacks
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -43,6 +44,7 @@ def read_token_status(message: wire.TokenDescription) -> TokenStatus:
     )
 
 
+@trims_tracebacks
 class TokenCalls:
     """Calls of a client about tokens."""
 

@@ -32,6 +32,7 @@ from allhands.coordinator.protocol_versions import check_description, make_descr
 from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
+from allhands.tracebacks import trims_tracebacks
 from allhands_proto import forks
 from allhands_proto.call_metadata import add_call_metadata
 from allhands_proto.framing import MalformedFrame
@@ -42,6 +43,7 @@ from allhands_proto.v1 import coordinator_pb2_grpc
 logger = logging.getLogger(__name__)
 
 
+@trims_tracebacks
 class AsyncCoordinatorStore:
     """The methods of the `Store` contract as coroutines of one loop; for `async with`.
 

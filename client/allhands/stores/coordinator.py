@@ -6,8 +6,10 @@ from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Endpoint
 from allhands.coordinator.kv.values import encode, pair_up
 from allhands.deadlines import Timeout, to_seconds
+from allhands.tracebacks import trims_tracebacks
 
 
+@trims_tracebacks
 class CoordinatorStore:
     """A `Store` at a job's coordinator; closing `control` closes the store."""
 

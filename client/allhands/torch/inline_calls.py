@@ -33,6 +33,7 @@ from allhands.torch.error_text import append_gloo_text
 from allhands.torch.options import REDUCE_OPS
 from allhands.torch.tensors import TensorViews
 from allhands.torch.work import EndedWork, Work
+from allhands.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
     from allhands._native import LinkCollectives, ShmComm
@@ -89,6 +90,7 @@ def _wrap_method(checked: Callable[..., Any], attempt: Attempt) -> Callable[...,
                     return work
             except BaseException as error:
                 append_gloo_text(error)  # where nobody waits for it later
+                trim_traceback(error)
                 raise
         return checked(self, *arguments, **named)
 

@@ -19,6 +19,7 @@ from allhands.torch.error_text import append_gloo_text
 from allhands.torch.no_compile import exclude_from_compile
 from allhands.torch.options import to_limit
 from allhands.torch.tensors import TensorViews
+from allhands.tracebacks import trim_traceback
 
 
 @exclude_from_compile
@@ -69,6 +70,10 @@ class Work(dist.Work):  # type: ignore[misc]
         except (CollectiveTimeout, PeerFailed) as error:
             is_over = error is self.native.exception()
             append_gloo_text(error, self.native.operation, None if is_over else to_limit(timeout))
+            trim_traceback(error)
+            raise
+        except Exception as error:
+            trim_traceback(error)
             raise
         self._copy_back()
         if self.before_return is not None:
@@ -76,7 +81,7 @@ class Work(dist.Work):  # type: ignore[misc]
         return True
 
     def synchronize(self) -> None:
-        self.wait()
+        self.result()
 
     def is_completed(self) -> bool:
         if not self.native.is_completed():
@@ -93,7 +98,11 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def result(self) -> Any:
         """Wait, then return the tensors of the call that hold its result."""
-        self.wait()
+        try:
+            self.wait()
+        except Exception as error:
+            trim_traceback(error)
+            raise
         return self._result
 
     def source_rank(self) -> int:

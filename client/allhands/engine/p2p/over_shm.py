@@ -15,6 +15,7 @@ from allhands.engine.p2p.message import (
 )
 from allhands.engine.work import explanations
 from allhands.errors import AllhandsError
+from allhands.tracebacks import hide_traceback
 
 if TYPE_CHECKING:
     from allhands._native import Message, ShmP2P
@@ -153,6 +154,7 @@ class P2POverShm:
         except AllhandsError as error:
             add_intact(error, failure.operation == "recv", failure.touched)
             self._on_failed(error)
+            hide_traceback(error)
             raise
 
     def _raise(self, failure: "MessageFailure") -> NoReturn:

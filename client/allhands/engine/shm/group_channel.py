@@ -26,6 +26,7 @@ from allhands.errors import AllhandsError
 from allhands.runtime.job_thread import JobThread
 from allhands.runtime.termination import get_cancel_reason
 from allhands.shm.areas import GroupAreas
+from allhands.tracebacks import hide_traceback
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm, ShmP2P
@@ -263,6 +264,7 @@ class GroupChannel:
                 error.add_intact(not failure.all_arrived or not has_outputs, say=says)
             if (comm := self._order.comm) is not None:
                 self.recorder.failed_inline(comm, failure.sequence, error)
+            hide_traceback(error)
             raise
 
     # ------------------------------------------------------------ on the loop

@@ -15,6 +15,7 @@ from allhands.errors import AllhandsError
 from allhands.futures import Future
 from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.signal_mask import DelayedSignals
+from allhands.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm
@@ -100,7 +101,11 @@ class ShmWork(AsyncCall, Work):
         return self.error if self._ask() else None
 
     def result(self) -> Result:
-        self.wait()
+        try:
+            self.wait()
+        except Exception as error:
+            trim_traceback(error)
+            raise
         return self.value
 
     def get_future(self) -> Future[Result]:

@@ -14,6 +14,7 @@ from allhands.errors import CollectiveTimeout
 from allhands.futures import Future
 from allhands.recorder.ring_buffer import OperationEntry
 from allhands.runtime.callbacks import Callbacks
+from allhands.tracebacks import trim_traceback
 
 ABANDON_SECONDS = 1.0
 _SIGNAL_POLL_SECONDS = 0.2
@@ -73,21 +74,26 @@ class Work:
             ForkedProcess: it is under way in the process that this one was forked from.
             AllhandsError: it failed; what the error says.
         """
-        self._future.check_inherited()
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        until = math.inf if seconds is None else time.monotonic() + seconds
-        if seconds is None and self._runner is not None and not self._future.done():
-            self._runner()
-        while not self._wait_for_end(min(until - time.monotonic(), _SIGNAL_POLL_SECONDS)):
-            if time.monotonic() >= until:
-                raise CollectiveTimeout(
-                    f"{self} has not ended within {seconds} s; it goes on until its own deadline",
-                    op=self.operation,
-                    seq=self.sequence,
-                    label=self.label,
-                )
-        self._future.result()
-        return True
+        try:
+            self._future.check_inherited()
+            seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+            until = math.inf if seconds is None else time.monotonic() + seconds
+            if seconds is None and self._runner is not None and not self._future.done():
+                self._runner()
+            while not self._wait_for_end(min(until - time.monotonic(), _SIGNAL_POLL_SECONDS)):
+                if time.monotonic() >= until:
+                    raise CollectiveTimeout(
+                        f"{self} has not ended within {seconds} s; "
+                        "it goes on until its own deadline",
+                        op=self.operation,
+                        seq=self.sequence,
+                        label=self.label,
+                    )
+            self._future.result()
+            return True
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     def _set_call_site(self, code: CodeType | None, instruction: int, /) -> None:
         """Record where the program made the call, if another thread began it."""
@@ -115,12 +121,16 @@ class Work:
 
     def result(self) -> Any:
         """Wait, then return the output: an array, a list of arrays, or None."""
-        self.wait()
-        return self._future.result()
+        try:
+            self.wait()
+            return self._future.result()
+        except Exception as error:
+            trim_traceback(error)
+            raise
 
     def synchronize(self) -> None:
         """Block until the operation has ended, like `wait`."""
-        self.wait()
+        self.result()
 
     def get_future(self) -> Future[Result]:
         """Return the future behind this work; its result is `result()`.
