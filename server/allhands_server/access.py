@@ -36,6 +36,7 @@ _METHODS: Final[Mapping[str, str]] = {
     "DescribeJob": "read",
     "CollectReports": "read",
     "ListEvents": "read",
+    "OpenPage": "read",
     "ListJobs": _ANY,
     "DescribeCoordinator": _ANY,
     "Session": "join",

@@ -50,9 +50,10 @@ from allhands_server.machine.formatting import escape_line
 from allhands_server.machine.limit_use import LimitUse
 from allhands_server.machine.measurements import Measurements
 from allhands_server.machine.member_messages import Join, MemberMessage, Resume
-from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier, R, Request
 from allhands_server.machine.tokens import Tokens
+from allhands_server.machine.values import JobObservation
 from allhands_server.machine_timer import MachineTimer
 from allhands_server.reply_handler import FutureReply, ReplyHandler
 from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
@@ -186,6 +187,19 @@ class Coordinator:
     def measure(self) -> Measurements:
         """Return the numbers of jobs and requests; a follower has none."""
         return self._machine.measure(self._clock())
+
+    def observe(self, job: str, after: int) -> JobObservation | None:
+        """Return a job at this moment, with its events behind a number; None: there is none."""
+        return self._machine.observe(job, after, self._clock())
+
+    def check_serving(self) -> None:
+        """Refuse where requests are not taken.
+
+        Raises:
+            Refused: says why, and which daemon leads.
+        """
+        if self._gate is not None:
+            raise Refused(self._gate.status, self._gate.text, self._gate.leader)
 
     @property
     def journal(self) -> "Journal | None":

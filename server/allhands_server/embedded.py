@@ -23,7 +23,7 @@ from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from allhands_server.access import Access, find_verb
 from allhands_server.audit import AuditLog
-from allhands_server.authorities import format_authority
+from allhands_server.authorities import format_authority, parse_authority
 from allhands_server.config import ServerConfig
 from allhands_server.coordinator import Coordinator
 from allhands_server.etcd_address import EtcdAddress
@@ -125,6 +125,14 @@ class RunningCoordinator:
         """URL of the HTTP port; empty: there is none."""
         return "" if self._http is None else self._http.url
 
+    def make_page_link(self, job: str = "") -> tuple[str, float]:
+        """Return a secret link that opens the page once, and the seconds for which it does.
+
+        Its browser may do what the cluster's token may; `job` is shown first.
+        """
+        assert self._http is not None, "there is an HTTP port"
+        return self._http.make_link("", job, "")
+
     async def drain(self, timeout: float, reason: str = "") -> bool:
         """Take in no worker any more, and wait until the running worlds have ended.
 
@@ -180,7 +188,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     """
     config.validate()
     tls = _read_certificates(config)
-    http = None if config.http is None else _open_http(config.http, tls)
+    http = None if config.http is None else _open_http(config.http, tls, config)
     try:
         return await _start(config, coordinator, tls, http)
     except BaseException:
@@ -223,6 +231,7 @@ async def _start(
             access=access,
             addresses=advertised,
             kv_addresses=config.get_kv_advertised(kv_listener.port),
+            make_link=None if http is None else http.make_link,
         )
         await _start_server(server, service, health_service)
         connections.watch(*(port for _, port in bound))
@@ -291,14 +300,17 @@ async def _start_server(
     await server.start()
 
 
-def _open_http(address: tuple[str, int], tls: ServerCertificates | None) -> "HttpPort":
+def _open_http(
+    address: tuple[str, int], tls: ServerCertificates | None, config: ServerConfig
+) -> "HttpPort":
     from allhands_server.http.extra import check_installed  # which few coordinators need
 
     check_installed()
     from allhands_server.http.port import HttpPort
 
-    port = HttpPort(address, tls)
-    logger.info("health and metrics are at %s", port.url)
+    named = (parse_authority(text, 0) for text in config.advertise)
+    port = HttpPort(address, tls, [one[0] for one in named if one is not None])
+    logger.info("page, health and metrics are at %s", port.url)
     return port
 
 

@@ -61,6 +61,7 @@ COMMANDS = {
         "diagnose",
         "diagnose_command",
     ),
+    "page": _Command("Print a link that opens the coordinator's page.", "page", "page_command"),
     "trace": _Command(
         "Write what all ranks recorded as one trace, for Perfetto.", "trace", "trace_command"
     ),

@@ -36,6 +36,7 @@ from allhands.coordinator.kv.calls import (
 from allhands.coordinator.kv.cancelling import CallCanceller
 from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.limit_calls import LimitCalls
+from allhands.coordinator.page_calls import PageCalls
 from allhands.coordinator.probing import explain_failure
 from allhands.coordinator.protocol_versions import (
     check_description,
@@ -92,7 +93,7 @@ def connect(
 
 
 @trims_tracebacks
-class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls):
+class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls):
     """A client of the coordinator; safe from any thread.
 
     Key-value calls go over a pool of TCP connections to the coordinator's key-value port; if there

@@ -8,7 +8,7 @@ from allhands_proto.v1 import coordinator_pb2 as pb
 from allhands_proto.v1 import coordinator_pb2_grpc
 
 EventKind: TypeAlias = Literal[
-    "joined", "world_formed", "member_lost", "member_left", "leave_accepted"
+    "joined", "world_formed", "member_lost", "member_left", "leave_accepted", "collect_report"
 ]
 
 _LIFE_SECONDS = 120.0
@@ -33,9 +33,16 @@ class RawMember:
         heartbeat: pb.Heartbeat | None = None,
         open_group: pb.OpenGroup | None = None,
         leave: pb.Leave | None = None,
+        report_part: pb.ReportPart | None = None,
     ) -> None:
         self._requests.put(
-            pb.SessionRequest(join=join, heartbeat=heartbeat, open_group=open_group, leave=leave)
+            pb.SessionRequest(
+                join=join,
+                heartbeat=heartbeat,
+                open_group=open_group,
+                leave=leave,
+                report_part=report_part,
+            )
         )
 
     def receive(self, kind: EventKind) -> pb.SessionEvent:

@@ -254,6 +254,11 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsReply.FromString,
                 _registered_method=True)
+        self.OpenPage = channel.unary_unary(
+                '/allhands.v1.Coordinator/OpenPage',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.OpenPageRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.OpenPageReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -551,6 +556,14 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenPage(self, request, context):
+        """Make a link that opens the page of the coordinator's HTTP port, once and soon, with the rights of
+        the caller's token. FAILED_PRECONDITION: there is no such port.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -773,6 +786,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ListEvents,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsReply.SerializeToString,
+            ),
+            'OpenPage': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenPage,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.OpenPageRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.OpenPageReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1963,6 +1981,33 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/ListEvents',
             allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.ListEventsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenPage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/OpenPage',
+            allhands__proto_dot_v1_dot_coordinator__pb2.OpenPageRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.OpenPageReply.FromString,
             options,
             channel_credentials,
             insecure,

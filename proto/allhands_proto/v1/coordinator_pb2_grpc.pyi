@@ -127,6 +127,10 @@ class CoordinatorStub:
     """Return the barriers at which somebody waits."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListEventsRequest, _coordinator_pb2.ListEventsReply]
     """Return the events of a job, or wait for the next one; kept in memory, the latest of them."""
+    OpenPage: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.OpenPageRequest, _coordinator_pb2.OpenPageReply]
+    """Make a link that opens the page of the coordinator's HTTP port, once and soon, with the rights of
+    the caller's token. FAILED_PRECONDITION: there is no such port.
+    """
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -211,6 +215,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Return the barriers at which somebody waits."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListEventsRequest, _coordinator_pb2.ListEventsReply]  # type: ignore[assignment]
     """Return the events of a job, or wait for the next one; kept in memory, the latest of them."""
+    OpenPage: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.OpenPageRequest, _coordinator_pb2.OpenPageReply]  # type: ignore[assignment]
+    """Make a link that opens the page of the coordinator's HTTP port, once and soon, with the rights of
+    the caller's token. FAILED_PRECONDITION: there is no such port.
+    """
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -556,5 +564,15 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ListEventsReply, _abc.Awaitable[_coordinator_pb2.ListEventsReply]]:
         """Return the events of a job, or wait for the next one; kept in memory, the latest of them."""
+
+    @_abc_1.abstractmethod
+    def OpenPage(
+        self,
+        request: _coordinator_pb2.OpenPageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.OpenPageReply, _abc.Awaitable[_coordinator_pb2.OpenPageReply]]:
+        """Make a link that opens the page of the coordinator's HTTP port, once and soon, with the rights of
+        the caller's token. FAILED_PRECONDITION: there is no such port.
+        """
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

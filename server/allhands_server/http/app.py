@@ -1,6 +1,7 @@
 """The pages of the HTTP port."""
 
 import asyncio
+from collections.abc import Sequence
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,8 +21,11 @@ _STATUSES = {
 _HEADERS = {"Cache-Control": "no-store"}
 
 
-def make_app(readiness: Readiness) -> Starlette:
-    """Make the application; health is open to all, as what looks after a process has no token."""
+def make_app(readiness: Readiness, more: Sequence[Route] = ()) -> Starlette:
+    """Make the application, with further routes.
+
+    Health is open to all, as what looks after a process has no token.
+    """
 
     async def show_health(request: Request) -> Response:
         return _make_text("alive")
@@ -56,6 +60,7 @@ def make_app(readiness: Readiness) -> Starlette:
             Route("/readyz", show_readiness),
             Route("/leader", show_leadership),
             Route("/metrics", show_metrics),
+            *more,
         ]
     )
 

@@ -19,7 +19,7 @@ class Authorization:
         """Take the cluster's token; with `needs_certificate` callers have to show one as well."""
         self._access = access
         self._token = token.encode()
-        self._needs_certificate = needs_certificate
+        self.needs_certificate = needs_certificate
 
     def check(self, request: Request, verb: str) -> None:
         """Refuse a request that needs a verb for all jobs, and note it in the audit log.
@@ -46,17 +46,13 @@ class Authorization:
     def _find_reason(self, request: Request, token: str | None) -> RefusalReason:
         if token is not None:
             return "permission"
-        if self._lacks_certificate(request):
+        if _lacks_certificate(request, self.needs_certificate):
             return "certificate"
         return "wrong_token" if request.headers.get("authorization") else "no_token"
 
-    def _lacks_certificate(self, request: Request) -> bool:
-        return self._needs_certificate and not request.scope["state"][HAS_CERTIFICATE]
-
     def _find_token(self, request: Request) -> str:
         """Return the id of the caller's token; empty: the cluster's own."""
-        if self._lacks_certificate(request):
-            raise Refused(Status.UNAUTHENTICATED, "callers have to show a certificate")
+        check_certificate(request, self.needs_certificate)
         header = request.headers.get("authorization", "")
         if header[: len(_SCHEME)].lower() != _SCHEME:
             text = "this needs the coordinator's token: send 'Authorization: Bearer TOKEN'"
@@ -72,3 +68,17 @@ class Authorization:
             raise Refused(Status.UNAVAILABLE, text)
         self._access.check_token(id, digest)
         return id
+
+
+def check_certificate(request: Request, is_needed: bool) -> None:
+    """Refuse a caller without a certificate where one is needed.
+
+    Raises:
+        Refused: UNAUTHENTICATED.
+    """
+    if _lacks_certificate(request, is_needed):
+        raise Refused(Status.UNAUTHENTICATED, "callers have to show a certificate")
+
+
+def _lacks_certificate(request: Request, is_needed: bool) -> bool:
+    return is_needed and not request.scope["state"][HAS_CERTIFICATE]

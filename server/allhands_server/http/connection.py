@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any, cast
@@ -12,10 +13,15 @@ from uvicorn.server import ServerState
 
 HAS_CERTIFICATE = "allhands.has_certificate"
 """In the state of a request's scope: whether the caller has shown a certificate that is trusted."""
+BEGIN_STREAM = "allhands.begin_stream"
+"""In the same place: to be called before an answer without an end. These are to be bounded."""
 REQUEST_SECONDS = 10.0
-"""From a connection, or from the end of an answer, until the next answer has left."""
+"""From a connection, or from the end of an answer, until the next answer has left. Of an answer
+without an end: from when what is not taken in fills the buffer, until there is room again."""
 LARGEST_HEAD = 16 << 10
 """Bytes of a request's line and headers."""
+_UNHEARD_MILLISECONDS = 30_000
+"""For which a host may acknowledge nothing of an answer without an end; then it is gone."""
 _IDLE_SECONDS = 5
 """For which a connection may wait for its next request."""
 
@@ -51,12 +57,15 @@ class HttpConnection(H11Protocol):
         config: Config,
         state: ServerState,
         on_closed: Callable[["HttpConnection"], None],
+        on_stream: Callable[["HttpConnection"], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(config, state, {}, loop)
         self.logger = _ErrorsAlone(logger)  # type: ignore[assignment]  # it logs alike
         self.access_log = False
         self._on_closed = on_closed
+        self._on_stream = on_stream
+        self._is_streaming = False
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -68,16 +77,26 @@ class HttpConnection(H11Protocol):
         super().connection_made(cast(asyncio.Transport, transport))
         encrypted: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         has_certificate = encrypted is not None and bool(encrypted.getpeercert())
-        self.app_state = {HAS_CERTIFICATE: has_certificate}
+        self.app_state = {HAS_CERTIFICATE: has_certificate, BEGIN_STREAM: self._begin_stream}
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._cancel_deadline()
         super().connection_lost(exc)
         self._on_closed(self)
 
+    def pause_writing(self) -> None:
+        if self._is_streaming:
+            self._set_deadline()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._is_streaming:
+            self._cancel_deadline()
+        super().resume_writing()
+
     def on_response_complete(self) -> None:
+        self._is_streaming = False
         if not self.transport.is_closing():  # else the rest has to be taken in time as well
             self._set_deadline()
         super().on_response_complete()
@@ -87,9 +106,20 @@ class HttpConnection(H11Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def _set_deadline(self) -> None:
+    def _begin_stream(self) -> None:
+        """Let the answer go on for as long as the caller takes it in."""
+        self._is_streaming = True
+        self._cancel_deadline()
+        end = self.transport.get_extra_info("socket")
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MILLISECONDS)
+        self._on_stream(self)
+
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+
+    def _set_deadline(self) -> None:
+        self._cancel_deadline()
         self._deadline = self.loop.call_later(REQUEST_SECONDS, self.abort)
 
 

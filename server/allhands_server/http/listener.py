@@ -30,7 +30,8 @@ class HttpListener:
     """Listener of the HTTP port, with all its connections.
 
     Accepts connections itself, so that those in a handshake of TLS count, and each new one gets the
-    certificate of now. Where there are too many, the oldest of the host with the most goes.
+    certificate of now. Where there are too many, the oldest of the host with the most goes, of
+    those whose answers have an end.
     """
 
     def __init__(self, app: Any, get_tls: Callable[[], ssl.SSLContext] | None = None) -> None:
@@ -93,7 +94,9 @@ class HttpListener:
                 self._pause(_AGAIN_SECONDS)
             return  # else the connection ended before it was accepted
         accepted.setblocking(False)
-        connection = HttpConnection(self._config, self._state, self._forget, self._loop)
+        connection = HttpConnection(
+            self._config, self._state, self._forget, self._open.discard, self._loop
+        )
         self._accepted[connection] = accepted
         self._open.add(connection, where[0], self._loop.time())
         opening = self._loop.create_task(self._start(connection, accepted))

@@ -140,7 +140,7 @@ class JobEvents:
 
     def submit(self, ticket: int, request: ListEvents) -> list[Effect]:
         """Answer with the events after a number, or wait for one."""
-        found = self._list_after(request.after)
+        found = self.list_after(request.after)
         if not found and request.waits:
             self._waiting[ticket] = request
             return []
@@ -151,7 +151,7 @@ class JobEvents:
         answers: list[Effect] = [
             Answer(ticket, found)
             for ticket, request in self._waiting.items()
-            if (found := self._list_after(request.after))
+            if (found := self.list_after(request.after))
         ]
         for one in answers:
             assert isinstance(one, Answer)
@@ -167,7 +167,8 @@ class JobEvents:
         """Drop a waiting request. Idempotent."""
         self._waiting.pop(ticket, None)
 
-    def _list_after(self, number: int) -> tuple[JobEvent, ...]:
+    def list_after(self, number: int) -> tuple[JobEvent, ...]:
+        """Return the events that are kept behind a number, in order."""
         merged = heapq.merge(
             self._routine.events, self._rest.events, key=lambda event: event.number
         )

@@ -2,7 +2,7 @@
 
 from allhands_server.machine import limits
 from allhands_server.machine.jobs import Job
-from allhands_server.machine.values import JobView
+from allhands_server.machine.values import JobObservation, JobView
 
 
 def describe_job(job: Job, now: float) -> JobView:
@@ -32,4 +32,15 @@ def describe_job(job: Job, now: float) -> JobView:
         incarnation=world.incarnation,
         failures=world.postmortem.list_failures(now),
         ended=None if (ended := world.postmortem.ended_at) is None else max(0.0, now - ended),
+    )
+
+
+def observe_job(job: Job, after: int, now: float) -> JobObservation:
+    """Return the state of a job at this moment, with the events behind a number."""
+    world = job.world
+    return JobObservation(
+        view=describe_job(job, now),
+        operations=0 if world is None else world.count_operations(),
+        arrivals=() if world is None else world.call_times.list_arrivals(),
+        events=job.events.list_after(after),
     )

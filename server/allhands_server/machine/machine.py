@@ -49,7 +49,7 @@ from allhands_server.machine.events import (
 )
 from allhands_server.machine.evidence import on_acknowledged, on_process_inspected
 from allhands_server.machine.formatting import escape, quote
-from allhands_server.machine.job_views import describe_job
+from allhands_server.machine.job_views import describe_job, observe_job
 from allhands_server.machine.jobs import Job, Jobs, Signals
 from allhands_server.machine.limit_use import LimitUse, list_limit_use
 from allhands_server.machine.measurements import Measurements, measure_jobs
@@ -78,6 +78,7 @@ from allhands_server.machine.store.queues import QueueRequest
 from allhands_server.machine.store.watches import Watch
 from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.tokens import ALL_JOBS, TokenChange, TokenRequest, Tokens
+from allhands_server.machine.values import JobObservation
 from allhands_server.machine.waiting import WaitingRequests
 from allhands_server.machine.world import report_collection
 from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
@@ -161,6 +162,11 @@ class Machine:
             answers_nbytes=self._completions.nbytes,
             requests={kind.__name__: count for kind, count in self._request_counts.items()},
         )
+
+    def observe(self, job: str, after: int, now: float) -> JobObservation | None:
+        """Return a job at this moment, with its events behind a number; None: there is none."""
+        found = self._jobs.find(job)
+        return None if found is None else observe_job(found, after, now)
 
     # ------------------------------------------------------------ the log
 

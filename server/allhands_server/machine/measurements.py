@@ -122,7 +122,7 @@ def _measure_job(job: Job, now: float) -> JobMeasurement:
         leases=len(job.leases),
         watches=len(job.watches),
         waiting_calls=job.waiters,
-        operations=0 if world is None else sum(one.operations for one in world.members.values()),
+        operations=0 if world is None else world.count_operations(),
         members_in_operations=in_operations,
         longest_operation=longest,
         oldest_heartbeat=max((max(0.0, now - one.heard_at) for one in present), default=0.0),

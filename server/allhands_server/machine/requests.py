@@ -210,9 +210,11 @@ class ListEvents(Request[tuple[JobEvent, ...]]):
 
 @fast_dataclass
 class CollectReports(Request[tuple[MemberReport, ...]]):
-    """Collect flight reports of all members, `operations` of each group; answered by rank."""
+    """Collect flight reports of members, `operations` of each group; answered by rank."""
 
     keeps_answer: ClassVar[bool] = False
 
     job: str
     operations: int
+    ranks: tuple[int, ...] = ()
+    """Of these members; empty: of all."""

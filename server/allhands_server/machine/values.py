@@ -31,6 +31,20 @@ class CallStarts:
 
 
 @fast_dataclass
+class CallArrival:
+    """Arrival of a group's ranks at one call."""
+
+    group: str
+    sequence: int
+    first: float
+    """Start of the earliest rank, by the coordinator's monotonic clock, in seconds."""
+    span: float
+    """Seconds from there to the start of the last rank."""
+    last: int
+    """The rank that started last."""
+
+
+@fast_dataclass
 class BarrierResult:
     """A barrier that has opened, or was cancelled."""
 
@@ -167,6 +181,19 @@ class JobView:
     """In order of time, without those before the last group change of the world."""
     ended: float | None = None
     """Seconds since the last member was gone; None: not ended."""
+
+
+@fast_dataclass
+class JobObservation:
+    """A job at one moment, with what has happened to it."""
+
+    view: JobView
+    operations: int
+    """Calls that ended well, each counted on each of its ranks."""
+    arrivals: tuple[CallArrival, ...]
+    """At the latest calls of the largest groups, by group and in order."""
+    events: tuple[JobEvent, ...]
+    """In order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import math
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -53,6 +54,10 @@ _SLACK_PART = 0.4
 """Seconds that a verdict may take, of the time of an RPC that does not name its call's deadline."""
 _SIDES = ("this coordinator", "the caller")
 _LONGEST_LIFETIME = 1e9
+_HOST = re.compile(r"[A-Za-z0-9._:%-]*", re.ASCII)
+_LONGEST_HOST = 255
+LinkMaker: TypeAlias = Callable[[str, str, str], tuple[str, float]]
+"""From a token's id, a job and a host to a link and the seconds for which it opens the page."""
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
@@ -69,8 +74,11 @@ class CoordinatorService(CoordinatorServicer):
         access: Access | None = None,
         addresses: Sequence[str] = (),
         kv_addresses: Sequence[str] = (),
+        make_link: LinkMaker | None = None,
     ) -> None:
+        """`make_link` makes links to the page of the HTTP port; None: there is no such port."""
         self._coordinator = coordinator
+        self._make_link = make_link
         self._access = access or Access(coordinator)
         self._description = wire.CoordinatorDescription(
             kv_port=kv_port,
@@ -293,6 +301,25 @@ class CoordinatorService(CoordinatorServicer):
     ) -> wire.DeleteJobReply:
         asked = requests.DeleteJob(request.job, request.by, request.force)
         return wire.DeleteJobReply(expelled=await self._ask(asked, context))
+
+    async def OpenPage(self, request: wire.OpenPageRequest, context: Context) -> wire.OpenPageReply:
+        if self._make_link is None:
+            text = (
+                "this coordinator has no page: start it with --http, as in "
+                "`allhands serve --http 127.0.0.1:7071`"
+            )
+            await _abort(context, Refusal(Status.FAILED_PRECONDITION, text))
+        if len(request.host) > _LONGEST_HOST or not _HOST.fullmatch(request.host):
+            text = f"no name of a host: {quote(request.host)}"
+            await _abort(context, Refusal(Status.INVALID_ARGUMENT, text))
+        try:
+            self._coordinator.check_serving()
+        except Refused as refused:
+            await _abort(context, refused.refusal)
+        if request.job:  # refuses one that is not there
+            await self._ask(requests.DescribeJob(request.job), context)
+        url, seconds = self._make_link(CALLER.get(), request.job, request.host)
+        return wire.OpenPageReply(url=url, seconds=seconds)
 
     async def CreateToken(
         self, request: wire.CreateTokenRequest, context: Context

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from allhands_proto.statuses import LatenessStatus
+from allhands_proto.statuses import GroupStatus, LatenessStatus
 from allhands_server.machine.limits import LATEST_CLOCK
 from allhands_server.machine.member_messages import Heartbeat
-from allhands_server.machine.values import MemberView
+from allhands_server.machine.values import CallArrival, MemberView
 from allhands_server.machine.world.clock_sync import ClockSync
 from allhands_server.machine.world.groups import Groups
 from allhands_server.machine.world.lateness import LatenessTracker
@@ -40,11 +40,7 @@ class CallTimes:
         """Describe all members by rank, with clock offset and lateness."""
         late: dict[int, list[LatenessStatus]] = {}
         for group in self._groups.describe():
-            ranks = [
-                rank
-                for rank in group.ranks
-                if rank in self._members and self._members[rank].is_present
-            ]
+            ranks = self._list_present(group)
             measured = self._lateness.measure(group.group, ranks, self._estimate_offset)
             for rank, lateness in measured.items():
                 late.setdefault(rank, []).append(lateness)
@@ -62,19 +58,33 @@ class CallTimes:
 
         Of the latest calls of the largest groups; None: none is known from all of its ranks.
         """
-        largest = sorted(self._groups.describe(), key=lambda group: -len(group.ranks))
         spans: list[float] = []
-        for group in largest[:_SKEW_GROUPS]:
-            ranks = [
-                rank
-                for rank in group.ranks
-                if rank in self._members and self._members[rank].is_present
-            ]
+        for group in self._list_largest():
+            ranks = self._list_present(group)
             spans += self._lateness.list_spans(group.group, ranks, self._estimate_offset)
         if not spans:
             return None
         spans.sort()
         return spans[len(spans) // 2], spans[-1]
+
+    def list_arrivals(self) -> tuple[CallArrival, ...]:
+        """Return the arrivals at the latest calls of the largest groups, by group and in order."""
+        return tuple(
+            arrival
+            for group in self._list_largest()
+            for arrival in self._lateness.list_arrivals(
+                group.group, self._list_present(group), self._estimate_offset
+            )
+        )
+
+    def _list_largest(self) -> list[GroupStatus]:
+        found = sorted(self._groups.describe(), key=lambda group: -len(group.ranks))
+        return found[:_SKEW_GROUPS]
+
+    def _list_present(self, group: GroupStatus) -> list[int]:
+        return [
+            rank for rank in group.ranks if rank in self._members and self._members[rank].is_present
+        ]
 
     def _estimate_offset(self, rank: int) -> float | None:
         """Return seconds to add to a member's clock for the coordinator's; None: unknown."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from allhands_proto.statuses import LatenessStatus
 from allhands_server.machine.limits import LATEST_CLOCK
+from allhands_server.machine.values import CallArrival
 
 CALLS = 64
 """Calls of a group measured: the latest known from all ranks."""
@@ -39,16 +40,28 @@ class LatenessTracker:
         self, group: str, ranks: Iterable[int], offset: Callable[[int], float | None]
     ) -> list[float]:
         """List the seconds from the first rank's start to the last one's, of the latest calls."""
+        return [one.span for one in self.list_arrivals(group, ranks, offset, SPANS)]
+
+    def list_arrivals(
+        self,
+        group: str,
+        ranks: Iterable[int],
+        offset: Callable[[int], float | None],
+        most: int = CALLS,
+    ) -> list[CallArrival]:
+        """List the arrivals at the latest calls that are known from all ranks, in order."""
         clocks = {rank: offset(rank) for rank in ranks}
         table = self._groups.get(group, {})
         if len(clocks) < 2 or None in clocks.values():
             return []
-        whole = [at for at in sorted(table) if table[at].keys() >= clocks.keys()][-SPANS:]
-        spans = []
+        whole = [at for at in sorted(table) if table[at].keys() >= clocks.keys()][-most:]
+        arrivals = []
         for sequence in whole:
-            begun = [table[sequence][rank] + (at or 0.0) for rank, at in clocks.items()]
-            spans.append(max(begun) - min(begun))
-        return spans
+            begun = {rank: table[sequence][rank] + (at or 0.0) for rank, at in clocks.items()}
+            last = max(begun, key=lambda rank: begun[rank])
+            first = min(begun.values())
+            arrivals.append(CallArrival(group, sequence, first, begun[last] - first, last))
+        return arrivals
 
     def measure(
         self, group: str, ranks: Iterable[int], offset: Callable[[int], float | None]

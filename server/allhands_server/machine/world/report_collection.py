@@ -30,6 +30,8 @@ class _Collection:
     nbytes: int
     """Of each report, at most."""
     missing: set[int]
+    wanted: frozenset[int]
+    """Empty: all ranks."""
     coming: dict[int, bytearray] = field(default_factory=dict)
     reports: dict[int, MemberReport] = field(default_factory=dict)
 
@@ -48,7 +50,7 @@ class ReportCollections:
         self._collections: dict[int, _Collection] = {}  # by number
 
     def submit(self, ticket: int, request: CollectReports) -> list[Effect]:
-        """Ask all present members; the last report answers, or `expire`.
+        """Ask the present members among the wanted; the last report answers, or `expire`.
 
         Raises:
             Refused: too many ask already.
@@ -59,9 +61,14 @@ class ReportCollections:
                 f"{MOST_AT_ONCE} others collect the reports of job {self._job} already: "
                 "ask again in some seconds",
             )
-        asked = [one for one in self._present.values() if one.is_reachable]
+        wanted = frozenset(request.ranks)
+        asked = [
+            one
+            for one in self._present.values()
+            if one.is_reachable and (not wanted or one.rank in wanted)
+        ]
         nbytes = min(LARGEST_REPORT, LARGEST_COLLECTION // max(len(asked), 1))
-        collection = _Collection(ticket, nbytes, {one.rank for one in asked})
+        collection = _Collection(ticket, nbytes, {one.rank for one in asked}, wanted)
         if not asked:
             return [self._answer(collection)]
         self._numbers += 1
@@ -109,6 +116,7 @@ class ReportCollections:
             collection.reports.get(rank)
             or MemberReport(rank, _get_kept_report(member), _explain_missing(member))
             for rank, member in sorted(self._members.items())
+            if not collection.wanted or rank in collection.wanted
         ]
         return Answer(collection.ticket, tuple(reports))
 

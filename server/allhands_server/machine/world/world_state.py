@@ -206,6 +206,10 @@ class WorldState:
         """Return the number of members that are present, and of newcomers."""
         return len(self.present) + len(self.newcomers)
 
+    def count_operations(self) -> int:
+        """Return the calls that ended well, each counted on each of its ranks."""
+        return sum(one.operations for one in self.members.values())
+
     @property
     def latest_news(self) -> News:
         return self._news[-1][1]

@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from allhands_server.http import connection, listener
+from allhands_server.http.connection import BEGIN_STREAM
 from allhands_server.http.listener import HttpListener
 
 LARGE = 64 << 20
+PIECE = b"x" * 4096
 PATIENCE = 30.0
 
 
@@ -26,9 +28,27 @@ async def _answer_at_length(request: Request) -> Response:
     return PlainTextResponse("x" * LARGE)
 
 
+async def _stream(request: Request) -> Response:
+    """Answer without an end: with a piece each time that the test lets one go."""
+    request.scope["state"][BEGIN_STREAM]()
+
+    async def make_pieces() -> AsyncIterator[bytes]:
+        while True:
+            yield PIECE
+            await asyncio.sleep(0)
+
+    return StreamingResponse(make_pieces())
+
+
 @asynccontextmanager
 async def listen() -> AsyncIterator[HttpListener]:
-    app = Starlette(routes=[Route("/", _answer), Route("/large", _answer_at_length)])
+    app = Starlette(
+        routes=[
+            Route("/", _answer),
+            Route("/large", _answer_at_length),
+            Route("/stream", _stream),
+        ]
+    )
     made = HttpListener(app)
     made.listen("127.0.0.1", 0)
     try:
@@ -136,3 +156,51 @@ async def test_several_requests_go_over_one_connection() -> None:
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await reader.readuntil(b"served")).startswith(b"HTTP/1.1 200")
         writer.close()
+
+
+async def test_a_stream_that_is_read_outlasts_the_time_of_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.1)
+    async with listen() as listening:
+        reader, writer = await dial(listening)
+        writer.write(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        async with asyncio.timeout(PATIENCE):
+            while loop.time() < begun + 0.5:
+                assert await reader.read(1 << 20)
+        writer.close()
+
+
+async def test_a_stream_that_is_not_read_ends_in_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.5)
+    async with listen() as listening:
+        loop = asyncio.get_running_loop()
+        with socket.create_connection(("127.0.0.1", listening.port)) as caller:
+            caller.setblocking(False)
+            await loop.sock_sendall(caller, b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await loop.sock_recv(caller, 100)
+            [held] = listening._accepted
+            async with asyncio.timeout(PATIENCE):
+                while listening.count:
+                    if held.is_open:
+                        assert held.transport.get_write_buffer_size() < 1 << 18
+                    await asyncio.sleep(0.01)
+
+
+async def test_streams_do_not_make_room_for_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 1000.0)
+    monkeypatch.setattr(listener, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(listener, "limit_to_share", lambda part: 2)
+    async with listen() as listening:
+        reader, writer = await dial(listening)
+        writer.write(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await reader.readline()
+        strangers = [await dial(listening) for _ in range(4)]
+        await expect_end(strangers[0][0].read())
+        assert await reader.read(1 << 20)
+        for _, one in (*strangers, (reader, writer)):
+            one.close()

@@ -1,0 +1,59 @@
+"""Calls about the page of a coordinator's HTTP port."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
+
+from allhands.coordinator.endpoint import Endpoint
+from allhands.deadlines import Timeout
+from allhands.escapes import escape_line
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+_Request = TypeVar("_Request")
+_Reply = TypeVar("_Reply")
+
+
+@dataclass(frozen=True, slots=True)
+class PageLink:
+    """A link that opens the coordinator's page once; a secret."""
+
+    url: str
+    seconds: float
+    """For which it opens the page, from when it was made."""
+
+
+class PageCalls:
+    """Calls of a client about the page."""
+
+    endpoint: Endpoint
+
+    @property
+    def _calls(self) -> coordinator_pb2_grpc.CoordinatorStub:
+        raise NotImplementedError
+
+    def _call(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[_Request, _Reply]",
+        request: _Request,
+        action: str,
+        timeout: Timeout | None,
+        *,
+        is_write: bool = False,
+    ) -> _Reply:
+        raise NotImplementedError
+
+    def page_link(self, name: str | None = None, *, timeout: Timeout | None = None) -> PageLink:
+        """Return a link to the coordinator's page, for one browser, with this client's rights.
+
+        Args:
+            name: the job that is shown first; None: none.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+            AllhandsError: the coordinator has no HTTP port.
+        """
+        request = wire.OpenPageRequest(job=name or "", host=self.endpoint.address.host)
+        reply = self._call(self._calls.OpenPage, request, "open the page", timeout)
+        return PageLink(escape_line(reply.url), reply.seconds)
