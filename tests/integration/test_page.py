@@ -172,7 +172,7 @@ def test_a_token_for_one_job_shows_that_one_alone(
     link = ask_link_by(served, token, "mine")
     assert link.endswith("&job=mine")
     visitor = Visitor(link)
-    assert json.loads(visitor.get("/session").text) == {"job": "mine"}
+    assert json.loads(visitor.get("/session").text)["job"] == "mine"
     with visitor.follow("mine") as events:
         name, rows = next(events)
         assert (name, [row[0] for row in rows]) == ("jobs", ["mine"])

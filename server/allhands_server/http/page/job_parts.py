@@ -1,7 +1,7 @@
 """What a page shows of one job, made from observations of it. Pure.
 
 Times are of the wall clock, in seconds, so that what goes on does not change by itself. Keys of the
-parts, and their values, in lists to be short:
+parts, and their values, in lists to be short; the states of ranks are those of `static/groups.js`:
 
     job               {state, epoch, size, members, keys, ended, failed, window}
     who/RANK          [host, pid, address, label]
@@ -87,8 +87,11 @@ class JobParts:
     def _put_members(self, view: JobView, waits: list[Wait], now: float) -> None:
         missing = {rank for one in waits for rank in one.missing}
         waiting = {rank for one in waits for rank in one.waiting}
+        first = view.failures[0].rank if view.failures else None
         for one in view.members:
             state, text = _describe_state(one, one.rank in missing, one.rank in waiting)
+            if state == "failed" and first not in (None, one.rank):
+                state = "aborted"
             at = _choose_progress(one.progress)
             row: list[Json] = [state, text]
             if at is not None:
@@ -119,7 +122,8 @@ class JobParts:
             if key not in self.parts:  # estimates of clocks go on to move a little
                 at, span = _round(call.first + offset), round(call.span, 6)
                 self.parts.put({key: [call.group, call.sequence, at, span, call.last]})
-        self._put_rate(seen.operations, now)
+        if seen.view.ended is None:
+            self._put_rate(seen.operations, now)
         self.parts.drop_oldest("call/", MOST_CALLS)
         self.parts.drop_oldest("rate/", MOST_RATES)
 

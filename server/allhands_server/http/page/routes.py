@@ -124,12 +124,12 @@ class Page:
         return answer
 
     async def _show_session(self, request: Request) -> Response:
-        """Tell a browser whether it has a session, and for which job it is."""
+        """Tell a browser whether it has a session, for which job, and the time of this host."""
         visit = self._find_visit(request)
         self._check_session(visit)
         tokens = visit.served.coordinator.tokens
         job = tokens.get_job(visit.grant.token) if visit.grant.token and tokens else "*"
-        return JSONResponse({"job": job}, headers=HEADERS)
+        return JSONResponse({"job": job, "now": time.time()}, headers=HEADERS)
 
     async def _close_session(self, request: Request) -> Response:
         self._access.close_session(self._get_key(request))
