@@ -46,6 +46,11 @@ test-etcd: $(VENV)/.has-dev ## Try daemons that share a log in etcd, on three no
 	PYTHONPATH=tests $(BIN)/python -m support.etcd_nodes \
 		$(BIN)/python -m pytest tests/etcd tests/unit/server/log/test_engines.py $(ARGS)
 
+.PHONY: test-page
+test-page: $(VENV)/.has-dev ## Try the page in a real browser (root on Debian installs chromium)
+	@command -v chromium >/dev/null || { apt-get update --quiet=2 && apt-get install --yes --quiet=2 chromium; }
+	$(BIN)/python -m pytest tests/integration/test_page_in_browser.py $(ARGS)
+
 .PHONY: test-torch
 test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among them (ARGS= go to pytest)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/pytorch tests/parity/pytorch -m "not nightly" $(ARGS)

@@ -82,7 +82,7 @@ class ServerConfig:
     kv_advertise: tuple[str, ...] = ()
     """The same for the key-value port; empty: the hosts that clients have dialled."""
     http: tuple[str, int] | None = None
-    """Host and port for health and metrics by HTTP; port 0: any free one; None: there is none."""
+    """Host and port for page, health and metrics by HTTP; port 0: any free one; None: none."""
     log_format: Literal["text", "json"] = "text"
     """Of the lines on stderr, where the process is the daemon's own."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

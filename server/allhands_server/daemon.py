@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import sys
 
 import uvloop
 
@@ -45,6 +46,10 @@ async def _serve(config: ServerConfig) -> int:
     for number in _SIGNALS:
         loop.add_signal_handler(number, signals.put_nowait, number)
     running = await embedded.start(config)
+    if running.http_url and sys.stderr.isatty():
+        # On a terminal alone, and no line of the log: what keeps logs would keep the secret.
+        url, seconds = running.make_page_link()
+        sys.stderr.write(f"{url}\n(opens the page in one browser, within {seconds:.0f} s)\n")
     serving = asyncio.create_task(_serve_until_signal(running, config, signals))
     failing = asyncio.create_task(running.wait_failure())
     try:

@@ -310,7 +310,8 @@ def _open_http(
 
     named = (parse_authority(text, 0) for text in config.advertise)
     port = HttpPort(address, tls, [one[0] for one in named if one is not None])
-    logger.info("page, health and metrics are at %s", port.url)
+    text = "page, health and metrics are at %s (`allhands page` prints a link that opens the page)"
+    logger.info(text, port.url)
     return port
 
 

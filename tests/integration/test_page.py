@@ -1,6 +1,9 @@
 """The page's requests as browsers make them: who may see what, and what strangers cannot do."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +19,9 @@ from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
 from allhands_proto.v1 import coordinator_pb2 as wire
+from programs import launched_ranks
 from support.http_pages import Visitor, find_url, follow_until, send
+from support.ranks.launchers import Start, as_script
 
 LONG = 5.0
 Join = Callable[..., RawMember]
@@ -94,6 +99,7 @@ def test_a_link_opens_the_page_once_and_is_no_secret_of_logs(
     logged = "".join(served.log_lines) + (tmp_path / "audit").read_text()
     assert visitor.code not in logged
     assert key not in logged
+    assert "link=" not in logged
 
 
 def test_without_a_session_there_is_the_empty_page_alone(served: DaemonProcess, join: Join) -> None:
@@ -145,6 +151,45 @@ def test_large_and_strange_requests_are_refused(served: DaemonProcess) -> None:
     head = send(visitor.url, "HEAD", "/stream?job=", headers=visitor.headers)
     assert head.status == 200
     assert visitor.get("/page/..%2fassets.py").status == 404
+
+
+def test_serve_prints_a_link_on_a_terminal(tmp_path: Path) -> None:
+    ours, its = os.openpty()
+    command = (sys.executable, "-m", "allhands.cli.main", "serve", "--listen", "127.0.0.1:0")
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    with subprocess.Popen([*command, "--http", "127.0.0.1:0"], env=environ, stderr=its) as process:
+        os.close(its)
+        with open(ours, errors="replace") as terminal:
+            link = next(line for line in terminal if "/#link=" in line).strip()
+            Visitor(link)
+            process.terminate()
+            assert process.wait(30) == 0
+
+
+def test_run_tells_of_the_page_of_its_job(run: Start, tmp_path: Path) -> None:
+    program = as_script(launched_ranks.come_late, 2)
+    running = run("-n", "2", "--job", "j", "--http", "127.0.0.1:0", *program)
+    poll_until(lambda: any("the job has a page at" in line for line in running.errors))
+    [told] = [line for line in running.errors if "the job has a page at" in line]
+    url = told.split(" page at ")[1].split(": ")[0]
+    assert send(url, "GET", "/").status == 200
+    assert send(url, "GET", "/session").status == 401
+    assert running.status() == 0, running.errors
+    assert not any("link=" in line for line in running.errors)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--http", "0.0.0.0:0"), "to this host alone"),
+        (("--http", "x"), "--http wants HOST:PORT"),
+        (("--http", "127.0.0.1:0", "--coordinator", "ah://127.0.0.1:1"), "there already"),
+    ],
+)
+def test_run_says_where_a_page_cannot_be(options: tuple[str, ...], said: str, run: Start) -> None:
+    running = run("-n", "1", *options, *as_script(launched_ranks.come_late, 0))
+    assert running.status() == 2
+    assert said in " ".join(" ".join(running.errors).split())
 
 
 def test_without_the_port_the_command_says_what_to_start(tmp_path: Path) -> None:
@@ -229,9 +274,10 @@ def test_the_stream_has_who_waits_for_whom_and_then_what_changes(
         assert (waiting, missing) == ([[0, 0]], [[1, 1]])
         assert parts["who/0"][3] == "<b>label</b>"
         first.send(heartbeat=wire.Heartbeat(progress=[done]))
-        changed = follow_until(events, "rank/0")
-        assert "who/0" not in changed
-        assert changed["rank/0"][0] == "outside"
+        while parts["rank/0"][3] != 2:
+            changed = follow_until(events, "rank/0")
+            assert "who/0" not in changed
+            parts.update(changed)
 
 
 def test_a_job_that_comes_later_appears(served: DaemonProcess, join: Join) -> None:

@@ -6,6 +6,7 @@ a program that cannot be executed, 1 if the launch could not go on, 2 for wrong 
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -26,6 +27,7 @@ from allhands.cli.run_options import (
     DataDirOption,
     EnvOption,
     GraceOption,
+    HttpOption,
     InterfaceOption,
     JobOption,
     MaxRestartsOption,
@@ -75,6 +77,7 @@ def run_command(
     on_stall: OnStallOption = None,
     stall_after: StallAfterOption = None,
     max_restarts: MaxRestartsOption = 0,
+    http: HttpOption = None,
     *,
     client: ClientOptions,
 ) -> None:
@@ -111,7 +114,14 @@ def run_command(
                 "`allhands serve`",
                 param_hint="--data-dir",
             )
+        if http is not None:
+            raise typer.BadParameter(
+                "the coordinator is there already: give the address to `allhands serve`, and ask "
+                "for a link with `allhands page`",
+                param_hint="--http",
+            )
         probe(endpoint)
+    page = None if http is None else _parse_page_address(http)
     # Taken out: it is not for worlds of the ranks' own.
     named_dir = environment.pop("ALLHANDS_DATA_DIR", None)
     data_dir = data_dir or named_dir or None
@@ -138,7 +148,7 @@ def run_command(
                 max_restarts=max_restarts,
             )
 
-        status = _run(make_plan, endpoint, job or make_job_name(parsed.stem), data_dir)
+        status = _run(make_plan, endpoint, job or make_job_name(parsed.stem), data_dir, page)
     raise typer.Exit(status)
 
 
@@ -165,6 +175,35 @@ def _make_stall_policy(
     from allhands.launcher.stall import StallPolicy
 
     return StallPolicy(action.value, seconds)
+
+
+def _parse_page_address(text: str) -> tuple[str, int]:
+    """Read the address of the page, which a launcher has for its own host."""
+    from allhands.cli.serve import parse_address
+    from allhands.coordinator.embed import check_http_packages
+    from allhands_proto.loopback import is_loopback
+
+    host, port = parse_address(text, "--http")
+    if not is_loopback(host):
+        raise typer.BadParameter(
+            f"a launcher shows its page to this host alone, as at 127.0.0.1:{port}: for others "
+            "start `allhands serve` with --http and TLS, and give its URL to --coordinator",
+            param_hint="--http",
+        )
+    try:
+        check_http_packages()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--http") from error
+    return host, port
+
+
+def _tell_of_page(url: str, link: str, seconds: float) -> None:
+    """Print a link to the page: on a terminal alone, as what keeps output would keep a secret."""
+    if sys.stderr.isatty():
+        text = f"within {seconds:.0f} s; `allhands page` prints another"
+        typer.echo(f"allhands: the page of this job, for one browser ({text}):\n{link}", err=True)
+    else:
+        _say(f"the job has a page at {url}: `allhands page` prints a link that opens it")
 
 
 def _explain_threads(environment: Mapping[str, str], placement: "Placement") -> None:
@@ -289,6 +328,7 @@ def _run(
     endpoint: "Endpoint | None",
     job: str,
     data_dir: str | None,
+    page: tuple[str, int] | None,
 ) -> int:
     with pause_gc():
         import uvloop
@@ -300,7 +340,7 @@ def _run(
         meeting = (
             nullcontext(make_job_endpoint(endpoint, job))
             if endpoint
-            else run_embedded(job, data_dir)
+            else run_embedded(job, data_dir, page, _tell_of_page)
         )
         async with meeting as rendezvous:
             return await launch(make_plan(rendezvous))

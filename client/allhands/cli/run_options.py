@@ -102,6 +102,16 @@ DataDirOption: TypeAlias = Annotated[
     ),
 ]
 
+HttpOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Address on this host for a page of the job, as 127.0.0.1:7071, or 127.0.0.1:0 for "
+        "any port; needs allhands[http].",
+    ),
+]
+
 GraceOption: TypeAlias = Annotated[
     float,
     typer.Option(

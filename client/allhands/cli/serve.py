@@ -73,7 +73,7 @@ def serve_command(
     from allhands_server.etcd_address import parse_store, read_store_user
     from allhands_server.resource_limits import read_limits
 
-    (host, port), *more = map(_parse_address, _split(listen))
+    (host, port), *more = map(parse_address, _split(listen))
     try:
         files = _read_directory(tls_dir) if tls_cert is None else {}
         address = None
@@ -99,7 +99,7 @@ def serve_command(
             store=address,
             advertise=tuple(_split(advertise or ())),
             kv_advertise=tuple(_split(kv_advertise or ())),
-            http=_parse_address(http, "--http") if http else None,
+            http=parse_address(http, "--http") if http else None,
             setting_names=FLAGS,
         )
         config.validate()
@@ -119,7 +119,7 @@ def _split(given: Iterable[str]) -> list[str]:
     return [one.strip() for text in given for one in text.split(",")]
 
 
-def _parse_address(listen: str, option: str = "--listen") -> tuple[str, int]:
+def parse_address(listen: str, option: str = "--listen") -> tuple[str, int]:
     """Read HOST:PORT, an IPv6 address in brackets."""
     from allhands_server.authorities import parse_authority
 

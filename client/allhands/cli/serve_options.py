@@ -62,8 +62,8 @@ Http: TypeAlias = Annotated[
         "--http",
         metavar="HOST:PORT",
         envvar="ALLHANDS_HTTP",
-        help="Address for health (/healthz, /readyz, /leader) and metrics (/metrics) by HTTP, as "
-        "127.0.0.1:7071; needs allhands[http].",
+        help="Address for a page of the jobs, health (/healthz, /readyz, /leader) and metrics "
+        "(/metrics) by HTTP, as 127.0.0.1:7071; needs allhands[http].",
     ),
 ]
 LogFormat: TypeAlias = Annotated[

@@ -23,6 +23,7 @@ async def start_coordinator(
     insecure: bool = False,
     post_notice: bool = True,
     data_dir: str | Path | None = None,
+    http: tuple[str, int] | None = None,
 ) -> "RunningCoordinator":
     """Start a coordinator on the running loop; port 0: any free port.
 
@@ -30,6 +31,7 @@ async def start_coordinator(
         token: secret of the callers; None: a new one, for readers of the notice.
         post_notice: whether commands of the same user find the coordinator.
         data_dir: folder of a log that keeps its state for the next one there; None: memory alone.
+        http: host and port of a page of its jobs, with health and metrics; None: there is none.
 
     Raises:
         CoordinatorUnavailable: the log cannot be opened, or is damaged; the text says which.
@@ -49,6 +51,7 @@ async def start_coordinator(
         tls_client_ca=tls_client_ca,
         insecure=insecure,
         data_dir=data_dir,
+        http=http,
         post_notice=post_notice,
         kind="embedded",
         setting_names=VARIABLES,
@@ -61,6 +64,17 @@ async def start_coordinator(
         return await embedded.start(config)
     except LogError as error:
         raise CoordinatorUnavailable(f"no coordinator in {data_dir}: {error}") from error
+
+
+def check_http_packages() -> None:
+    """Check that the packages for an HTTP port are there.
+
+    Raises:
+        ValueError: some are missing; says which, and how to install them.
+    """
+    from allhands_server.http.extra import check_installed
+
+    check_installed()
 
 
 def make_inproc_coordinator(clock: Callable[[], float]) -> "InprocCoordinator":

@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from allhands.coordinator.embed import start_coordinator
@@ -68,16 +68,26 @@ def make_client_endpoint(endpoint: JobEndpoint) -> Endpoint:
 
 
 @asynccontextmanager
-async def run_embedded(job: str, data_dir: str | None = None) -> AsyncIterator[JobEndpoint]:
+async def run_embedded(
+    job: str,
+    data_dir: str | None = None,
+    http: tuple[str, int] | None = None,
+    on_page: Callable[[str, str, float], None] = lambda url, link, seconds: None,
+) -> AsyncIterator[JobEndpoint]:
     """Run a coordinator on this loop, on loopback, with a notice for the user's commands.
+
+    With `http` it has a page: `on_page` gets the URL, a secret link that opens the page once, and
+    the seconds for which it does.
 
     Raises:
         OSError: it cannot listen.
         CoordinatorUnavailable: the log in `data_dir` cannot be opened, or is damaged.
     """
     token = secrets.token_urlsafe(32)  # the ranks find it in their environment
-    running = await start_coordinator(token=token, data_dir=data_dir)
+    running = await start_coordinator(token=token, data_dir=data_dir, http=http)
     try:
+        if running.http_url:
+            on_page(running.http_url, *running.make_page_link(job))
         yield JobEndpoint("127.0.0.1", running.port, job, running.token)
     finally:
         await running.stop(_DRAIN_SECONDS)

@@ -1,1 +1,1 @@
-"""The daemon's HTTP port: health for supervisors, metrics for Prometheus; with the extra `http`."""
+"""The daemon's HTTP port: a page for people, health, metrics; with the extra `http`."""
