@@ -51,6 +51,10 @@ test-page: $(VENV)/.has-dev ## Try the page in a real browser (root on Debian in
 	@command -v chromium >/dev/null || { apt-get update --quiet=2 && apt-get install --yes --quiet=2 chromium; }
 	$(BIN)/python -m pytest tests/integration/test_page_in_browser.py $(ARGS)
 
+.PHONY: page-pictures
+page-pictures: $(VENV)/.has-dev ## Take the pictures of the page in docs/figures anew, with a real browser
+	PYTHONPATH=tests $(BIN)/python -m support.page_pictures docs/figures
+
 .PHONY: test-torch
 test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among them (ARGS= go to pytest)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/pytorch tests/parity/pytorch -m "not nightly" $(ARGS)
