@@ -56,6 +56,8 @@ def test_the_sdist_has_the_documents_and_no_link_that_is_dead_on_an_index(sdist:
     assert {"CHANGELOG.md", "LICENSE", "README.md", "Makefile"} <= names
     pages = (page.relative_to(ROOT) for page in (ROOT / "docs").rglob("*.*"))
     assert {str(page) for page in pages if "__pycache__" not in page.parts} <= names
+    page = (ROOT / "server/allhands_server/http/page/static").iterdir()
+    assert {str(one.relative_to(ROOT)) for one in page} <= names
     links = re.findall(r"\]\(([^)]*)\)", metadata.get_payload())
     assert links
     assert [link for link in links if not link.startswith("https://")] == []
