@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from allhands.coordinator.client import Control
 from allhands.errors import PermissionDenied
@@ -20,6 +21,7 @@ from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
 from allhands_proto.v1 import coordinator_pb2 as wire
 from programs import launched_ranks
+from support.documents.output_fields import check_fields
 from support.http_pages import Visitor, find_url, follow_until, send
 from support.ranks.launchers import Start, as_script
 
@@ -190,6 +192,15 @@ def test_run_says_where_a_page_cannot_be(options: tuple[str, ...], said: str, ru
     running = run("-n", "1", *options, *as_script(launched_ranks.come_late, 0))
     assert running.status() == 2
     assert said in " ".join(" ".join(running.errors).split())
+
+
+def test_the_document_of_a_link_has_the_documented_fields(served: DaemonProcess) -> None:
+    for form in ("json", "yaml"):
+        done = served.run_command("page", "-o", form)
+        document = yaml.safe_load(done.stdout)
+        check_fields(document, is_full=True)
+        assert document["kind"] == "PageLink"
+        Visitor(document["url"])
 
 
 def test_without_the_port_the_command_says_what_to_start(tmp_path: Path) -> None:
