@@ -56,6 +56,11 @@ COMMANDS = {
         "events",
         "events_command",
     ),
+    "doctor": _Command(
+        "Examine this host and the way to the coordinator: what is wrong, and the fix.",
+        "doctor",
+        "doctor_command",
+    ),
     "diagnose": _Command(
         "Ask every rank of a job where it is: who waits for whom, who is behind, who is late.",
         "diagnose",

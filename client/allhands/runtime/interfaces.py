@@ -4,15 +4,44 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from allhands_proto.routes import find_outside_addresses
 
 _SIOCGIFADDR = 0x8915
+_SIOCGIFFLAGS = 0x8913
+_SIOCGIFMTU = 0x8921
+_IFF_UP = 1
 _IFREQ = struct.Struct("16s16x8x")
 _ADDRESS = slice(20, 24)
 _IPV6_TABLE = Path("/proc/net/if_inet6")
 _LINK_SCOPE = "20"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInterface:
+    """An interface of this host."""
+
+    name: str
+    addresses: tuple[str, ...]
+    """Its first of IPv4, and its first of IPv6 that counts beyond the link."""
+    is_up: bool
+    mtu: int
+    """Bytes of the largest packet; 0: unknown."""
+
+
+def list_interfaces() -> tuple[NetworkInterface, ...]:
+    """Return the interfaces of this host, those of loopback too."""
+    return tuple(
+        NetworkInterface(
+            name,
+            tuple(one for one in (_get_ipv4(name), _get_ipv6(name)) if one is not None),
+            bool(_ask_number(_SIOCGIFFLAGS, "H", name) & _IFF_UP),
+            _ask_number(_SIOCGIFMTU, "i", name),
+        )
+        for _, name in socket.if_nameindex()
+    )
 
 
 def get_address(interface: str) -> str:
@@ -68,6 +97,17 @@ def _get_ipv4(interface: str) -> str | None:
         except OSError:
             return None
     return socket.inet_ntoa(told[_ADDRESS])
+
+
+def _ask_number(request: int, kind: str, interface: str) -> int:
+    """Return a number of an interface, in the form of `struct`; 0: it has gone."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            told = fcntl.ioctl(probe, request, _IFREQ.pack(interface.encode()))
+        except OSError:
+            return 0
+    found: int = struct.unpack_from(kind, told, 16)[0]
+    return found
 
 
 def _get_ipv6(interface: str) -> str | None:

@@ -4418,7 +4418,7 @@ class DescribeCoordinatorRequest(_message.Message):
     MIN_VERSION_FIELD_NUMBER: _builtins.int
     MAX_VERSION_FIELD_NUMBER: _builtins.int
     with_limits: _builtins.bool
-    """`limits`, `resident_bytes` are wanted"""
+    """`limits`, `resident_bytes`, `wall_time` are wanted"""
     min_version: _builtins.int
     """versions of the protocol that this side speaks; see allhands_proto.versions"""
     max_version: _builtins.int
@@ -4452,6 +4452,7 @@ class CoordinatorDescription(_message.Message):
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    WALL_TIME_FIELD_NUMBER: _builtins.int
     KV_VERBS_FIELD_NUMBER: _builtins.int
     ADDRESSES_FIELD_NUMBER: _builtins.int
     KV_ADDRESSES_FIELD_NUMBER: _builtins.int
@@ -4475,6 +4476,8 @@ class CoordinatorDescription(_message.Message):
     """after a restart it has keys, queues, worlds again"""
     resident_bytes: _builtins.int
     """memory of the process; 0: not asked for, or not known"""
+    wall_time: _builtins.float
+    """seconds since 1970 by the clock of its host; 0: not asked for"""
     min_version: _builtins.int
     """versions of the protocol that this side speaks; see allhands_proto.versions"""
     max_version: _builtins.int
@@ -4508,6 +4511,7 @@ class CoordinatorDescription(_message.Message):
         is_durable: _builtins.bool = ...,
         limits: _abc.Iterable[Global___ResourceLimit] | None = ...,
         resident_bytes: _builtins.int = ...,
+        wall_time: _builtins.float = ...,
         kv_verbs: _abc.Iterable[_builtins.str] | None = ...,
         addresses: _abc.Iterable[_builtins.str] | None = ...,
         kv_addresses: _abc.Iterable[_builtins.str] | None = ...,
@@ -4516,7 +4520,7 @@ class CoordinatorDescription(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_addresses", b"kv_addresses", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "kv_verbs", b"kv_verbs", "leader", b"leader", "limits", b"limits", "max_version", b"max_version", "min_version", b"min_version", "resident_bytes", b"resident_bytes", "role", b"role", "term", b"term", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "beyond_loopback", b"beyond_loopback", "is_durable", b"is_durable", "kv_addresses", b"kv_addresses", "kv_port", b"kv_port", "kv_secret", b"kv_secret", "kv_verbs", b"kv_verbs", "leader", b"leader", "limits", b"limits", "max_version", b"max_version", "min_version", b"min_version", "resident_bytes", b"resident_bytes", "role", b"role", "term", b"term", "token_id", b"token_id", "wall_time", b"wall_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -216,6 +216,7 @@ class CoordinatorService(CoordinatorServicer):
             told.kv_secret = derive_secret(self._description.kv_secret, token)
         if request.with_limits:
             self._describe_limits(told, token)
+            told.wall_time = time.time()
         return told
 
     def _describe_limits(self, told: wire.CoordinatorDescription, token: str) -> None:

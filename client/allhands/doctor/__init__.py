@@ -1,0 +1,1 @@
+"""Examination of a host, and of the network between hosts: what is wrong there, and the fix."""
