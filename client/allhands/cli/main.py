@@ -30,7 +30,7 @@ class _Command:
 COMMANDS = {
     "serve": _Command("Run a coordinator.", "serve", "serve_command"),
     "run": _Command(
-        "Launch the ranks of a job on this host.",
+        "Launch the ranks of a job on this host, or on several over ssh.",
         "run",
         "run_command",
         # What follows the script belongs to the script, also what looks like our options.

@@ -1,4 +1,4 @@
-"""`allhands run`: launch the ranks of a job on this host.
+"""`allhands run`: launch the ranks of a job on this host, or on several over ssh.
 
 Exit status: that of the first rank that failed (128 + n if signal n killed it), 128 + n when
 signal n ended the launcher itself, 124 for a stall after which the ranks were ended, 126 or 127 for
@@ -8,7 +8,7 @@ a program that cannot be executed, 1 if the launch could not go on, 2 for wrong 
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,12 @@ import typer
 from allhands.cli.choice import CoordinatorChoice
 from allhands.cli.options import ClientOptions, takes_client
 from allhands.cli.run_environment import check_network, read_variables
+from allhands.cli.run_hosts import (
+    HostOptions,
+    check_host_options,
+    make_host_launch,
+    make_shared_environment,
+)
 from allhands.cli.run_options import (
     AdvertiseOption,
     BindCpusOption,
@@ -27,9 +33,12 @@ from allhands.cli.run_options import (
     DataDirOption,
     EnvOption,
     GraceOption,
+    HostfileOption,
+    HostsOption,
     HttpOption,
     InterfaceOption,
     JobOption,
+    LauncherAddressOption,
     MaxRestartsOption,
     MinSizeOption,
     ModuleOption,
@@ -40,6 +49,9 @@ from allhands.cli.run_options import (
     OnStallOption,
     PortRangeOption,
     ProgramArgument,
+    RemoteDirOption,
+    RemotePythonOption,
+    SshOption,
     StallAfterOption,
     StartOption,
     TeeOption,
@@ -78,35 +90,57 @@ def run_command(
     stall_after: StallAfterOption = None,
     max_restarts: MaxRestartsOption = 0,
     http: HttpOption = None,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
+    ssh: SshOption = "ssh",
+    remote_python: RemotePythonOption = None,
+    remote_dir: RemoteDirOption = None,
+    launcher_address: LauncherAddressOption = None,
     *,
     client: ClientOptions,
 ) -> None:
-    """Launch the ranks of a job on this host.
+    """Launch the ranks of a job on this host, or on several over ssh.
 
     Each rank gets the environment that torchrun would give it. What it prints comes out with its
     rank before each line. When one fails the others get 2 s to end by themselves, then SIGTERM; its
     exit status is the launcher's.
     """
-    from allhands.launcher.embedded import make_job_name, probe
+    from allhands.launcher.embedded import (
+        make_job_endpoint,
+        make_job_name,
+        probe,
+        run_embedded,
+        run_embedded_for_hosts,
+    )
 
     parsed = parse_program(program, is_module=is_module, is_executable=is_executable)
-    placement = _make_placement(count, nodes, node)
+    over = make_host_launch(
+        HostOptions(hosts, hostfile, ssh, remote_python, remote_dir, launcher_address), count
+    )
+    placement = _make_placement(count, nodes, node) if over is None else over.placement
     network_options = {
         "ALLHANDS_ADVERTISE": advertise,
         "ALLHANDS_INTERFACE": interface,
         "ALLHANDS_PORT_RANGE": port_range,
     }
+    given = read_variables(variables or [], os.environ)
     environment = {
         **os.environ,
-        **read_variables(variables or [], os.environ),
+        **given,
         **{name: value for name, value in network_options.items() if value is not None},
     }
-    check_network(environment, network_options, placement)
-    stall = _make_stall_policy(on_stall, stall_after, max_restarts, placement)
+    if over is None:
+        check_network(environment, network_options, placement)
+    stall = _make_stall_policy(on_stall, stall_after, max_restarts, nodes)
     endpoint = _find_endpoint(client)
+    if over is not None:
+        single = {"--nnodes": nodes > 1, "--node-rank": node}
+        url_host = endpoint.address.host if endpoint is not None and over.address else None
+        check_host_options(single, environment, url_host)
     way = _choose_start_way(start, environment)
     job = _resolve_job_name(job, endpoint)
-    _check_world(placement, min_size, has_common_job=endpoint is not None and job is not None)
+    has_common_job = over is not None or (endpoint is not None and job is not None)
+    _check_world(placement, min_size, has_common_job=has_common_job)
     if endpoint is not None:
         if data_dir is not None:
             raise typer.BadParameter(
@@ -126,8 +160,11 @@ def run_command(
     named_dir = environment.pop("ALLHANDS_DATA_DIR", None)
     data_dir = data_dir or named_dir or None
     _explain_threads(environment, placement)
-    cpus = _deal_cpus(placement) if bind is CpuBinding.AUTO else {}
-    with _open_tees(tee, placement) as tees:
+    binds = bind is CpuBinding.AUTO
+    cpus = _deal_cpus(placement) if binds and over is None else {}
+    launch_hosts = () if over is None else over.hosts
+    every = placement.ranks if over is None else range(placement.world_size)
+    with _open_tees(tee, every) as tees:
 
         def make_plan(rendezvous: "JobEndpoint") -> "LaunchPlan":
             from allhands.launcher.plan import LaunchPlan, choose_master
@@ -138,7 +175,7 @@ def run_command(
                 rendezvous,
                 environment,
                 tees,
-                choose_master(placement, rendezvous),
+                choose_master(placement, rendezvous, launch_hosts),
                 min_size,
                 grace,
                 start=way,
@@ -146,17 +183,30 @@ def run_command(
                 cpus=cpus,
                 stall=stall,
                 max_restarts=max_restarts,
+                hosts=launch_hosts,
+                shared_environment=make_shared_environment(environment, given),
+                binds_cpus=binds,
             )
 
-        status = _run(make_plan, endpoint, job or make_job_name(parsed.stem), data_dir, page)
+        job = job or make_job_name(parsed.stem)
+        meeting: AbstractAsyncContextManager[JobEndpoint]
+        if endpoint is not None:
+            meeting = nullcontext(make_job_endpoint(endpoint, job))
+        elif over is not None and over.address:
+            meeting = run_embedded_for_hosts(
+                job, over.address, data_dir, page, _tell_of_page, insecure=client.insecure
+            )
+        else:
+            meeting = run_embedded(job, data_dir, page, _tell_of_page)
+        status = _run(make_plan, meeting)
     raise typer.Exit(status)
 
 
 def _make_stall_policy(
-    action: OnStall | None, seconds: float | None, max_restarts: int, placement: "Placement"
+    action: OnStall | None, seconds: float | None, max_restarts: int, nodes: int
 ) -> "StallPolicy | None":
     """Return the policy for stalls; None: there is none."""
-    if max_restarts and placement.nodes > 1:
+    if max_restarts and nodes > 1:
         raise typer.BadParameter(
             "a launcher starts its own ranks anew, and not those of other nodes",
             param_hint="--max-restarts",
@@ -234,9 +284,10 @@ def _say(text: str) -> None:
 
 def _check_world(placement: "Placement", min_size: int, *, has_common_job: bool) -> None:
     """Check that `min_size` ranks are possible, and that several nodes share a job."""
-    if min_size > placement.local_size:
+    started = sum(placement.counts) or placement.local_size
+    if min_size > started:
         raise typer.BadParameter(
-            f"{min_size} of {placement.local_size} ranks cannot be left", param_hint="--min-size"
+            f"{min_size} of {started} ranks cannot be left", param_hint="--min-size"
         )
     if placement.nodes > 1 and not has_common_job:
         raise typer.BadParameter(
@@ -307,7 +358,7 @@ def _resolve_job_name(job: str | None, endpoint: "Endpoint | None") -> str | Non
 
 
 @contextmanager
-def _open_tees(directory: Path | None, placement: "Placement") -> Iterator[Mapping[int, int]]:
+def _open_tees(directory: Path | None, ranks: range) -> Iterator[Mapping[int, int]]:
     from allhands.launcher.tee import open_tee_files
 
     if directory is None:
@@ -315,7 +366,7 @@ def _open_tees(directory: Path | None, placement: "Placement") -> Iterator[Mappi
         return
     with ExitStack() as stack:
         try:
-            tees = stack.enter_context(open_tee_files(directory, placement.ranks))
+            tees = stack.enter_context(open_tee_files(directory, ranks))
         except FileExistsError as error:
             raise typer.BadParameter(
                 f"{error}; give another directory, or remove them", param_hint="--tee"
@@ -325,23 +376,14 @@ def _open_tees(directory: Path | None, placement: "Placement") -> Iterator[Mappi
 
 def _run(
     make_plan: "Callable[[JobEndpoint], LaunchPlan]",
-    endpoint: "Endpoint | None",
-    job: str,
-    data_dir: str | None,
-    page: tuple[str, int] | None,
+    meeting: "AbstractAsyncContextManager[JobEndpoint]",
 ) -> int:
     with pause_gc():
         import uvloop
 
-        from allhands.launcher.embedded import make_job_endpoint, run_embedded
         from allhands.launcher.launch import launch
 
     async def run() -> int:
-        meeting = (
-            nullcontext(make_job_endpoint(endpoint, job))
-            if endpoint
-            else run_embedded(job, data_dir, page, _tell_of_page)
-        )
         async with meeting as rendezvous:
             return await launch(make_plan(rendezvous))
 

@@ -17,7 +17,12 @@ ProgramArgument: TypeAlias = Annotated[
 
 CountOption: TypeAlias = Annotated[
     int | None,
-    typer.Option("--nproc", "-n", metavar="N", help="How many ranks to start on this host."),
+    typer.Option(
+        "--nproc",
+        "-n",
+        metavar="N",
+        help="How many ranks to start on this host; with --hosts: on each that names no number.",
+    ),
 ]
 
 ModuleOption: TypeAlias = Annotated[
@@ -200,5 +205,59 @@ MaxRestartsOption: TypeAlias = Annotated[
         metavar="N",
         min=0,
         help="Start all ranks anew, at most N times, when one fails or the job stalls.",
+    ),
+]
+
+HostsOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--hosts",
+        metavar="A,B:4",
+        help="Start the ranks on these hosts over ssh, each with its number of ranks, else -n.",
+    ),
+]
+
+HostfileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--hostfile",
+        metavar="FILE",
+        dir_okay=False,
+        help="The same from a file: lines as `a`, `b:4` or `c slots=4`.",
+    ),
+]
+
+SshOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--ssh",
+        metavar="COMMAND",
+        help="Command that takes ssh's arguments, with options of its own, as in 'ssh -p 2222'.",
+    ),
+]
+
+RemotePythonOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--remote-python",
+        metavar="PATH",
+        help="Python of the other hosts, which has allhands; else the path of this one.",
+    ),
+]
+
+RemoteDirOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--remote-dir", metavar="DIR", help="Where ranks run on other hosts; else as here."
+    ),
+]
+
+LauncherAddressOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--launcher-address",
+        metavar="HOST",
+        help="Name or address at which the other hosts reach the launcher's coordinator; else "
+        "that of the way to the first of them.",
     ),
 ]

@@ -4,12 +4,14 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 
 from allhands.coordinator.embed import start_coordinator
 from allhands.coordinator.endpoint import Endpoint, parse_url
 from allhands.errors import CoordinatorUnavailable, StoreTimeout
 from allhands.launcher.environment import JobEndpoint
+from allhands.launcher.throwaway_tls import NAME, open_throwaway_tls
 
 _PROBE_SECONDS = 5.0
 _MAX_WAIT = 30.0
@@ -91,6 +93,49 @@ async def run_embedded(
         yield JobEndpoint("127.0.0.1", running.port, job, running.token)
     finally:
         await running.stop(_DRAIN_SECONDS)
+
+
+@asynccontextmanager
+async def run_embedded_for_hosts(
+    job: str,
+    address: str,
+    data_dir: str | None = None,
+    http: tuple[str, int] | None = None,
+    on_page: Callable[[str, str, float], None] = lambda url, link, seconds: None,
+    *,
+    insecure: bool = False,
+) -> AsyncIterator[JobEndpoint]:
+    """Run a coordinator as `run_embedded` does, where ranks on other hosts reach it.
+
+    It speaks TLS, with an authority made for this launch, unless `insecure`. `address` is that of
+    this host for the others; it listens on all.
+
+    Raises:
+        OSError: it cannot listen.
+        CoordinatorUnavailable: the log in `data_dir` cannot be opened, or is damaged.
+    """
+    token = secrets.token_urlsafe(32)
+    listen = "::" if ":" in address else "0.0.0.0"
+    with ExitStack() as stack:
+        tls = None if insecure else stack.enter_context(open_throwaway_tls())
+        running = await start_coordinator(
+            listen,
+            token=token,
+            data_dir=data_dir,
+            tls_cert=None if tls is None else tls.certificate,
+            tls_key=None if tls is None else tls.key,
+            insecure=insecure,
+            http=http,
+        )
+        endpoint = JobEndpoint(address, running.port, job, running.token, insecure=insecure)
+        if tls is not None:
+            endpoint = replace(endpoint, tls_ca=tls.authority, tls_name=NAME)
+        try:
+            if running.http_url:
+                on_page(running.http_url, *running.make_page_link(job))
+            yield endpoint
+        finally:
+            await running.stop(_DRAIN_SECONDS)
 
 
 def make_job_name(stem: str) -> str:

@@ -3,7 +3,7 @@
 Pure: the environment to build on comes as a mapping.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
@@ -22,11 +22,13 @@ OWN_VARIABLES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The ranks of this host among those of all hosts; every host has equally many."""
+    """The ranks of this host among those of all hosts."""
 
     local_size: int
     nodes: int = 1
     node: int = 0
+    counts: tuple[int, ...] = ()
+    """Of the ranks of each node; empty: every node has equally many."""
 
     def __post_init__(self) -> None:
         if self.local_size < 1:
@@ -39,14 +41,20 @@ class Placement:
                 f"node ranks go from 0 to {self.nodes - 1}"
             )
 
+    @classmethod
+    def of_counts(cls, counts: Sequence[int], node: int) -> "Placement":
+        """Return the placement of a node where each node has its own number of ranks."""
+        return cls(counts[node], len(counts), node, tuple(counts))
+
     @property
     def world_size(self) -> int:
-        return self.local_size * self.nodes
+        return sum(self.counts) or self.local_size * self.nodes
 
     @property
     def ranks(self) -> range:
         """The ranks of this host, in the world."""
-        return range(self.node * self.local_size, (self.node + 1) * self.local_size)
+        first = sum(self.counts[: self.node]) if self.counts else self.node * self.local_size
+        return range(first, first + self.local_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Run the ranks of this host from start to end."""
+"""Run the ranks of a launch from start to end."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 async def launch(plan: LaunchPlan) -> int:
-    """Run all ranks of this host to their end; return the launcher's exit status.
+    """Run all ranks of the plan to their end; return the launcher's exit status.
 
     After a failure of a rank or a stall they are all started anew, as often as the plan says. No
     process of the launch outlives the call, or this process, whatever ends it. While it runs, it
@@ -22,14 +22,14 @@ async def launch(plan: LaunchPlan) -> int:
     Raises:
         OSError: the launch could not begin.
     """
-    rank_set = RankSet(plan)
+    rank_set = _make_rank_set(plan)
     received: list[signal.Signals] = []
 
     def handle(signum: signal.Signals) -> None:
         received.append(signum)
         rank_set.handle(SignalReceived(signum))
 
-    with _keep_statuses(), _handle_signals(handle):
+    with keep_statuses(), _handle_signals(handle):
         while True:
             status = await rank_set.run()
             if not rank_set.may_restart or plan.restart_count >= plan.max_restarts:
@@ -38,8 +38,16 @@ async def launch(plan: LaunchPlan) -> int:
                 return 128 + received[0]
             plan = plan.renew()
             # From here on a signal ends the new ranks as they start.
-            rank_set = RankSet(plan)
+            rank_set = _make_rank_set(plan)
             await rank_set.print(f"restart {plan.restart_count} of {plan.max_restarts}")
+
+
+def _make_rank_set(plan: LaunchPlan) -> RankSet:
+    if not plan.hosts:
+        return RankSet(plan)
+    from allhands.launcher.host_set import HostSet  # which few launches need
+
+    return HostSet(plan)
 
 
 @contextlib.contextmanager
@@ -58,7 +66,7 @@ def _handle_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _keep_statuses() -> Iterator[None]:
+def keep_statuses() -> Iterator[None]:
     """Have the kernel keep the status of each child until it is asked for.
 
     Where this process was started with SIGCHLD ignored, it keeps none.

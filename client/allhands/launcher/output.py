@@ -43,9 +43,17 @@ class Writer:
         Raises:
             OSError: one of them could not be written.
         """
+        await self._queue(portions)
+
+    def _queue(self, portions: list[Portion]) -> asyncio.Future[None]:
+        """Have the portions written after those before; return what ends when they are."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._requests.put((portions, done))
-        await done
+        return done
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        """Write on the thread."""
+        write_all(descriptor, data)
 
     def close(self) -> None:
         """End the thread after the queued writes; does not wait."""
@@ -57,7 +65,7 @@ class Writer:
             error: OSError | None = None
             try:
                 for descriptor, data in portions:
-                    write_all(descriptor, data)
+                    self._write(descriptor, data)
             except OSError as caught:
                 error = caught
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

@@ -1,7 +1,7 @@
 """Immutable plan of a launch."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 StartWay: TypeAlias = Literal["auto", "fork", "exec"]
 """Whether ranks are forked from one interpreter, or each starts its own; auto: what is possible."""
 START_WAYS: Final[tuple[StartWay, ...]] = get_args(StartWay)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchHost:
+    """A host of a launch that spans several."""
+
+    name: str
+    command: tuple[str, ...]
+    """What starts the agent there; it talks over its standard streams."""
+    address: str = ""
+    """Where other hosts reach it, if known here."""
+    python: str = ""
+    """Path of the Python there that takes the place of this one; empty: the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,14 @@ class LaunchPlan:
     """How often the ranks may be started anew after a failure of one, or a stall."""
     restart_count: int = 0
     """How often they have been."""
+    hosts: tuple[LaunchHost, ...] = ()
+    """Of nodes, in the order of `placement`; empty: all ranks are on this host."""
+    shared_environment: Mapping[str, str] = field(default_factory=dict)
+    """What is added to the environments of other hosts."""
+    binds_cpus: bool = False
+    """Whether each host deals its own CPUs to its ranks."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Contents of files in the directory of the launch, by name."""
     directory: str = field(default_factory=choose_directory)
     """Of this launch and no other: what its processes say to the launcher goes through it."""
 
@@ -65,16 +86,25 @@ class LaunchPlan:
 
     def renew(self) -> "LaunchPlan":
         """Return the plan of the next attempt, with names and a port that no rank has had."""
+        count = self.restart_count + 1
         return replace(
             self,
-            restart_count=self.restart_count + 1,
+            restart_count=count,
             directory=choose_directory(),
-            master=choose_master(self.placement, self.endpoint),
+            master=choose_master(self.placement, self.endpoint, self.hosts, count),
         )
 
 
-def choose_master(placement: Placement, endpoint: JobEndpoint) -> tuple[str, int]:
+def choose_master(
+    placement: Placement,
+    endpoint: JobEndpoint,
+    hosts: Sequence[LaunchHost] = (),
+    restart_count: int = 0,
+) -> tuple[str, int]:
     """Choose MASTER_ADDR and MASTER_PORT: a free port here, or one that all nodes derive alike."""
+    if hosts:
+        address = hosts[0].address or endpoint.host
+        return address, derive_port(f"{endpoint.job}/{restart_count}")
     if placement.nodes > 1:
         return endpoint.host, derive_port(endpoint.job)
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -5,9 +5,10 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
+from pathlib import Path
 
 from allhands.launcher.child import Child
 from allhands.launcher.embedded import make_client_endpoint
@@ -54,19 +55,26 @@ _PRIORITY_SECONDS = 0.5
 class RankSet:
     """The running ranks of this host and the tasks that attend to them."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        supervisor: Supervisor | None = None,
+        writer: Writer | None = None,
+    ) -> None:
+        """Prepare a launch; by default it is supervised here, and written to standard output."""
         self._plan = plan
-        self._supervisor = Supervisor(plan.placement.local_size, plan.min_size, plan.grace)
+        self._count = plan.placement.local_size
+        self._supervisor = supervisor or Supervisor(self._count, plan.min_size, plan.grace)
         self._children: dict[int, Child] = {}
         self._unflushed: set[int] = set()
         """Ranks whose output is not out yet."""
         self._pids: dict[int, int] = {}
         self._last_signal: int | None = None
-        self._exit_reporter = ExitReporter(plan.endpoint)
-        self._writer = Writer()
+        self._writer = writer or Writer()
         self._output_priority = OutputPriority()
         self._abandoned = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._exit_reporter = ExitReporter(plan.endpoint)
 
     @property
     def may_restart(self) -> bool:
@@ -81,20 +89,33 @@ class RankSet:
         """
         async with AsyncExitStack() as stack:
             stack.callback(self._writer.close)
-            stack.callback(self._exit_reporter.close)
-            announcements = stack.enter_context(closing(ExitNoticeListener(self._plan.directory)))
-            loop = asyncio.get_running_loop()
-            loop.add_reader(announcements, self._read_notices, announcements)
-            stack.callback(loop.remove_reader, announcements)
-            reaper = ReaperProcess(self._plan.directory)
-            stack.push_async_callback(reaper.finish)
+            work = self._prepare(stack)
             watch = self._watch_stalls()
             stack.push_async_callback(_cancel, watch)
             stack.push_async_callback(_cancel, self._watch_joining())
-            await _run_until_first(self._run_all(reaper, announcements), self._abandoned.wait())
+            await _run_until_first(work, self._abandoned.wait())
             if self._timer is not None:
                 self._timer.cancel()
         return self._supervisor.compute_exit_status()
+
+    def _prepare(self, stack: AsyncExitStack) -> Awaitable[None]:
+        """Return what runs the ranks; what it needs ends with the stack.
+
+        Raises:
+            OSError: the launch could not begin.
+        """
+        stack.callback(self._exit_reporter.close)
+        announcements = stack.enter_context(closing(ExitNoticeListener(self._plan.directory)))
+        loop = asyncio.get_running_loop()
+        loop.add_reader(announcements, self._read_notices, announcements)
+        stack.callback(loop.remove_reader, announcements)
+        reaper = ReaperProcess(self._plan.directory)
+        stack.push_async_callback(reaper.finish)
+        for name, text in self._plan.files.items():
+            path = Path(self._plan.directory, name)
+            path.touch(mode=0o600)
+            path.write_text(text)
+        return self._run_all(reaper, announcements)
 
     def _watch_stalls(self) -> "asyncio.Task[None] | None":
         # One launcher of several is enough: a job that is aborted ends on all nodes.
@@ -196,12 +217,20 @@ class RankSet:
             self.handle(RankExited(rank, status))
             for pump in pumps:
                 pump.on_rank_exit()
+        await self._finish_rank(rank, status)
+
+    async def _finish_rank(self, rank: int, status: int) -> None:
+        """Note that all output of an ended rank is out."""
         if status and self._supervisor.problem is None:
             await self.print(
                 f"rank {rank} failed: {self._describe_end(rank, status)}; the others go on"
             )
         self._unflushed.discard(rank)
-        self._output_priority.release(rank)
+        self._output_priority.release(self._find_speaker(rank))
+
+    def _find_speaker(self, rank: int) -> int:
+        """Return the number under which a rank's output has its turn."""
+        return rank
 
     def _reap(self, child: Child, rank: int, reaper: ReaperProcess) -> int:
         """Kill the rest of an ended rank's process group; return the rank's status."""
@@ -222,14 +251,14 @@ class RankSet:
         orders = self._supervisor.handle(event)
         # The last words of a rank come before what the others have to say about its end.
         if isinstance(event, RankExiting):
-            self._output_priority.grant(event.rank)
+            self._output_priority.grant(self._find_speaker(event.rank))
             # It may have left its job and go on, with nothing wrong: then nobody waits for long.
             asyncio.get_running_loop().call_later(
                 _PRIORITY_SECONDS, self._expire_priority, event.rank
             )
         for rank in self._list_suspects():
             if rank in self._unflushed:
-                self._output_priority.grant(rank)
+                self._output_priority.grant(self._find_speaker(rank))
         for order in orders:
             self._execute(order)
 
@@ -239,7 +268,7 @@ class RankSet:
 
     def _expire_priority(self, rank: int) -> None:
         if rank not in self._list_suspects():
-            self._output_priority.release(rank)
+            self._output_priority.release(self._find_speaker(rank))
 
     def _read_notices(self, notices: ExitNoticeListener) -> None:
         """Read exit notices before output and exits that follow from the failures."""
@@ -273,10 +302,7 @@ class RankSet:
     def _execute(self, action: Action) -> None:
         match action:
             case SendSignal(signum, spare):
-                self._last_signal = signum
-                for rank, child in self._children.items():
-                    if rank not in spare:
-                        child.send_signal(signum)
+                self.send_signal(signum, spare)
             case StartTimer(seconds):
                 if self._timer is not None:
                     self._timer.cancel()
@@ -284,6 +310,13 @@ class RankSet:
                 self._timer = loop.call_later(seconds, self.handle, TimerExpired())
             case StopWaiting():
                 self._abandoned.set()
+
+    def send_signal(self, signum: int, spare: Collection[int] = ()) -> None:
+        """Send a signal to the groups of all ranks but some."""
+        self._last_signal = signum
+        for rank, child in self._children.items():
+            if rank not in spare:
+                child.send_signal(signum)
 
     def _describe_end(self, rank: int, status: int | None) -> str:
         return f"{describe_status(status)} ({self._describe_process(rank)})"
@@ -311,7 +344,7 @@ class RankSet:
         if not first.is_here:
             return f"rank {rank} failed first: {describe(first, '')}; the ranks here were ended"
         how = describe(first, self._describe_process(rank))
-        if self._plan.placement.local_size == 1:
+        if self._count == 1:
             return f"rank {rank} failed: {how}"
         then = ""
         if first.victim is not None and not first.status:
