@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,9 @@ def run(tmp_path: Path) -> Iterator[Start]:
     """Return a function to start a launcher; the rest of the launch is killed afterwards."""
     started: list[Launcher] = []
 
-    def start(*arguments: str, **variables: str) -> Launcher:
+    def start(*arguments: str, prefix: Sequence[str] = (), **variables: str) -> Launcher:
         process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*prefix, *COMMAND, *arguments],
             env={**environment(tmp_path), **variables},
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
