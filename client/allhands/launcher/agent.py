@@ -23,9 +23,9 @@ from allhands.launcher.agent_protocol import (
     encode_message,
     open_reader,
 )
+from allhands.launcher.child import keep_statuses
 from allhands.launcher.cpu_binding import deal_cpus, read_usable_cpus
 from allhands.launcher.environment import JobEndpoint, Placement
-from allhands.launcher.launch import keep_statuses
 from allhands.launcher.output import Writer, write_all
 from allhands.launcher.plan import LaunchPlan
 from allhands.launcher.processes import RankProcess, ReaperProcess

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 
@@ -105,3 +106,19 @@ class Child:
 def _reap(pid: int) -> int:
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+@contextlib.contextmanager
+def keep_statuses() -> Iterator[None]:
+    """Have the kernel keep the status of each child until it is asked for.
+
+    Where this process was started with SIGCHLD ignored, it keeps none.
+    """
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)

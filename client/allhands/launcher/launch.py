@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 
+from allhands.launcher.child import keep_statuses
 from allhands.launcher.plan import LaunchPlan
 from allhands.launcher.rank_set import RankSet
 from allhands.launcher.supervision import SignalReceived
@@ -63,19 +64,3 @@ def _handle_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     finally:
         for signum in wanted:
             loop.remove_signal_handler(signum)
-
-
-@contextlib.contextmanager
-def keep_statuses() -> Iterator[None]:
-    """Have the kernel keep the status of each child until it is asked for.
-
-    Where this process was started with SIGCHLD ignored, it keeps none.
-    """
-    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
-        yield
-        return
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -27,7 +27,7 @@ def test_ranks_of_a_host_that_comes_again_add_up() -> None:
     ("text", "said"),
     [
         ("", "is no host"),
-        ("a,,b", "is no host"),
+        ("a:1,,b:1", "is no host"),
         ("a:0", "no number of ranks"),
         ("a:x", "no number of ranks"),
         ("fd00::1", "no number of ranks"),
