@@ -120,7 +120,7 @@ def test_every_kind_that_is_documented_is_of_a_command() -> None:
         *("JobList", "LimitList", "GroupList", "Diagnosis", "JobEvent", "Abort", "KeyRange"),
         *("KeyList", "KeyPut", "KeyDeletion", "KeyCount", "TxnResult", "KeyEvent", "LeaseGrant"),
         *("Lease", "LeaseList", "Lock", "Leader", "BarrierList", "TokenList"),
-        *("SnapshotContents", "ContextList", "Context", "PageLink"),
+        *("SnapshotContents", "ContextList", "Context", "PageLink", "Examination"),
     }
     assert read_documented().keys() == shown
 

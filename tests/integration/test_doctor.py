@@ -14,6 +14,7 @@ import pytest
 
 from allhands.testing.daemon import DaemonProcess
 from support import denied_attach
+from support.documents.output_fields import check_fields
 from support.ranks.launchers import environment
 
 COMMAND = (sys.executable, "-m", "allhands.cli.main", "doctor")
@@ -33,7 +34,7 @@ def examine(
     )
     assert done.stdout, done.stderr
     told = json.loads(done.stdout)
-    assert told["version"] == 1
+    check_fields(told)
     return done.returncode, {one["what"]: one for one in told["findings"]}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from allhands.bench import netns
+from support.documents.output_fields import check_fields
 from support.ranks.addresses import free_port
 from support.ranks.launchers import Start, environment
 from support.ranks.routed_hosts import Routed, routed_hosts
@@ -51,6 +52,7 @@ def measure(routed: Routed, tmp_path: Path, letters: str, *options: str) -> tupl
 def read(output: str) -> tuple[list[dict[str, Any]], dict[tuple[int, int], dict[str, Any]]]:
     """Return the findings, and the results by the ranks of both ends."""
     told = json.loads(output)
+    check_fields(told, is_full=True)
     ends = ("source", "target")
     return told["findings"], {
         (one[ends[0]]["rank"], one[ends[1]]["rank"]): one for one in told["pairs"]
@@ -64,10 +66,10 @@ def test_all_pairs_of_three_hosts_are_measured(tmp_path: Path) -> None:
     assert (status, finding["status"]) == (0, "ok")
     assert sorted(pairs) == [(0, 1), (0, 3), (1, 0), (1, 3), (3, 0), (3, 1)]
     for one in pairs.values():
-        assert (one["tcp"]["failure"], one["tcp"]["mtu"]) == (None, 1500)
-        assert one["tcp"]["bandwidth"] > 0
-        assert one["link"]["problem"] == ""
-        assert one["link"]["bandwidth"] > 0
+        assert (one["failure"], one["mtu_bytes"]) == (None, 1500)
+        assert one["bytes_per_second"] > 0
+        assert one["link_problem"] == ""
+        assert one["link_bytes_per_second"] > 0
 
 
 def test_hosts_that_are_cut_off_from_each_other_are_named(tmp_path: Path) -> None:
@@ -82,9 +84,9 @@ def test_hosts_that_are_cut_off_from_each_other_are_named(tmp_path: Path) -> Non
         in (findings[0]["detail"])
     )
     assert "firewall" in findings[0]["fix"]
-    failures = {ends for ends, one in pairs.items() if one["tcp"]["failure"] == "silent"}
+    failures = {ends for ends, one in pairs.items() if one["failure"] == "silent"}
     assert failures == {(1, 2), (2, 1)}
-    assert {one["link"] for one in pairs.values()} == {None}
+    assert {one["link_problem"] for one in pairs.values()} == {None}
 
 
 def run_in_router(routed: Routed, *command: str) -> None:
@@ -100,7 +102,7 @@ def test_a_path_that_loses_large_packets_is_found_out(tmp_path: Path) -> None:
         status, output = measure(routed, tmp_path, "ab", "-o", "json")
     findings, pairs = read(output)
     assert status == 1
-    assert pairs[0, 1]["tcp"]["failure"] == "large"
+    assert pairs[0, 1]["failure"] == "large"
     assert "MTU" in findings[0]["fix"]
 
 
@@ -109,7 +111,7 @@ def test_a_smaller_path_is_learnt_from_the_router(tmp_path: Path) -> None:
         run_in_router(routed, "ip", "link", "set", "host2", "mtu", "1300")
         status, output = measure(routed, tmp_path, "ab", "-o", "json")
     _, pairs = read(output)
-    assert (status, pairs[0, 1]["tcp"]["mtu"]) == (0, 1300)
+    assert (status, pairs[0, 1]["mtu_bytes"]) == (0, 1300)
 
 
 def test_ranks_of_one_host_have_no_network_to_measure(run: Start) -> None:

@@ -1,37 +1,30 @@
 """`allhands doctor`: what is wrong with this host and the way to the coordinator, and the fix.
 
-Exit status: 0 nothing failed (warnings are no failures), 1 something did, 2 wrong usage. The JSON
-form is stable: names are added, none is removed or given another meaning.
-
-    {"version": 1,
-     "findings": [{"status": "ok|warn|fail|skip", "what": str, "detail": str,
-                   "fix": str (empty: nothing is to be done)}]}
-
-With --network rank 0 writes it, with what each host has measured towards each other one:
-
-    "pairs": [{"source": {"rank": int, "host": str, "address": str}, "target": the same,
-               "tcp": {"port": int,
-                       "failure": "refused|silent|unreachable|large|other" or null (it works),
-                       "problem": str, "round_trip": seconds, "bandwidth": bytes a second,
-                       "mtu": bytes (0: not known)},
-               "link": {"problem": str, "round_trip": seconds, "bandwidth": bytes a second}
-                       or null (not tried)}]
+Exit status: 0 nothing failed (warnings are no failures), 1 something did, 2 wrong usage.
+docs/output.md has the fields of its document, `Examination`.
 """
 
 import os
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from allhands.cli.options import CoordinatorOption, InsecureOption
-from allhands.cli.render import Output, show
+from allhands.cli.options import AnyJobArgument, ClientOptions, ColorOption, takes_client
+from allhands.cli.render import Color, Output, make_output_option, print_document, show
+
+if TYPE_CHECKING:
+    from allhands.coordinator.endpoint import Endpoint
+    from allhands.coordinator.sections import Section
+    from allhands.doctor.coordinator_reading import NoCoordinator
+    from allhands.doctor.finding import Finding
+    from allhands.doctor.pairs import PairResult
 
 
+@takes_client
 def doctor_command(
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", help="Also connect to each rank of this job."),
-    ] = None,
+    job: AnyJobArgument = None,
     count: Annotated[
         int | None,
         typer.Option(
@@ -43,7 +36,7 @@ def doctor_command(
         ),
     ] = None,
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="How to show it.")
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)
     ] = Output.TABLE,
     network: Annotated[
         bool,
@@ -53,61 +46,110 @@ def doctor_command(
             "hosts. Rank 0 shows them.",
         ),
     ] = False,
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    color: ColorOption = Color.AUTO,
+    *,
+    client: ClientOptions,
 ) -> None:
-    """Examine this host and the way to the coordinator: what is wrong, and the fix."""
-    if network:
-        if job or coordinator or count:
-            raise typer.BadParameter(
-                "the world comes from the environment, as `allhands run` and torchrun set it; "
-                "give neither JOB, --coordinator nor -n",
-                param_hint="--network",
-            )
-        _examine_network(output)
-        return
-    import json
+    """Examine this host and the way to the coordinator: what is wrong, and the fix.
 
-    from allhands.doctor.coordinator_reading import NoCoordinator, choose_coordinator
+    With JOB it also connects to each rank of that job.
+    """
+    if not network:
+        _examine_host(job, count or 0, output, color, client)
+    elif job or count or client != ClientOptions():
+        raise typer.BadParameter(
+            "the world comes from the environment, as `allhands run` and torchrun set it; give "
+            "neither JOB, -n nor a coordinator",
+            param_hint="--network",
+        )
+    else:
+        _examine_network(output, color)
+
+
+def _examine_host(
+    job: str | None, count: int, output: Output, color: Color, client: ClientOptions
+) -> None:
+    from allhands.doctor.coordinator_reading import NoCoordinator
     from allhands.doctor.examination import examine
-    from allhands.doctor.finding import describe_findings, has_failed, make_document
 
-    try:
-        endpoint = choose_coordinator(coordinator, os.environ, insecure=insecure)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    endpoint = _choose_coordinator(client)
     if not isinstance(endpoint, NoCoordinator):
         job = job or endpoint.address.job
-    findings = list(examine(os.environ, endpoint, job, count or 0))
-    match output:
-        case Output.JSON:
-            typer.echo(json.dumps(make_document(findings), indent=2))
-        case Output.TABLE:
-            show(describe_findings(findings))
-    if has_failed(findings):
-        raise typer.Exit(1)
+    _show_findings(list(examine(os.environ, endpoint, job, count)), [], [], output, color)
 
 
-def _examine_network(output: Output) -> None:
+def _choose_coordinator(client: ClientOptions) -> "Endpoint | NoCoordinator":
+    """Return the endpoint of the named coordinator, else of the only one here, or why not."""
+    from allhands.cli.endpoints import find_endpoint
+    from allhands.doctor.coordinator_reading import NoCoordinator
+    from allhands.errors import CoordinatorUnavailable
+
+    named = client.coordinator or client.context
+    try:
+        return find_endpoint(client, os.environ)
+    except CoordinatorUnavailable:
+        return NoCoordinator("none is named, and none of yours runs on this host")
+    except ValueError as error:
+        variables = ("ALLHANDS_URL", "ALLHANDS_CONTEXT", "ALLHANDS_TLS_DIR")
+        if named or any(map(os.environ.get, variables)):
+            raise typer.BadParameter(str(error)) from error
+        return NoCoordinator(str(error))
+
+
+def _examine_network(output: Output, color: Color) -> None:
     """Measure all pairs of hosts with the other ranks; show them at rank 0."""
-    import json
-
-    from allhands.doctor.finding import describe_findings, has_failed, make_document
     from allhands.doctor.network_test import measure_network
-    from allhands.doctor.pairs import check_pairs, describe_pairs, make_pairs_document
+    from allhands.doctor.pairs import check_pairs, describe_pairs
 
     try:
         results = measure_network(os.environ)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--network") from error
-    if results is None:
-        return
-    findings = list(check_pairs(results))
-    match output:
-        case Output.JSON:
-            told = {**make_document(findings), "pairs": make_pairs_document(results)}
-            typer.echo(json.dumps(told))
-        case Output.TABLE:
-            show([*describe_pairs(results), *describe_findings(findings)])
+    if results is not None:
+        findings = list(check_pairs(results))
+        _show_findings(findings, results, describe_pairs(results), output, color)
+
+
+def _show_findings(
+    findings: "Sequence[Finding]",
+    pairs: "Sequence[PairResult]",
+    sections: "Sequence[Section]",
+    output: Output,
+    color: Color,
+) -> None:
+    """Show findings below other sections; end with status 1 if something has failed."""
+    from allhands.doctor.finding import describe_findings, has_failed
+
+    if output.is_document:
+        print_document("Examination", make_examination_fields(findings, pairs), output)
+    else:
+        show([*sections, *describe_findings(findings)], color)
     if has_failed(findings):
         raise typer.Exit(1)
+
+
+def make_examination_fields(
+    findings: "Sequence[Finding]", pairs: "Sequence[PairResult]"
+) -> dict[str, Any]:
+    """Return an `Examination`."""
+    return {
+        "findings": [asdict(one) for one in findings],
+        "pairs": [_make_pair(one) for one in pairs],
+    }
+
+
+def _make_pair(one: "PairResult") -> dict[str, Any]:
+    tcp, link = one.tcp, one.link
+    return {
+        "source": asdict(one.source),
+        "target": asdict(one.target),
+        "port": tcp.port,
+        "failure": tcp.failure,
+        "problem": tcp.problem,
+        "round_trip_seconds": tcp.round_trip,
+        "bytes_per_second": tcp.bandwidth,
+        "mtu_bytes": tcp.mtu,
+        "link_problem": None if link is None else link.problem,
+        "link_round_trip_seconds": None if link is None else link.round_trip,
+        "link_bytes_per_second": None if link is None else link.bandwidth,
+    }

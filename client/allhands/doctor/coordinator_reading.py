@@ -2,20 +2,19 @@
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from allhands.coordinator.client import Control
 from allhands.coordinator.description import describe_coordinator
-from allhands.coordinator.endpoint import Endpoint, find_coordinator
+from allhands.coordinator.endpoint import Endpoint
 from allhands.coordinator.host_address import find_address_towards
 from allhands.coordinator.probing import probe_coordinator
 from allhands.coordinator.status import MemberStatus
 from allhands.doctor.machine import CoordinatorReading, MemberReach
 from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands_proto.loopback import is_loopback
-from allhands_proto.tls_files import DIRECTORY_VARIABLE
 
 _CALL_SECONDS = 5.0
 _CONNECT_SECONDS = 3.0
@@ -27,24 +26,6 @@ class NoCoordinator:
     """No coordinator is named, and there is not the one of this user on this host."""
 
     reason: str
-
-
-def choose_coordinator(
-    url: str | None, environ: Mapping[str, str], *, insecure: bool
-) -> Endpoint | NoCoordinator:
-    """Return the endpoint of the named coordinator, else of the only one here.
-
-    Raises:
-        ValueError: the URL is malformed, or a file of ALLHANDS_TLS_DIR is missing.
-    """
-    try:
-        return find_coordinator(url, environ, insecure=insecure)
-    except CoordinatorUnavailable:
-        return NoCoordinator("none is named, and none of yours runs on this host")
-    except ValueError as error:
-        if url or environ.get("ALLHANDS_URL") or environ.get(DIRECTORY_VARIABLE):
-            raise
-        return NoCoordinator(str(error))
 
 
 def read_coordinator(endpoint: Endpoint) -> CoordinatorReading:

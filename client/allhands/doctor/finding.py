@@ -3,8 +3,7 @@
 import enum
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from allhands.coordinator.sections import Section, Table
 
@@ -60,8 +59,3 @@ def describe_findings(findings: Sequence[Finding]) -> list[Section]:
             table.add_row("", "", f"-> {one.fix}")
     counts = Counter(one.status for one in findings)
     return [table, ", ".join(f"{counts[level]} {level.value}" for level in Level)]
-
-
-def make_document(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Make the JSON document of findings, in the form documented at `allhands doctor`."""
-    return {"version": 1, "findings": [asdict(one) for one in findings]}

@@ -1,8 +1,8 @@
 """Pairs of hosts: the order in which they are measured, results, and findings on them. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from allhands.coordinator.sections import Section, Table, format_short
 from allhands.doctor.finding import Finding, fail, ok, skip
@@ -152,11 +152,6 @@ def describe_pairs(results: Sequence[PairResult]) -> list[Section]:
             cells += [said, _format_rate(link.bandwidth)]
         table.add_row(*ends, *cells)
     return [table] if results else []
-
-
-def make_pairs_document(results: Sequence[PairResult]) -> list[dict[str, Any]]:
-    """Make the JSON list of results, in the form documented at `allhands doctor`."""
-    return [asdict(one) for one in results]
 
 
 def _format_rate(rate: float) -> str:
