@@ -1,17 +1,16 @@
 """Steps common to the module-level calls: resolve the group and its ranks, wait for the work."""
 
-import threading
 import warnings
 from typing import Any
 
 from allhands.api.default_world import AnyGroup, require_world
+from allhands.engine.work.waiting import wait_or_abandon
 from allhands.engine.work.work import Work
 from allhands.errors import InvalidArgument
 from allhands.group.coalescing import CoalescedWork
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.options import CallOptions, check_options
-from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
 
 
 def resolve_group(
@@ -136,12 +135,7 @@ def wait_or_return(work: Work, async_op: bool) -> Work | None:
         return work
     if isinstance(work, CoalescedWork):
         return None
-    work.waiting_thread = threading.get_ident()
-    try:
-        work.wait()
-    except INTERRUPTIONS as interruption:
-        work.abandon(get_cancel_reason(type(interruption).__name__))
-        raise
+    wait_or_abandon(work)
     return None
 
 

@@ -21,6 +21,7 @@ from allhands.data.codec import DataclassRegistry
 from allhands.data.serializer import ObjectSerializer
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.errors import AllhandsError, ForkedProcess
+from allhands.group.call_hooks import CallHooks
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.group.registry import GroupKey, GroupRegistry, check_tag
@@ -80,6 +81,7 @@ class World:
         self._worker = worker
         self._lock = threading.Lock()
         self.registry = GroupRegistry()
+        self.call_hooks = CallHooks()
         self._closed = False
         self.callbacks = thread.callbacks
         """What runs functions once calls have ended."""
@@ -297,6 +299,7 @@ class World:
             self.types, self._worker.config.allow_pickle if pickles is None else pickles
         )
         if options.on_failure == "raise" and not options.retryable:
+            self.call_hooks.attach(group)
             return group
         # Few worlds have one: here, so that the ranks of the others do not load it.
         from allhands.membership.queued_call import FailurePolicy
@@ -305,6 +308,7 @@ class World:
         policy = FailurePolicy(options.on_failure, self._worker.config.min_size)
         resilient = ResilientGroup(group, self._worker, self._thread, policy)
         self._resilient_groups.append(resilient)
+        self.call_hooks.attach(resilient)
         return resilient
 
     def _at_exit(self) -> None:

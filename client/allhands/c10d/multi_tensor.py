@@ -28,7 +28,8 @@ def broadcast(
         _fill(views, whole)
         return result
 
-    return CompositeCall(_describe_call("broadcast", result, root=root), steps, views)
+    call = _describe_call("broadcast", result, root=root)
+    return CompositeCall(call, steps, views, sources=views)
 
 
 def all_reduce(views: Sequence[Array], op: ReduceOp, result: Sequence[AnyArray]) -> CompositeCall:
@@ -42,7 +43,8 @@ def all_reduce(views: Sequence[Array], op: ReduceOp, result: Sequence[AnyArray])
         _fill(views, whole)
         return result
 
-    return CompositeCall(_describe_call("all_reduce", result, op.name), steps, views)
+    call = _describe_call("all_reduce", result, op.name)
+    return CompositeCall(call, steps, views, sources=views)
 
 
 def all_gather(
@@ -64,7 +66,7 @@ def all_gather(
             output[...] = whole[at % len(whole)]
         return result
 
-    return CompositeCall(_describe_call("all_gather", arrays), steps, outputs)
+    return CompositeCall(_describe_call("all_gather", arrays), steps, outputs, sources=inputs)
 
 
 def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> CompositeCall:

@@ -56,7 +56,7 @@ def all_reduce(
     core_call = None
     if len(groups) == 1 and op in OPS:
         core_call = CoalescedReduction(list(arrays), list(shapes), op, result)
-    return CompositeCall(call, generate_steps, arrays, core_call=core_call)
+    return CompositeCall(call, generate_steps, arrays, core_call=core_call, sources=arrays)
 
 
 def broadcast(
@@ -75,9 +75,8 @@ def broadcast(
                 _unpack(whole, [arrays[at] for at in group])
         return result
 
-    return CompositeCall(
-        _make_signature("broadcast_coalesced", arrays, shapes, root=root), generate_steps, arrays
-    )
+    call = _make_signature("broadcast_coalesced", arrays, shapes, root=root)
+    return CompositeCall(call, generate_steps, arrays, sources=arrays)
 
 
 def all_gather(
@@ -102,9 +101,8 @@ def all_gather(
         return result
 
     written = [block for one in outputs for block in one]
-    return CompositeCall(
-        _make_signature(name, inputs, shapes), generate_steps, written, has_blocks=True
-    )
+    call = _make_signature(name, inputs, shapes)
+    return CompositeCall(call, generate_steps, written, has_blocks=True, sources=inputs)
 
 
 def reduce_scatter(
@@ -135,7 +133,8 @@ def reduce_scatter(
         return result
 
     call = _make_signature("reduce_scatter_tensor_coalesced", outputs, shapes, op.name)
-    return CompositeCall(call, generate_steps, outputs, has_blocks=True)
+    sources = [block for one in inputs for block in one]
+    return CompositeCall(call, generate_steps, outputs, has_blocks=True, sources=sources)
 
 
 def check_list(arrays: object, name: str) -> list[object]:

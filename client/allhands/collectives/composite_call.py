@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from allhands.collectives.algorithms.cost import LinkCost
+from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.core_call import CoreCall
 from allhands.collectives.part import Part
@@ -99,6 +100,8 @@ class CompositeCall(NamedTuple):
     """The same as one call of the native core; None: there is none."""
     staging: Staging | None = None
     """Copies in the place of what it writes of its caller's; None: that is written directly."""
+    sources: Sequence[AnyArray] = ()
+    """What it reads of its caller's, where that is arrays; for call hooks."""
 
 
 class CompositeState:
@@ -138,12 +141,14 @@ def make_custom_reduction(call: PrimitiveCall) -> CompositeCall:
         yield from _foreign_steps(builder, request)
         return result
 
+    sources = request.targets if request.primitive.is_in_place else request.sources
     return CompositeCall(
         request.call,
         generate_steps,
         request.targets,
         request.primitive.has_blocks,
         staging=call.staging,
+        sources=sources,
     )
 
 

@@ -65,7 +65,7 @@ def scan(
             name, array.dtype, array.size, targets=[array], op=op, shape=shape
         )
         core_call = InPlaceCall(request, result)
-    return CompositeCall(call, steps, [array], core_call=core_call)
+    return CompositeCall(call, steps, [array], core_call=core_call, sources=[array])
 
 
 def _combine(op: ReduceOp, parts: Sequence[Array], out: Array, count: int) -> None:

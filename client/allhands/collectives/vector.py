@@ -50,7 +50,8 @@ def all_gather(x: AnyArray) -> CompositeCall:
         return found
 
     signed = sign_arrays("all_gather_v", x.dtype)
-    return CompositeCall(signed.call, generate_steps, core_call=ArrayExchange(signed, x))
+    exchange = ArrayExchange(signed, x)
+    return CompositeCall(signed.call, generate_steps, core_call=exchange, sources=[x])
 
 
 def gather(x: AnyArray, root: int) -> CompositeCall:
@@ -66,7 +67,8 @@ def gather(x: AnyArray, root: int) -> CompositeCall:
         return found if is_root else None
 
     signed = sign_arrays("gather_v", x.dtype, root)
-    return CompositeCall(signed.call, generate_steps, core_call=ArrayExchange(signed, {root: x}))
+    exchange = ArrayExchange(signed, {root: x})
+    return CompositeCall(signed.call, generate_steps, core_call=exchange, sources=[x])
 
 
 def sign_arrays(operation: str, dtype: "np.dtype[Any]", root: int = -1) -> SignedCall:
@@ -105,7 +107,9 @@ def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
         () if arrays is None else [array_messages.pack_typed_array(array) for array in arrays]
     )
     exchange = Exchange(signed, messages, read)
-    return CompositeCall(signed.call, generate_steps, has_blocks=True, core_call=exchange)
+    return CompositeCall(
+        signed.call, generate_steps, has_blocks=True, core_call=exchange, sources=arrays or ()
+    )
 
 
 def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
@@ -122,7 +126,9 @@ def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
 
     signed = sign_arrays("all_to_all_v", dtype)
     exchange = ArrayExchange(signed, list(arrays))
-    return CompositeCall(signed.call, generate_steps, has_blocks=True, core_call=exchange)
+    return CompositeCall(
+        signed.call, generate_steps, has_blocks=True, core_call=exchange, sources=arrays
+    )
 
 
 def reduce_scatter(
@@ -166,7 +172,9 @@ def reduce_scatter(
     signed = sign_call("reduce_scatter_v", name_dtype(dtype), reduce=op.name)
     messages = [array_messages.pack_block(array, shapes) for array in arrays]
     exchange = Exchange(signed, messages, read)
-    return CompositeCall(signed.call, generate_steps, has_blocks=True, core_call=exchange)
+    return CompositeCall(
+        signed.call, generate_steps, has_blocks=True, core_call=exchange, sources=arrays
+    )
 
 
 def _exchange_shapes(

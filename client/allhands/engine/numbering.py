@@ -131,6 +131,37 @@ class CollectingNumbering(QueueOnlyNumbering):
         self.comm = self.direct_calls = comm
 
 
+class HookedNumbering(QueueOnlyNumbering):
+    """Numbering of a group with call hooks: plain functions and messages go the checked way.
+
+    Persistent calls keep it; `release` gives them the communicator again.
+    """
+
+    def __init__(self, order: "Numbering") -> None:
+        super().__init__(order)
+        self._hides = True
+
+    def release(self) -> None:
+        """Stop hiding the communicator: the hooks are removed."""
+        self._hides = False
+
+    @property
+    def comm(self) -> "ShmComm | None":  # type: ignore[override]
+        return None if self._hides else self._order.comm
+
+    @property
+    def p2p(self) -> "ShmP2P | None":
+        return None if self._hides else self._order.p2p
+
+    @property
+    def direct_p2p(self) -> "DirectP2P | None":
+        return None if self._hides else self._order.direct_p2p
+
+    @direct_p2p.setter
+    def direct_p2p(self, direct: "DirectP2P | None") -> None:
+        self._order.direct_p2p = direct
+
+
 class CallNumbering:
     """Numbers calls in the order in which they will run; safe from any thread.
 

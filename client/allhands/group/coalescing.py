@@ -259,15 +259,14 @@ def coalesce(group: Group, thread_id: int) -> Iterator[CoalescingSubmitter]:
     if group.coalescer is not None:
         raise RuntimeError(f"calls of group {group.name!r} are being collected already")
     collecting = CoalescingSubmitter(group, thread_id)
-    order = group.order
-    # Nothing goes past it.
-    group.order = CollectingNumbering(order, collecting.collector)
     group.coalescer = collecting
+    # Nothing goes past it.
+    group.order = CollectingNumbering(group.order, collecting.collector)
     try:
         yield collecting
     finally:
         group.coalescer = None
-        group.order = order
+        group.order = group.submitter.order  # hooks may have come or gone meanwhile
 
 
 def _overlaps_any(written_spans: Sequence[tuple[int, int]], request: CollectiveRequest) -> bool:

@@ -33,6 +33,7 @@ from allhands.engine.routes import Route, choose_persistent
 from allhands.engine.work import explanations
 from allhands.engine.work.persistent import PersistentCall, QueuedPersistentCall
 from allhands.engine.work.work import Work
+from allhands.group.call_hooks import CallHooks
 from allhands.group.inline import InlineSubmitter
 from allhands.group.interfaces import Coalescer, LoopExecutor, Recovery, Submitter
 from allhands.group.queued import QueuedSubmitter
@@ -69,7 +70,8 @@ class Group(Collectives[Work], Composed[Work]):
         objects: ObjectSerializer,
     ) -> None:
         """Take the parts of a group; without an inline submitter blocking calls take the other."""
-        self.submitter = submitter
+        self.base_submitter = self.submitter = submitter
+        """`submitter` is `base_submitter`, or where the group has call hooks, one around it."""
         self.inline_submitter = inline_submitter
         self.order = submitter.order
         """As the plain functions see it: they try its communicator before all else."""
@@ -77,6 +79,15 @@ class Group(Collectives[Work], Composed[Work]):
         self.recovery = recovery
         self.objects = objects
         self.coalescer: Coalescer[Group] | None = None
+        self.call_hooks: CallHooks | None = None
+        """The hooks of its world; None: it has no world that could have any."""
+
+    def replace_submitters(self, submitter: Submitter, inline_submitter: Submitter | None) -> None:
+        """Let later calls go by other submitters; those being coalesced stay where they are."""
+        self.submitter, self.inline_submitter = submitter, inline_submitter
+        self.__dict__.pop("here", None)
+        if self.coalescer is None:
+            self.order = submitter.order
 
     @property
     def name(self) -> str:
@@ -343,6 +354,8 @@ class Group(Collectives[Work], Composed[Work]):
         """Return a group like this of other ranks."""
         group = Group(engine, self.submitter.executor, self.timeout, self.recovery)
         group.objects = self.objects
+        if self.call_hooks is not None:
+            self.call_hooks.attach(group)
         return group
 
     def pass_over(self, reason: str) -> None:

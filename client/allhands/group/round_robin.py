@@ -23,7 +23,8 @@ class RoundRobinSubmitter:
     """Deals calls to the submitters of several groups in turn; barriers to all of them."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
-        self._parts = tuple(group.submitter for group in groups)
+        # Hooks see the calls of the whole, and not those of its parts.
+        self._parts = tuple(group.base_submitter for group in groups)
         self.engine = self._parts[0].engine
         self.executor = self._parts[0].executor
         # No communicator: one group's would take calls past the others. Its lock is held while a
@@ -95,6 +96,8 @@ class RoundRobin(Group):
         first, submitter = self._parts[0], RoundRobinSubmitter(self._parts)
         self._name = submitter.name
         self._set_up(submitter, None, first.recovery, first.objects)
+        if first.call_hooks is not None:
+            first.call_hooks.attach(self)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,72 @@
+"""Registration of call hooks, on the groups of the default world or on one group."""
+
+from typing import Protocol
+
+from allhands.api.default_world import AnyGroup, require_world
+from allhands.group.call_hooks import CallHookHandle
+from allhands.group.finite_check import check_inputs, check_outputs
+from allhands.group.group import Group
+from allhands.group.hooked import After, Before
+from allhands.group.non_member import NonMember
+
+
+class HasGroup(Protocol):
+    """What wraps a group: a process group of `c10d` or PyTorch, or a group of `ah.aio`."""
+
+    @property
+    def group(self) -> Group: ...
+
+
+def on_call(
+    before: Before | None = None,
+    after: After | None = None,
+    *,
+    group: "AnyGroup | HasGroup" = None,
+) -> CallHookHandle:
+    """Call functions around every call of this rank, until the returned handle is removed.
+
+    `before(call)` runs before the call takes its number: what it raises is the caller's, and the
+    call is not made on this rank. `after(call, error, seconds)` runs once the call has ended and
+    its outputs are written; what it raises after a successful call is raised in place of the
+    result. Functions `before` run in the order of registration, those `after` in the reverse.
+    Calls that a hook itself makes are seen by none. The handle is a context manager.
+
+    Args:
+        before: function of a `CallInfo`.
+        after: function of a `CallInfo`, the call's error or None, and the seconds it took.
+        group: the only group whose calls are seen; None: all groups of the world, also later ones.
+
+    Raises:
+        RuntimeError: `init_process_group` has not been called, and there is no `group`.
+        TypeError: there is no function, or something that cannot be called.
+    """
+    if group is None:
+        return require_world().call_hooks.add(before, after)
+    found = group if isinstance(group, Group | NonMember) else group.group
+    if isinstance(found, NonMember):
+        return require_world().call_hooks.add(before, after, ())
+    if found.call_hooks is None:
+        raise RuntimeError(f"{found} belongs to no world: hooks are for groups of a world")
+    return found.call_hooks.add(before, after, (found,))
+
+
+def check_finite(
+    *, inputs: bool = True, outputs: bool = True, group: "AnyGroup | HasGroup" = None
+) -> CallHookHandle:
+    """Look for NaN and infinities in the arrays of every call, by hooks.
+
+    The first one found raises `NotFinite` with rank, operation, argument and index: in an input
+    before the call is made on this rank, in an output after it has ended.
+
+    Args:
+        inputs: look at what calls read.
+        outputs: look at what calls have written.
+        group: as of `on_call`.
+
+    Raises:
+        RuntimeError: as of `on_call`.
+        TypeError: neither inputs nor outputs are to be looked at.
+    """
+    return on_call(
+        check_inputs if inputs else None, check_outputs if outputs else None, group=group
+    )
