@@ -139,6 +139,7 @@ from .parallel.mesh import init_device_mesh as init_device_mesh
 from .parallel.reducer import Reducer as Reducer
 from .parallel.sampler import DistributedSampler as DistributedSampler
 from .recorder.record import OperationRecord as OperationRecord
+from .runtime.sections import section as section
 from .stores import CoordinatorStore as CoordinatorStore
 from .stores import FakeStore as FakeStore
 from .stores import FileStore as FileStore

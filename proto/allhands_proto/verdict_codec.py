@@ -20,6 +20,7 @@ def encode_absent_rank(absent: AbsentRank) -> wire.AbsentRank:
         exit_status=absent.exit_status,
         signal=absent.signal,
         stack=absent.stack,
+        section=absent.section,
     )
 
 
@@ -37,6 +38,7 @@ def decode_absent_rank(message: wire.AbsentRank) -> AbsentRank:
         exit_status=message.exit_status if message.HasField("exit_status") else None,
         signal=message.signal if message.HasField("signal") else None,
         stack=message.stack,
+        section=message.section,
     )
 
 

@@ -45,6 +45,8 @@ class AbsentRank:
     signal: int | None = None
     stack: str = ""
     """Stack of the program's main thread, empty if unknown; the last 4 KiB."""
+    section: str = ""
+    """Section that its program is in, empty if in none."""
 
 
 @dataclass(frozen=True, slots=True)

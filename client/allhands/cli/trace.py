@@ -40,12 +40,15 @@ def trace_command(
     with client.open(job) as control, explain_not_found(control):
         found = control.reports(choose_job(control), last)
     document = _make_document(found)
-    shown = sum(event["ph"] == "X" for event in document["traceEvents"])
-    if not shown:
+    sections = sum(len(report.sections) for report in found.reports.values())
+    slices = sum(event["ph"] == "X" for event in document["traceEvents"])
+    shown = slices - sections
+    if not slices:
         raise _make_empty_error(found, output)
     _write(output, json.dumps(document))
     over = "" if found.job.ended is None else ", what is kept of them since the job has ended"
-    typer.echo(f"{output}: {shown} operations of {len(found.reports)} ranks{over}")
+    named = f" and {sections} sections" if sections else ""
+    typer.echo(f"{output}: {shown} operations{named} of {len(found.reports)} ranks{over}")
     for rank, why in sorted(found.missing.items()):
         typer.echo(f"rank {rank} is not in it: {escape_line(why)}", err=True)
     if cut := [rank for rank, report in found.reports.items() if report.is_cut]:
@@ -109,4 +112,5 @@ def _make_document(found: "JobReports") -> dict[str, list[dict[str, object]]]:
             rank: f"rank {rank} ({one.host}, pid {one.pid}{', ' if one.label else ''}{one.label})"
             for rank, one in members.items()
         },
+        {rank: report.sections for rank, report in found.reports.items()},
     )

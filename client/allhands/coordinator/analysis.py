@@ -13,6 +13,7 @@ from allhands.coordinator.diagnosis import (
 )
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
+from allhands.runtime.sections import SectionPosition, SectionRecord
 from allhands_proto.statuses import OperationStatus
 
 
@@ -30,6 +31,10 @@ class RankReport:
     """Of its main thread, innermost call last."""
     is_cut: bool
     """Whether there would have been more."""
+    section: SectionPosition | None = None
+    """Which section its program was in; None: in none."""
+    sections: tuple[SectionRecord, ...] = ()
+    """The latest ones, those that it was in last."""
 
 
 def diagnose(
@@ -86,6 +91,7 @@ def _diagnose_rank(member: MemberStatus, report: RankReport | None, absence: str
         stack="" if report is None else report.stack,
         gone="" if member.state == "joined" else member.state,
         stale=_compute_staleness(member, report),
+        section=member.section if report is None else report.section,
     )
 
 

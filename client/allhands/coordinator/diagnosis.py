@@ -14,6 +14,7 @@ from allhands.coordinator.sections import (
     name_ranks,
 )
 from allhands.coordinator.status import describe_failures
+from allhands.runtime.sections import SectionPosition
 from allhands_proto.statuses import FailureStatus
 
 _MAX_STRAGGLERS = 16
@@ -59,6 +60,8 @@ class RankDiagnosis:
     """`lost` or `left`: all this is of the time before; empty: it is there."""
     stale: float = 0.0
     """Of a rank that is lost: seconds from the heartbeat that told this to its loss."""
+    section: SectionPosition | None = None
+    """Which section its program is in; None: in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,11 @@ def describe_diagnosis(diagnosis: Diagnosis) -> list[Section]:
         if not one.waits and one.stack:
             where = f"rank {one.rank} (host {one.host}, pid {one.pid})"
             was = "was" if one.gone else "is"
-            sections += ["", f"{where} {was} outside any operation, its main thread at:"]
+            inside = f", in section {one.section.name}" if one.section else ""
+            sections += [
+                "",
+                f"{where} {was} outside any operation{inside}, its main thread at:",
+            ]
             sections += one.stack.rstrip().splitlines()
     for failure in diagnosis.failures[:1]:
         if failure.traceback:
@@ -239,6 +246,8 @@ def _list_waits(diagnosis: Diagnosis) -> Table:
             doing = f"no operation, after {rank.last}" if rank.last else "no operation yet"
             if rank.gone == "lost" and rank.absence and not rank.last:
                 doing = "not known"
+            if (inside := rank.section) is not None:
+                doing = f"section {inside.name} for {format_duration(inside.elapsed)}: {doing}"
             table.add_row(*who, "-", "-", doing, since, "-", "-", "-")
     return table
 

@@ -1,5 +1,6 @@
 """Codec of job status: from the wire's jobs and members to values."""
 
+from allhands.coordinator.section_codec import read_section
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands_proto.status_codec import (
     decode_failure,
@@ -50,4 +51,5 @@ def _read_member(member: wire.Member) -> MemberStatus:
         gone=member.gone if member.HasField("gone") else None,
         condition=member.condition.state,
         condition_text=member.condition.text,
+        section=read_section(member),
     )

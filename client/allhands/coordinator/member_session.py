@@ -5,6 +5,7 @@ from typing import Protocol
 
 from allhands.coordinator.session_listener import SessionListener
 from allhands.coordinator.world_member import WorldMember
+from allhands.runtime.sections import SectionPosition
 from allhands.verdicts import CallCancellation, Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -59,7 +60,10 @@ class MemberSession(Protocol):
         """Queue a request to the coordinator; requests keep their order."""
 
     def send_last_report(
-        self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
+        self,
+        progress: Sequence[wire.Progress],
+        section: SectionPosition | None,
+        report: Callable[[int], bytes],
     ) -> None:
         """Send this member's last position and report; `report` takes a size limit in bytes."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from allhands.coordinator.analysis import RankReport
+from allhands.coordinator.section_codec import decode_sections, read_section
 from allhands.recorder.record import OperationRecord
 from allhands_proto.status_codec import decode_operation
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -23,6 +24,8 @@ def decode(data: bytes, max_per_group: int | None = None) -> RankReport | None:
         operations=tuple(map(_decode_record, _keep_latest(report.operations, max_per_group))),
         stack=report.stack,
         is_cut=report.is_cut,
+        section=read_section(report),
+        sections=decode_sections(report.sections),
     )
 
 

@@ -3,7 +3,9 @@
 import time
 from collections.abc import Sequence
 
+from allhands.coordinator.section_codec import encode_sections, write_section
 from allhands.recorder.record import OperationRecord
+from allhands.runtime.sections import SectionReader
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 PART_BYTES = 64 << 10
@@ -11,18 +13,26 @@ PART_BYTES = 64 << 10
 _OVERHEAD_BYTES = 64
 """Bytes of what comes around the operations but for the stack and the progress."""
 
+_SECTIONS_SHARE = 4
+"""Part of the room, as a divisor, that sections may take."""
+
 
 def encode(
     records: Sequence[OperationRecord],
     progress: Sequence[wire.Progress],
     stack: str,
     nbytes: int,
+    sections: SectionReader | None = None,
 ) -> bytes:
     """Serialise a report into so many bytes at most; where it is too long the oldest are left out.
 
-    Even the stack, where there is no room for it.
+    Even the stack, where there is no room for it. Sections take a quarter of the room at most.
     """
     report = wire.FlightReport(now=time.monotonic(), progress=progress, stack=stack)
+    if sections is not None:
+        write_section(report, sections.find_current())
+        room = (nbytes - report.ByteSize()) // _SECTIONS_SHARE
+        report.sections.extend(encode_sections(sections.list_records(), room))
     room = nbytes - report.ByteSize() - _OVERHEAD_BYTES
     if room < 0:
         report.ClearField("stack")

@@ -17,6 +17,7 @@ from allhands.coordinator.attempts import RETRY_SECONDS
 from allhands.coordinator.conditions import decode_condition, list_conditions
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.forming_world import SIZE_ADVICE, explain_not_formed
+from allhands.coordinator.section_codec import write_section
 from allhands.coordinator.session_channel import choose_daemon, open_channel
 from allhands.coordinator.session_greetings import check_joined, check_resumed, make_resume
 from allhands.coordinator.session_listener import SessionListener, make_heartbeat
@@ -28,6 +29,7 @@ from allhands.errors import (
     CoordinatorUnavailable,
     JoinRefused,
 )
+from allhands.runtime.sections import SectionPosition
 from allhands_proto import process, stack_channel
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdict_codec import decode_cancellation, decode_verdict
@@ -144,10 +146,14 @@ class Session(SessionRequests):
         return self.joined.report_nbytes
 
     def send_last_report(
-        self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
+        self,
+        progress: Sequence[wire.Progress],
+        section: SectionPosition | None,
+        report: Callable[[int], bytes],
     ) -> None:
         """Send this worker's last position and report; `report` takes a size limit in bytes."""
         beat = wire.Heartbeat(progress=progress, sent_at=time.monotonic())
+        write_section(beat, section)
 
         async def send_both() -> None:
             await self._send_and_wait(wire.SessionRequest(heartbeat=beat))

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from allhands.coordinator.conditions import RankCondition
+from allhands.coordinator.section_codec import write_section
+from allhands.runtime.sections import SectionPosition
 from allhands.verdicts import CallCancellation, Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -20,6 +22,9 @@ class SessionListener(Protocol):
 
     def get_stack(self) -> str:
         """Return where the program of this worker is now."""
+
+    def find_section(self) -> SectionPosition | None:
+        """Return the section that the program of this worker is in."""
 
     def make_report(self, operations: int, nbytes: int) -> bytes:
         """Return the serialised report of this worker, with `operations` of each group."""
@@ -77,4 +82,5 @@ def make_heartbeat(
         call_starts=listener.take_started_calls(),
         sent_at=time.monotonic(),
     )
+    write_section(beat, listener.find_section())
     return wire.SessionRequest(heartbeat=beat)

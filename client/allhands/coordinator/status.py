@@ -13,6 +13,7 @@ from allhands.coordinator.sections import (
     format_ranks,
     format_short,
 )
+from allhands.runtime.sections import SectionPosition
 from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
 
 _MAX_FAILURES = 4
@@ -52,6 +53,8 @@ class MemberStatus:
     """`stalled`, `paused` or `unreachable`: silent towards the coordinator though it lives; ""."""
     condition_text: str = ""
     """The sentence on that."""
+    section: SectionPosition | None = None
+    """Which section its program is in; None: in none."""
 
     def find_operation(self, group: str) -> OperationStatus | None:
         return next((one for one in self.operations if one.group == group), None)
@@ -202,7 +205,9 @@ def _list_members(members: Sequence[MemberStatus]) -> Table:
             format_ago(member.last_heartbeat),
         )
         first, *others = _choose_operations(member)
-        table.add_row(*who, *_format_operation(first), _format_lateness(member, first))
+        table.add_row(
+            *who, *_format_operation(first, member.section), _format_lateness(member, first)
+        )
         for other in others:
             table.add_row(
                 *[""] * len(who), *_format_operation(other), _format_lateness(member, other)
@@ -227,7 +232,13 @@ def _choose_operations(member: MemberStatus) -> Sequence[OperationStatus | None]
     return [latest]
 
 
-def _format_operation(one: OperationStatus | None) -> tuple[str, str, str, str]:
+def _format_operation(
+    one: OperationStatus | None, section: SectionPosition | None = None
+) -> tuple[str, str, str, str]:
+    """Format group, operation, number and time; outside of a call the section and its time."""
+    if section is not None and (one is None or not one.operation):
+        group, number = ("-", "-") if one is None else (one.group, str(one.sequence))
+        return group, f"section {section.name}", number, format_duration(section.elapsed)
     if one is None:
         return "-", "-", "-", "-"
     return one.group, one.operation or "-", str(one.sequence), format_duration(one.elapsed)

@@ -120,7 +120,7 @@ def _judge_by_pong(
             f"for {doing.elapsed:.1f} s"
         )
     else:
-        state, text = "busy", "is busy: alive, but in no call"
+        state, text = "busy", f"is busy{_describe_section(pong)}: alive, but in no call"
         if doing is not None and doing.sequence:
             text += f" for {doing.elapsed:.1f} s, since #{doing.sequence}"
     return AbsentRank(
@@ -134,4 +134,9 @@ def _judge_by_pong(
         sequence=doing.sequence if doing is not None else 0,
         group=doing.group if doing is not None else "",
         stack=pong.stack,
+        section=pong.section,
     )
+
+
+def _describe_section(pong: wire.Heartbeat) -> str:
+    return f" in section {pong.section!r} for {pong.section_elapsed:.1f} s" if pong.section else ""

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from allhands.coordinator.section_codec import write_section
 from allhands.coordinator.session import WORLD_EVENTS
 from allhands.engine.failures.tracker import wait_first
 from allhands.membership import local_verdict
@@ -47,6 +48,7 @@ class PeerEvents(SessionEvents):
 
     def pong_payload(self) -> bytes:
         said = wire.Heartbeat(progress=self.get_progress(), stack=self.get_stack())
+        write_section(said, self.sections.find_current())
         return said.SerializeToString()
 
     def on_pong(self, peer: int, payload: bytes) -> None:

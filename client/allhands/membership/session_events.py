@@ -18,6 +18,7 @@ from allhands.errors import (
 )
 from allhands.membership import local_verdict
 from allhands.membership.worker_state import WorkerState
+from allhands.runtime.sections import SectionPosition
 from allhands.transport.frame import FrameKind, MessageKey
 from allhands.verdicts import CallCancellation, Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -43,8 +44,15 @@ class SessionEvents(WorkerState):
 
     def make_report(self, operations: int, nbytes: int) -> bytes:
         return report_encoder.encode(
-            self.get_records(operations), self.get_progress(), self.get_stack(), nbytes
+            self.get_records(operations),
+            self.get_progress(),
+            self.get_stack(),
+            nbytes,
+            self.sections,
         )
+
+    def find_section(self) -> SectionPosition | None:
+        return self.sections.find_current()
 
     def on_member_lost(self, rank: int, reason: str, found: Verdict) -> None:
         if rank in self._lost:

@@ -27,6 +27,7 @@ from allhands.runtime.exit_notice import (
     FailureCause,
     send_cause_notice,
 )
+from allhands.runtime.sections import SectionReader, process_log
 from allhands.shm.arena import Arena
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
@@ -92,6 +93,8 @@ class WorkerState:
         """Progress and stack of this rank at the first failure since the last group change."""
         self.get_stack: Callable[[], str] = stack_dump.format_main_thread
         """Formats the program's present stack; see `SessionListener`."""
+        self.sections = SectionReader(process_log)
+        """Sections of the program; see `SessionListener`."""
         self.newcomer_count = 0
         """Number of workers that wait for a grow."""
         self._arena: Arena | None = None
@@ -124,13 +127,14 @@ class WorkerState:
     def _make_last_report(self, state: tuple[Sequence[wire.Progress], str], nbytes: int) -> bytes:
         """Encode the last report of this rank: progress, stack and latest calls."""
         of_each = max(_REPORTED_OPERATIONS // max(len(self._engines), 1), 1)
-        return report_encoder.encode(self.get_records(of_each), *state, nbytes)
+        return report_encoder.encode(self.get_records(of_each), *state, nbytes, self.sections)
 
     def _send_last_report(self) -> None:
         """Send the last report once, before calls end in the first failure."""
         if self._first_failure_state is None and not self._is_closed:
             self._first_failure_state = at = self.get_progress(), self.get_stack()
-            self._session.send_last_report(at[0], partial(self._make_last_report, at))
+            section = self.sections.find_current()
+            self._session.send_last_report(at[0], section, partial(self._make_last_report, at))
 
     def _announce_on_failure(self, found: Verdict, failure: ErrorFactory) -> ErrorFactory:
         """Return the factory, extended to notify the launcher of the first failure."""

@@ -26,6 +26,7 @@ from allhands.errors import GroupAborted
 from allhands.membership.worker import WORLD, Worker
 from allhands.runtime import stack_dump
 from allhands.runtime.loop_thread import LoopThread
+from allhands.runtime.sections import SectionReader, process_log
 from allhands.testing.faults import Plan
 from allhands.testing.faulty_channel import FaultyChannels
 from allhands.testing.faulty_session import FaultySession
@@ -108,6 +109,7 @@ class ThreadRanks:
     def join(self, rank: int, config: WorldConfig) -> World:
         worker = self._loop.run(self._join(rank, config))
         worker.get_stack = partial(stack_dump.format_thread, threading.current_thread())
+        worker.sections = SectionReader(process_log, threading.get_ident())
         return _ThreadWorld(self._loop, worker, self.open_endpoint)
 
     def open_endpoint(self) -> Endpoint:

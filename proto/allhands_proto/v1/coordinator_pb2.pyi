@@ -369,12 +369,18 @@ class Heartbeat(_message.Message):
     STACK_FIELD_NUMBER: _builtins.int
     SENT_AT_FIELD_NUMBER: _builtins.int
     CALL_STARTS_FIELD_NUMBER: _builtins.int
+    SECTION_FIELD_NUMBER: _builtins.int
+    SECTION_ELAPSED_FIELD_NUMBER: _builtins.int
     probe: _builtins.int
     """the Probe this answers, 0 for a periodic beat"""
     stack: _builtins.str
     """of the main thread, where the probe asked for it; 4 KiB at most"""
     sent_at: _builtins.float
     """by the member's monotonic clock, seconds; 0: it does not say"""
+    section: _builtins.str
+    """of its program, that it is in; 128 characters at most; empty: in none"""
+    section_elapsed: _builtins.float
+    """seconds in that section"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     @_builtins.property
@@ -389,10 +395,12 @@ class Heartbeat(_message.Message):
         stack: _builtins.str = ...,
         sent_at: _builtins.float = ...,
         call_starts: _abc.Iterable[Global___CallStarts] | None = ...,
+        section: _builtins.str = ...,
+        section_elapsed: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_starts", b"call_starts", "probe", b"probe", "progress", b"progress", "sent_at", b"sent_at", "stack", b"stack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_starts", b"call_starts", "probe", b"probe", "progress", b"progress", "section", b"section", "section_elapsed", b"section_elapsed", "sent_at", b"sent_at", "stack", b"stack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1045,6 +1053,8 @@ class Member(_message.Message):
     LATENESS_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
     CONDITION_FIELD_NUMBER: _builtins.int
+    SECTION_FIELD_NUMBER: _builtins.int
+    SECTION_ELAPSED_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     host: _builtins.str
@@ -1069,6 +1079,9 @@ class Member(_message.Message):
     has_clock_offset: _builtins.bool
     gone: _builtins.float
     """seconds since it was lost or left"""
+    section: _builtins.str
+    """as in Heartbeat"""
+    section_elapsed: _builtins.float
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     @_builtins.property
@@ -1102,10 +1115,12 @@ class Member(_message.Message):
         lateness: _abc.Iterable[Global___Lateness] | None = ...,
         gone: _builtins.float | None = ...,
         condition: Global___AbsentRank | None = ...,
+        section: _builtins.str = ...,
+        section_elapsed: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "condition", b"condition", "gone", b"gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "address", b"address", "clock_offset", b"clock_offset", "condition", b"condition", "data_port", b"data_port", "gone", b"gone", "has_clock_offset", b"has_clock_offset", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "lateness", b"lateness", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "progress", b"progress", "rank", b"rank", "reason", b"reason", "start_ticks", b"start_ticks", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "address", b"address", "clock_offset", b"clock_offset", "condition", b"condition", "data_port", b"data_port", "gone", b"gone", "has_clock_offset", b"has_clock_offset", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "lateness", b"lateness", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "progress", b"progress", "rank", b"rank", "reason", b"reason", "section", b"section", "section_elapsed", b"section_elapsed", "start_ticks", b"start_ticks", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gone: _TypeAlias = _typing.Literal["gone"]  # noqa: Y015
     _WhichOneofArgType__gone: _TypeAlias = _typing.Literal["_gone", b"_gone"]  # noqa: Y015
@@ -1814,6 +1829,7 @@ class AbsentRank(_message.Message):
     EXIT_STATUS_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
     STACK_FIELD_NUMBER: _builtins.int
+    SECTION_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """in the world"""
     host: _builtins.str
@@ -1832,6 +1848,8 @@ class AbsentRank(_message.Message):
     """that killed it"""
     stack: _builtins.str
     """of its main thread"""
+    section: _builtins.str
+    """as in Heartbeat"""
     def __init__(
         self,
         *,
@@ -1847,10 +1865,11 @@ class AbsentRank(_message.Message):
         exit_status: _builtins.int | None = ...,
         signal: _builtins.int | None = ...,
         stack: _builtins.str = ...,
+        section: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_status", b"_exit_status", "_signal", b"_signal", "exit_status", b"exit_status", "signal", b"signal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_status", b"_exit_status", "_signal", b"_signal", "elapsed", b"elapsed", "exit_status", b"exit_status", "group", b"group", "host", b"host", "operation", b"operation", "pid", b"pid", "rank", b"rank", "sequence", b"sequence", "signal", b"signal", "stack", b"stack", "state", b"state", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_status", b"_exit_status", "_signal", b"_signal", "elapsed", b"elapsed", "exit_status", b"exit_status", "group", b"group", "host", b"host", "operation", b"operation", "pid", b"pid", "rank", b"rank", "section", b"section", "sequence", b"sequence", "signal", b"signal", "stack", b"stack", "state", b"state", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_status: _TypeAlias = _typing.Literal["exit_status"]  # noqa: Y015
     _WhichOneofArgType__exit_status: _TypeAlias = _typing.Literal["_exit_status", b"_exit_status"]  # noqa: Y015
@@ -4985,17 +5004,27 @@ class FlightReport(_message.Message):
     OPERATIONS_FIELD_NUMBER: _builtins.int
     STACK_FIELD_NUMBER: _builtins.int
     IS_CUT_FIELD_NUMBER: _builtins.int
+    SECTION_FIELD_NUMBER: _builtins.int
+    SECTION_ELAPSED_FIELD_NUMBER: _builtins.int
+    SECTIONS_FIELD_NUMBER: _builtins.int
     now: _builtins.float
     """by its monotonic clock, seconds, when this was made"""
     stack: _builtins.str
     """of its main thread"""
     is_cut: _builtins.bool
     """there would have been more, with more room"""
+    section: _builtins.str
+    """as in Heartbeat"""
+    section_elapsed: _builtins.float
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FlightRecord]:
         """oldest first"""
+
+    @_builtins.property
+    def sections(self) -> _containers.RepeatedCompositeFieldContainer[Global___FlightSection]:
+        """the latest ones, in the order of their ends, and those it is in"""
 
     def __init__(
         self,
@@ -5005,14 +5034,50 @@ class FlightReport(_message.Message):
         operations: _abc.Iterable[Global___FlightRecord] | None = ...,
         stack: _builtins.str = ...,
         is_cut: _builtins.bool = ...,
+        section: _builtins.str = ...,
+        section_elapsed: _builtins.float = ...,
+        sections: _abc.Iterable[Global___FlightSection] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_cut", b"is_cut", "now", b"now", "operations", b"operations", "progress", b"progress", "stack", b"stack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_cut", b"is_cut", "now", b"now", "operations", b"operations", "progress", b"progress", "section", b"section", "section_elapsed", b"section_elapsed", "sections", b"sections", "stack", b"stack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FlightReport: _TypeAlias = FlightReport  # noqa: Y015
+
+@_typing.final
+class FlightSection(_message.Message):
+    """A section that the program of a member was in, by the member's monotonic clock."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    THREAD_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    thread: _builtins.str
+    """its name"""
+    started: _builtins.int
+    """nanoseconds"""
+    finished: _builtins.int
+    """0: not yet"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        thread: _builtins.str = ...,
+        started: _builtins.int = ...,
+        finished: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "name", b"name", "started", b"started", "thread", b"thread"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlightSection: _TypeAlias = FlightSection  # noqa: Y015
 
 @_typing.final
 class FlightRecord(_message.Message):

@@ -6,6 +6,8 @@ from allhands_server.machine.formatting import quote
 from allhands_server.machine.refusals import Refused, Status
 
 LONGEST_NAME = 256
+LONGEST_SECTION = 128
+"""Characters of a section's name with those around it; clients cut them."""
 LONGEST_KEY = 4 * 1024
 LARGEST_VALUE = 4 * 1024 * 1024
 LARGEST_REPLY = 7 * 1024 * 1024
@@ -64,6 +66,13 @@ def check_name(what: str, name: str, *, empty: bool = False) -> None:
         raise Refused(
             Status.INVALID_ARGUMENT, f"{what} holds unprintable characters: {quote(name)}"
         )
+
+
+def check_section(name: str) -> None:
+    """Refuse a too long or unprintable name of a program's section; empty: in none."""
+    if len(name) > LONGEST_SECTION:
+        raise _too_long("the section", name, LONGEST_SECTION)
+    check_name("the section", name, empty=True)
 
 
 def check_key(key: str) -> None:

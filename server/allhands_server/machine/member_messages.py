@@ -47,6 +47,8 @@ class Heartbeat:
     stack: str = ""
     sent_at: float = 0.0
     call_starts: tuple[CallStarts, ...] = ()
+    section: str = ""
+    section_elapsed: float = 0.0
 
 
 @fast_dataclass

@@ -40,6 +40,7 @@ def _apply_message(
         case Heartbeat(_, progress, stack):
             member.update_progress(progress, now)
             member.counts_first_progress = member.counts_first_progress or bool(progress)
+            member.update_section(message.section, message.section_elapsed, now)
             if stack:
                 member.stack = escape(stack)[-LONGEST_STACK:]
             world.call_times.add_heartbeat(member, message, now)

@@ -160,6 +160,9 @@ class MemberView:
     """Seconds since it was lost or left; None: present."""
     condition: AbsentRank | None = None
     """Stalled, paused or unreachable: silent, though known to live."""
+    section: str = ""
+    """Section of its program that it is in; empty: in none."""
+    section_elapsed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ def decode_member_message(message: wire.SessionRequest) -> member_messages.Membe
                 stack=beat.stack,
                 sent_at=beat.sent_at,
                 call_starts=tuple(map(_decode_call_starts, beat.call_starts)),
+                section=beat.section,
+                section_elapsed=beat.section_elapsed,
             )
         case "open_group":
             return member_messages.OpenGroup(
@@ -277,6 +279,8 @@ def encode_member(view: values.MemberView) -> wire.Member:
         lateness=map(encode_lateness, view.lateness),
         gone=view.gone,
         condition=None if view.condition is None else encode_absent_rank(view.condition),
+        section=view.section,
+        section_elapsed=view.section_elapsed,
     )
 
 

@@ -21,6 +21,7 @@ from allhands.recorder.record import OperationRecord
 from allhands.recorder.ring_buffer import RingBuffer
 from allhands.recorder.source import locate
 from allhands.recorder.trace import make_trace
+from allhands.runtime.sections import SectionRecord
 from allhands.testing.inproc_world import inproc_world, wait_outcomes
 from support.operation_records import SECOND, nothing, record
 
@@ -291,6 +292,27 @@ def test_a_trace_has_one_clock_and_a_row_for_each_group() -> None:
     assert third["tid"] != first["tid"]
     names = [event for event in document["traceEvents"] if event["name"] == "thread_name"]
     assert [one["args"]["name"] for one in names] == ["world", "world messages", "world"]
+
+
+def test_a_trace_has_the_sections_of_each_thread_on_the_same_clock() -> None:
+    ended = SectionRecord("load", "MainThread", 0, 1_500_000_000, 2_000_000_000)
+    running = SectionRecord("load/decode", "MainThread", 0, 1_600_000_000, 0)
+    other = SectionRecord("prefetch", "loader", 0, 1_000_000_000, 1_250_000_000)
+    found = make_trace({3: (10.0, 2.5, [])}, {}, {3: [other, running, ended]})
+    events = found["traceEvents"]
+    rows = {
+        one["tid"]: one["args"]["name"]
+        for one in events
+        if one["ph"] == "M" and one["name"] == "thread_name"
+    }
+    slices = [
+        (rows[one["tid"]], one["name"], one["ts"], one["dur"]) for one in events if one["ph"] == "X"
+    ]
+    assert slices == [
+        ("sections of loader", "prefetch", 0.0, 250_000.0),
+        ("sections of MainThread", "load", 500_000.0, 500_000.0),
+        ("sections of MainThread", "load/decode", 600_000.0, 900_000.0),
+    ]
 
 
 def test_a_trace_of_nothing_is_one() -> None:

@@ -15,6 +15,7 @@ from allhands.errors import AllhandsError
 from allhands.membership.fake.engine import FakeEngine
 from allhands.membership.worker import WORLD, Worker
 from allhands.runtime.loop_thread import LoopThread
+from allhands.runtime.sections import SectionPosition
 from allhands.transport.ports import NoPorts
 from allhands.verdicts import Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -86,7 +87,10 @@ class FakeSession(MemberSession):
         pass
 
     def send_last_report(
-        self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
+        self,
+        progress: Sequence[wire.Progress],
+        section: SectionPosition | None,
+        report: Callable[[int], bytes],
     ) -> None:
         pass
 

@@ -87,6 +87,8 @@ def judge_silent(member: Member, now: float) -> AbsentRank:
     silence = now - member.heard_at
     doing = max(member.get_progress(now), key=lambda one: -one.elapsed, default=None)
     last = f"; it last said that it was {_describe_activity(doing)}" if doing is not None else ""
+    if member.section:
+        last += f", in section {quote(member.section)}"
     state: State = "stalled"
     if member.process_state == "stopped":
         state, why = "paused", "its process is stopped (SIGSTOP, or a debugger)"
@@ -113,7 +115,7 @@ def judge_occupied(member: Member, group: str, now: float) -> AbsentRank:
     if inside:
         text = f"{member} is elsewhere: {_describe_activity(inside[0], group)}"
         return make_absent_rank(member, "elsewhere", text, inside[0], stack=member.stack)
-    busy = f"{member} is busy: alive, but "
+    busy = f"{member} is busy{_describe_section(member, now)}: alive, but "
     doing = next((one for one in progress if one.group == group), None)
     if doing is None and progress:
         text = f"{busy}it has not made this group (a group's ranks all give the same ranks and tag)"
@@ -202,7 +204,14 @@ def make_absent_rank(
         elapsed=since if elapsed is None else elapsed,
         group=doing.group if doing else "",
         stack=stack,
+        section=member.section,
     )
+
+
+def _describe_section(member: Member, now: float) -> str:
+    if not member.section:
+        return ""
+    return f" in section {quote(member.section)} for {member.get_section_elapsed(now):.1f} s"
 
 
 def _describe_activity(one: Progress, group: str = "") -> str:

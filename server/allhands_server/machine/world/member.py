@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from allhands_proto.verdicts import AbsentRank
-from allhands_server.machine.limits import check_name
+from allhands_server.machine.limits import LATEST_CLOCK, check_name, check_section
 from allhands_server.machine.member_messages import Join
 from allhands_server.machine.timers import Timer
 from allhands_server.machine.values import MemberView, Presence, Progress
@@ -67,6 +67,10 @@ class Member:
     """Calls that ended well here, since it joined or was restored from the log."""
     counts_first_progress: bool = True
     """Whether calls count that were ended before its progress in their group was known."""
+    section: str = ""
+    """Section of its program at the last heartbeat; empty: in none."""
+    section_since: float = 0.0
+    """Time of its beginning."""
     _progress: dict[str, tuple[Progress, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -100,6 +104,22 @@ class Member:
             elif self.counts_first_progress:
                 self.operations += one.completed
             self._progress[one.group] = (one, now)
+
+    def update_section(self, name: str, elapsed: float, now: float) -> None:
+        """Update the section that the program is in.
+
+        Raises:
+            Refused: the name is too long, or unprintable.
+        """
+        if name:  # most are in none
+            check_section(name)
+        self.section = name
+        self.section_since = now - (elapsed if 0 < elapsed < LATEST_CLOCK else 0.0)
+
+    def get_section_elapsed(self, now: float) -> float:
+        """Return the seconds in the section, which run on until departure; 0 in none."""
+        now = now if self.gone_at is None else self.gone_at
+        return max(0.0, now - self.section_since) if self.section else 0.0
 
     def list_operations(self, now: float) -> list[float]:
         """List the seconds for which the member has been in each of its operations."""
@@ -148,6 +168,8 @@ class Member:
             start_ticks=self.join.start_ticks,
             gone=None if self.gone_at is None else max(0.0, now - self.gone_at),
             condition=self.condition,
+            section=self.section,
+            section_elapsed=self.get_section_elapsed(now),
         )
 
 

@@ -10,7 +10,7 @@ from allhands_server.machine.effects import Probe
 from allhands_server.machine.events import ProcessInspected
 from allhands_server.machine.member_messages import CloseGroup, Heartbeat, OpenGroup
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.requests import AwaitVerdict
+from allhands_server.machine.requests import AwaitVerdict, DescribeJob
 from allhands_server.machine.values import Progress
 from allhands_server.testing import Transcript
 
@@ -97,6 +97,50 @@ def test_who_is_alive_but_in_no_call_is_busy() -> None:
     assert one.text == (
         "rank 1 (host host2, pid 1002) is busy: alive, but in no call for 1.8 s, since #6"
     )
+
+
+def test_who_is_busy_is_told_with_the_section_of_its_program() -> None:
+    t = Transcript()
+    first, second = t.form_world(2)
+    ticket = ask(t, first)
+    t.advance_to(1.7)
+    answer_probes(t, first, inside())
+    [probe] = [one for one in t.read_pushed(second) if isinstance(one, Probe)]
+    beat = Heartbeat(
+        probe.probe, (outside(6, elapsed=1.5),), section="epoch/load", section_elapsed=1.4
+    )
+    t.send(second, beat)
+    t.advance_to(DUE)
+    one = only(t, ticket)
+    assert (one.state, one.section) == ("busy", "epoch/load")
+    assert one.text == (
+        "rank 1 (host host2, pid 1002) is busy in section 'epoch/load' for 1.7 s: "
+        "alive, but in no call for 1.8 s, since #6"
+    )
+
+
+def test_a_section_is_that_of_the_last_heartbeat() -> None:
+    t = Transcript()
+    first, _ = t.form_world(2)
+    t.send(first, Heartbeat(section="load", section_elapsed=2.0))
+    t.advance_to(1.0)
+    member = t.ask_now(DescribeJob("j")).members[0]
+    assert (member.section, member.section_elapsed) == ("load", 3.0)
+    t.send(first, Heartbeat(section="load", section_elapsed=-1e300))
+    assert t.ask_now(DescribeJob("j")).members[0].section_elapsed == 0.0
+    t.send(first, Heartbeat())
+    member = t.ask_now(DescribeJob("j")).members[0]
+    assert (member.section, member.section_elapsed) == ("", 0.0)
+
+
+@pytest.mark.parametrize("name", ["a" * 129, "two\nlines", "\x1b[31m"])
+def test_a_member_whose_section_is_no_name_is_shown_out(name: str) -> None:
+    t = Transcript()
+    _, second = t.form_world(2)
+    t.send(second, Heartbeat(section=name))
+    refusal = t.ends[second]
+    assert refusal is not None
+    assert refusal.status is Status.INVALID_ARGUMENT
 
 
 def test_in_a_world_that_has_not_formed_the_others_never_joined() -> None:
