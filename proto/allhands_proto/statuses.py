@@ -34,6 +34,49 @@ class LatenessStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RankWaits:
+    """Waits for a rank, and of a rank, in measured calls of a group."""
+
+    rank: int
+    last: int
+    """Number of calls that it began last of all."""
+    caused: float
+    """Seconds that another rank waited for it in these, on average."""
+    waited: float = 0.0
+    """Seconds that it waited for other ranks to begin; 0 in a period, where it is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPeriod:
+    """Measured calls of a group in one length of time."""
+
+    ago: float
+    """Seconds since its beginning."""
+    length: float
+    """Seconds."""
+    calls: int
+    skew: float
+    """Sum over the calls of the seconds from the first rank's start to the last one's."""
+    worst: float
+    """The largest of these."""
+    late: tuple[RankWaits, ...]
+    """Ranks that were last, those first for which the others waited most; the first few."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWaits:
+    """Waits of the ranks of a group for each other."""
+
+    group: str
+    calls: int
+    """Measured calls of the whole run: all, or a sample where there are many."""
+    ranks: tuple[RankWaits, ...]
+    """Of the whole run, those first for which the others waited most."""
+    periods: tuple[WaitPeriod, ...]
+    """Oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStatus:
     """A group of ranks; `ranks` are of the world, in the group's order."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from allhands.coordinator.limit_calls import CoordinatorLimits
     from allhands.coordinator.status import JobStatus, MemberStatus
     from allhands.coordinator.token_calls import TokenStatus
+    from allhands.runtime.sections import SectionPosition
     from allhands_proto.statuses import (
         FailureStatus,
         GroupStatus,
@@ -153,11 +154,19 @@ def _make_member(member: "MemberStatus", now: float) -> Fields:
         "reason": member.reason,
         "condition": member.condition,
         "condition_text": member.condition_text,
+        **_make_section(member.section),
         **_make_age("heartbeat", member.last_heartbeat, now),
         **_make_age("gone", member.gone, now),
         "clock_offset_seconds": member.clock_offset,
         "operations": [_make_operation(one, now) for one in member.operations],
         "lateness": [_make_lateness(one) for one in member.lateness],
+    }
+
+
+def _make_section(section: "SectionPosition | None") -> Fields:
+    return {
+        "section": None if section is None else section.name,
+        "section_elapsed_seconds": None if section is None else section.elapsed,
     }
 
 
@@ -220,6 +229,7 @@ def _make_rank(rank: "RankDiagnosis", now: float) -> Fields:
         "idle_seconds": rank.idle,
         "last": rank.last,
         "stack": rank.stack,
+        **_make_section(rank.section),
     }
 
 

@@ -14,7 +14,7 @@ from allhands.coordinator.diagnosis import (
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
 from allhands.runtime.sections import SectionPosition, SectionRecord
-from allhands_proto.statuses import OperationStatus
+from allhands_proto.statuses import GroupWaits, OperationStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,10 @@ class RankReport:
 
 
 def diagnose(
-    job: JobStatus, reports: Mapping[int, RankReport], absences: Mapping[int, str]
+    job: JobStatus,
+    reports: Mapping[int, RankReport],
+    absences: Mapping[int, str],
+    waits: Sequence[GroupWaits] = (),
 ) -> Diagnosis:
     """Combine a job's status at the coordinator with the reports of ranks."""
     progress = {
@@ -69,7 +72,9 @@ def diagnose(
         for one in member.lateness
     ]
     late.sort(key=lambda one: (-one.median, -one.last, one.rank))
-    return Diagnosis(job.job, job.state, ranks, groups, tuple(late), job.failures, job.ended)
+    return Diagnosis(
+        job.job, job.state, ranks, groups, tuple(late), job.failures, job.ended, tuple(waits)
+    )
 
 
 def _diagnose_rank(member: MemberStatus, report: RankReport | None, absence: str) -> RankDiagnosis:

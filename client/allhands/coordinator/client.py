@@ -62,6 +62,8 @@ _Reply = TypeVar("_Reply")
 
 DIAGNOSED_OPERATIONS = 32
 """Of each group: what runs, and some before."""
+DIAGNOSED_SECONDS = 600.0
+"""Over which `diagnose` says who was late."""
 
 
 def connect(
@@ -208,9 +210,12 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
         name: str | None = None,
         operations: int = DIAGNOSED_OPERATIONS,
         *,
+        waits_seconds: float = DIAGNOSED_SECONDS,
         timeout: Timeout | None = None,
     ) -> JobReports:
         """Return the reports of a job's ranks, with `operations` of each group.
+
+        With them come the ranks' waits for each other in the last `waits_seconds`.
 
         Ranks that do not answer within 2 s are in `missing`. A report is at most 1 MiB, less in
         jobs of very many ranks.
@@ -218,7 +223,9 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
         Raises:
             NotFound: the coordinator knows no such job.
         """
-        request = wire.CollectReportsRequest(job=name or self._require_job(), operations=operations)
+        request = wire.CollectReportsRequest(
+            job=name or self._require_job(), operations=operations, waits_seconds=waits_seconds
+        )
         limit = self._timeout if timeout is None else to_seconds(timeout)
         try:
             return read_reports(
@@ -240,7 +247,7 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
             NotFound: the coordinator knows no such job.
         """
         found = self.reports(name, timeout=timeout)
-        return diagnose(found.job, found.reports, found.missing)
+        return diagnose(found.job, found.reports, found.missing, found.waits)
 
     def abort(
         self, reason: str, *, by: str, job: str | None = None, timeout: Timeout | None = None

@@ -15,8 +15,10 @@ from allhands.coordinator.sections import (
 )
 from allhands.coordinator.status import describe_failures
 from allhands.runtime.sections import SectionPosition
-from allhands_proto.statuses import FailureStatus
+from allhands_proto.statuses import FailureStatus, GroupWaits
 
+_WORTH_WORDS = 1e-3
+"""Seconds of waiting for a rank from which on it is named."""
 _MAX_STRAGGLERS = 16
 """Rows of the ranking: who is never late is of no interest."""
 
@@ -122,6 +124,8 @@ class Diagnosis:
     """What has failed, the first failure first."""
     ended: float | None = None
     """Seconds since the job ended; None: it has not."""
+    waits: tuple[GroupWaits, ...] = ()
+    """Who waited for whom in the last ten minutes, and in the whole run, by group."""
 
     @property
     def has_failed(self) -> bool:
@@ -164,6 +168,7 @@ def describe_diagnosis(diagnosis: Diagnosis) -> list[Section]:
             "latest to begin its calls first:",
             _list_stragglers(diagnosis.stragglers),
         ]
+    sections += [said for group in diagnosis.waits if (said := describe_waits(group))]
     for one in diagnosis.ranks:
         if not one.waits and one.stack:
             where = f"rank {one.rank} (host {one.host}, pid {one.pid})"
@@ -299,3 +304,24 @@ def _list_stragglers(late: Sequence[Straggler]) -> Table:
             str(one.calls),
         )
     return table
+
+
+def describe_waits(group: GroupWaits) -> str:
+    """Name the rank for which the others waited most of late; "": for none worth the words."""
+    calls = sum(period.calls for period in group.periods)
+    late: dict[int, tuple[int, float]] = {}
+    for period in group.periods:
+        for one in period.late:
+            last, caused = late.get(one.rank, (0, 0.0))
+            late[one.rank] = last + one.last, caused + one.caused
+    if not late:
+        return ""
+    culprit = max(late, key=lambda rank: late[rank][1])
+    last, caused = late[culprit]
+    if caused < _WORTH_WORDS:
+        return ""
+    over = format_duration(max(period.ago for period in group.periods))
+    return (
+        f"group {group.group}, over the last {over}: rank {culprit} was last to begin {last} of "
+        f"{calls} calls; the others waited {format_short(caused)} for it"
+    )

@@ -7,6 +7,8 @@ from allhands.coordinator import report_decoder
 from allhands.coordinator.analysis import RankReport
 from allhands.coordinator.job_codec import read_job
 from allhands.coordinator.status import JobStatus
+from allhands_proto.status_codec import decode_waits
+from allhands_proto.statuses import GroupWaits
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 
@@ -21,6 +23,8 @@ class JobReports:
     reports: Mapping[int, RankReport]
     missing: Mapping[int, str]
     """Of ranks of which there is no report."""
+    waits: tuple[GroupWaits, ...] = ()
+    """By group; empty: nothing was measured, or the daemon is older."""
 
 
 def read_reports(replies: Iterable[wire.CollectReportsReply], operations: int) -> JobReports:
@@ -28,10 +32,12 @@ def read_reports(replies: Iterable[wire.CollectReportsReply], operations: int) -
     job: JobStatus | None = None
     reports: dict[int, RankReport] = {}
     absences: dict[int, str] = {}
+    waits: tuple[GroupWaits, ...] = ()
     for reply in replies:
         rank = reply.report.rank
         if reply.HasField("job"):
             job = read_job(reply.job)
+            waits = tuple(map(decode_waits, reply.job.waits))
         elif reply.report.missing_reason and not reply.report.report:
             absences[rank] = reply.report.missing_reason
         elif (report := report_decoder.decode(reply.report.report, operations)) is None:
@@ -39,4 +45,4 @@ def read_reports(replies: Iterable[wire.CollectReportsReply], operations: int) -
         else:
             reports[rank] = report
     assert job is not None  # it comes first
-    return JobReports(job, reports, absences)
+    return JobReports(job, reports, absences, waits)

@@ -4783,15 +4783,19 @@ class DescribeJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    WAITS_SECONDS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
+    waits_seconds: _builtins.float
+    """Job.waits with the periods of so many seconds; 0: without"""
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
+        waits_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "waits_seconds", b"waits_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4812,6 +4816,7 @@ class Job(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     state: _builtins.str
     """"empty" | "forming" | "running" | "degraded" | "ended" """
@@ -4833,6 +4838,10 @@ class Job(_message.Message):
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Failure]:
         """the first one first"""
 
+    @_builtins.property
+    def waits(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupWaits]:
+        """where that was asked for"""
+
     def __init__(
         self,
         *,
@@ -4847,16 +4856,126 @@ class Job(_message.Message):
         incarnation: _builtins.str = ...,
         failures: _abc.Iterable[Global___Failure] | None = ...,
         ended: _builtins.float | None = ...,
+        waits: _abc.Iterable[Global___GroupWaits] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended", "epoch", b"epoch", "failures", b"failures", "groups", b"groups", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "job", b"job", "keys", b"keys", "members", b"members", "state", b"state", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended", "epoch", b"epoch", "failures", b"failures", "groups", b"groups", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "job", b"job", "keys", b"keys", "members", b"members", "state", b"state", "waits", b"waits", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ended: _TypeAlias = _typing.Literal["ended"]  # noqa: Y015
     _WhichOneofArgType__ended: _TypeAlias = _typing.Literal["_ended", b"_ended"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ended) -> _WhichOneofReturnType__ended | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class GroupWaits(_message.Message):
+    """Waits of the ranks of a group for each other, in measured calls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    PERIODS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    calls: _builtins.int
+    """of the whole run that were measured"""
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankWaits]:
+        """of the whole run, those first for which the others waited most"""
+
+    @_builtins.property
+    def periods(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitPeriod]:
+        """oldest first"""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        calls: _builtins.int = ...,
+        ranks: _abc.Iterable[Global___RankWaits] | None = ...,
+        periods: _abc.Iterable[Global___WaitPeriod] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "group", b"group", "periods", b"periods", "ranks", b"ranks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupWaits: _TypeAlias = GroupWaits  # noqa: Y015
+
+@_typing.final
+class RankWaits(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    CAUSED_FIELD_NUMBER: _builtins.int
+    WAITED_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    last: _builtins.int
+    """calls that it began last of all"""
+    caused: _builtins.float
+    """seconds that another rank waited for it in these, on average"""
+    waited: _builtins.float
+    """seconds that it waited for others to begin; not in a WaitPeriod"""
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        last: _builtins.int = ...,
+        caused: _builtins.float = ...,
+        waited: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caused", b"caused", "last", b"last", "rank", b"rank", "waited", b"waited"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankWaits: _TypeAlias = RankWaits  # noqa: Y015
+
+@_typing.final
+class WaitPeriod(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGO_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    SKEW_FIELD_NUMBER: _builtins.int
+    WORST_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
+    ago: _builtins.float
+    """seconds since its beginning"""
+    length: _builtins.float
+    """seconds"""
+    calls: _builtins.int
+    skew: _builtins.float
+    """sum of the seconds from the first start to the last one"""
+    worst: _builtins.float
+    """the largest of these"""
+    @_builtins.property
+    def late(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankWaits]:
+        """those that were last, the first few"""
+
+    def __init__(
+        self,
+        *,
+        ago: _builtins.float = ...,
+        length: _builtins.float = ...,
+        calls: _builtins.int = ...,
+        skew: _builtins.float = ...,
+        worst: _builtins.float = ...,
+        late: _abc.Iterable[Global___RankWaits] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ago", b"ago", "calls", b"calls", "late", b"late", "length", b"length", "skew", b"skew", "worst", b"worst"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitPeriod: _TypeAlias = WaitPeriod  # noqa: Y015
 
 @_typing.final
 class Failure(_message.Message):
@@ -4923,18 +5042,22 @@ class CollectReportsRequest(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    WAITS_SECONDS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     operations: _builtins.int
     """of each group at most"""
+    waits_seconds: _builtins.float
+    """as in DescribeJobRequest"""
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
         operations: _builtins.int = ...,
+        waits_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "operations", b"operations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "operations", b"operations", "waits_seconds", b"waits_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,8 +5,8 @@ from allhands_server.machine.jobs import Job
 from allhands_server.machine.values import JobObservation, JobView
 
 
-def describe_job(job: Job, now: float) -> JobView:
-    """Return the state of a job at this moment."""
+def describe_job(job: Job, now: float, waits_seconds: float = 0.0) -> JobView:
+    """Return the state of a job at this moment, with waits of so many seconds; 0: without."""
     world = job.world
     if world is None:
         return JobView(
@@ -32,6 +32,7 @@ def describe_job(job: Job, now: float) -> JobView:
         incarnation=world.incarnation,
         failures=world.postmortem.list_failures(now),
         ended=None if (ended := world.postmortem.ended_at) is None else max(0.0, now - ended),
+        waits=world.call_times.describe_waits(now, waits_seconds) if waits_seconds > 0 else (),
     )
 
 

@@ -326,7 +326,8 @@ class Machine:
     def _describe_job(
         self, ticket: int, request: DescribeJob, due: float | None, now: float
     ) -> list[Effect]:
-        return [Answer(ticket, describe_job(self._jobs.get(request.job), now))]
+        found = describe_job(self._jobs.get(request.job), now, request.waits_seconds)
+        return [Answer(ticket, found)]
 
     def _await_verdict(
         self,

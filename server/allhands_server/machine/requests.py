@@ -192,6 +192,8 @@ class DescribeJob(Request[JobView]):
     keeps_answer: ClassVar[bool] = False
 
     job: str
+    waits_seconds: float = 0.0
+    """Describe waits with the periods of so many seconds; 0: without."""
 
 
 @fast_dataclass

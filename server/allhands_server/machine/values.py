@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus
+from allhands_proto.statuses import FailureStatus, GroupStatus, GroupWaits, LatenessStatus
 from allhands_proto.verdicts import AbsentRank
 from allhands_server.machine.fast_dataclass import fast_dataclass
 
@@ -184,6 +184,8 @@ class JobView:
     """In order of time, without those before the last group change of the world."""
     ended: float | None = None
     """Seconds since the last member was gone; None: not ended."""
+    waits: tuple[GroupWaits, ...] = ()
+    """Where it was asked for."""
 
 
 @fast_dataclass

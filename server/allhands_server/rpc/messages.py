@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from allhands_proto.status_codec import encode_failure, encode_group, encode_lateness
+from allhands_proto.status_codec import encode_failure, encode_group, encode_lateness, encode_waits
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdict_codec import encode_absent_rank, encode_cancellation, encode_verdict
 from allhands_proto.verdicts import CallCancellation
@@ -312,6 +312,7 @@ def encode_job(view: values.JobView) -> wire.Job:
         incarnation=view.incarnation,
         failures=map(encode_failure, view.failures),
         ended=view.ended,
+        waits=map(encode_waits, view.waits),
     )
 
 

@@ -234,7 +234,8 @@ class CoordinatorService(CoordinatorServicer):
         return wire.ListJobsReply(jobs=map(messages.encode_job, seen))
 
     async def DescribeJob(self, request: wire.DescribeJobRequest, context: Context) -> wire.Job:
-        return messages.encode_job(await self._ask(requests.DescribeJob(request.job), context))
+        asked = requests.DescribeJob(request.job, request.waits_seconds)
+        return messages.encode_job(await self._ask(asked, context))
 
     async def Reform(self, request: wire.GroupChangeRequest, context: Context) -> wire.GroupChange:
         return messages.encode_group_change(
@@ -247,7 +248,7 @@ class CoordinatorService(CoordinatorServicer):
         asked = requests.CollectReports(request.job, request.operations)
         reports = await self._ask(asked, context)
         # Afterwards: with the answers came news of how late members are.
-        job = await self._ask(requests.DescribeJob(request.job), context)
+        job = await self._ask(requests.DescribeJob(request.job, request.waits_seconds), context)
         yield wire.CollectReportsReply(job=messages.encode_job(job))
         for report in reports:
             yield wire.CollectReportsReply(report=messages.encode_member_report(report))

@@ -1,12 +1,21 @@
 """Reports of ranks to the coordinator, and the diagnosis of a stalled job."""
 
+from dataclasses import replace
+
 import pytest
 
 from allhands.coordinator import report_decoder, report_encoder
 from allhands.coordinator.analysis import RankReport, diagnose
+from allhands.coordinator.diagnosis import describe_waits
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
-from allhands_proto.statuses import GroupStatus, OperationStatus
+from allhands_proto.statuses import (
+    GroupStatus,
+    GroupWaits,
+    OperationStatus,
+    RankWaits,
+    WaitPeriod,
+)
 from support.operation_records import SECOND, record
 
 # ---------------------------------------------------------------- reports
@@ -118,6 +127,23 @@ def test_who_does_not_report_is_where_it_last_said() -> None:
     found = diagnose(job(member(0, inside(4)), member(1, outside(3))), {}, {0: "x", 1: "x"})
     assert [one.ranks for one in found.groups[0].positions] == [(0,), (1,)]
     assert [wait.operation for wait in found.ranks[0].waits] == ["all_reduce"]
+
+
+def test_who_was_waited_for_of_late_is_named_with_how_long() -> None:
+    periods = tuple(
+        WaitPeriod(ago, 60.0, 300, 20.0, 0.4, (RankWaits(5, 206, 15.5), RankWaits(2, 9, 0.2)))
+        for ago in (600.0, 60.0)
+    )
+    waits = GroupWaits("world", 9000, (RankWaits(5, 4000, 300.0, 1.0),), periods)
+    assert describe_waits(waits) == (
+        "group world, over the last 10 m 00 s: rank 5 was last to begin 412 of 600 calls; "
+        "the others waited 31.0 s for it"
+    )
+    found = diagnose(job(member(0, outside(4))), {}, {}, [waits])
+    assert describe_waits(waits) in str(found)
+    trifle = replace(periods[0], late=(RankWaits(5, 300, 0.0009),))
+    assert describe_waits(replace(waits, periods=(trifle,))) == ""
+    assert describe_waits(replace(waits, periods=())) == ""
 
 
 def test_nobody_is_behind_where_all_are_at_one_call() -> None:

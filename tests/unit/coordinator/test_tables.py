@@ -219,6 +219,8 @@ def test_the_json_form_keeps_its_names() -> None:
                 "reason": "",
                 "condition": "",
                 "condition_text": "",
+                "section": None,
+                "section_elapsed_seconds": None,
                 "heartbeat_age_seconds": 0.25,
                 "heartbeat_time": "2025-06-15T15:06:40.250Z",
                 "gone_age_seconds": None,

@@ -1,18 +1,23 @@
 """Clock offsets and lateness of a world's members, from heartbeats."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from allhands_proto.statuses import GroupStatus, LatenessStatus
+from allhands_proto.statuses import GroupStatus, GroupWaits, LatenessStatus
 from allhands_server.machine.limits import LATEST_CLOCK
 from allhands_server.machine.member_messages import Heartbeat
 from allhands_server.machine.values import CallArrival, MemberView
 from allhands_server.machine.world.clock_sync import ClockSync
 from allhands_server.machine.world.groups import Groups
 from allhands_server.machine.world.lateness import LatenessTracker
-from allhands_server.machine.world.member import Member
+from allhands_server.machine.world.member import NEVER, Member
+from allhands_server.machine.world.wait_history import WaitHistory
 
 _SKEW_GROUPS = 4
+_OFFSETS_SECONDS = 5.0
+"""How long the clock offsets serve that waits are measured with."""
+_STARTS_A_SECOND = 20_000
+"""Starts of calls that go into the history of waits; more calls are left out."""
 
 
 class CallTimes:
@@ -23,6 +28,11 @@ class CallTimes:
         self._groups = groups
         self._clock_sync = ClockSync()
         self._lateness = LatenessTracker()
+        self._history = WaitHistory()
+        self._offsets: Mapping[int, float] = {}
+        self._offsets_at = self._measured_at = NEVER
+        self._measured_starts = 0
+        """In the second since `_measured_at`."""
 
     def add_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
         """Add a sample of the member's clock and the starts of the member's calls."""
@@ -31,7 +41,30 @@ class CallTimes:
         self._clock_sync.add_sample(member.rank, member.join.host, beat.sent_at, now)
         for one in beat.call_starts:
             if self._groups.has_rank(one.group, member.rank):
-                self._lateness.add_starts(one.group, member.rank, one.calls)
+                size = self._groups.count_ranks(one.group)
+                whole = self._lateness.add_starts(one.group, member.rank, one.calls, size)
+                if whole:
+                    self._add_waits(one.group, whole, now)
+
+    def _add_waits(self, group: str, calls: Sequence[Mapping[int, float]], now: float) -> None:
+        """Add calls whose starts are known from all ranks to the history, as far as time allows."""
+        if now >= self._measured_at + 1.0:
+            self._measured_at, self._measured_starts = now, 0
+        if now >= self._offsets_at + _OFFSETS_SECONDS:
+            self._offsets_at, self._offsets = now, self._clock_sync.estimate_all()
+        for starts in calls:
+            if (
+                self._measured_starts >= _STARTS_A_SECOND
+                or not starts.keys() <= self._offsets.keys()
+            ):
+                return
+            self._measured_starts += len(starts)
+            on_one_clock = {rank: at + self._offsets[rank] for rank, at in starts.items()}
+            self._history.add_call(group, on_one_clock, now)
+
+    def describe_waits(self, now: float, seconds: float) -> tuple[GroupWaits, ...]:
+        """Describe who waited for whom, with the periods of the last `seconds`."""
+        return self._history.describe(now, seconds)
 
     def forget_group(self, group: str) -> None:
         self._lateness.forget(group)

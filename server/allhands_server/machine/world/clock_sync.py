@@ -5,6 +5,7 @@ sending time by the member's is the offset plus the delay of the message. So the
 of the latest messages is the best estimate, too large by the shortest delay.
 """
 
+from bisect import bisect_left
 from collections import deque
 
 WINDOW = 32
@@ -26,6 +27,16 @@ class ClockSync:
             self._differences[rank] = deque(maxlen=WINDOW)
             self._hosts.setdefault(host, set()).add(rank)
         self._differences[rank].append(now - sent)
+
+    def estimate_all(self) -> dict[int, float]:
+        """Return what `estimate_offset` does, for all ranks with samples."""
+        found: dict[int, float] = {}
+        for ranks in self._hosts.values():
+            least = {rank: min(self._differences[rank]) for rank in ranks}
+            ordered = sorted(least.values())
+            for rank, own in least.items():
+                found[rank] = ordered[bisect_left(ordered, own - ONE_CLOCK)]
+        return found
 
     def estimate_offset(self, rank: int, host: str) -> float | None:
         """Return seconds to add to a member's clock for the coordinator's; None: unknown."""

@@ -48,6 +48,10 @@ class Groups:
         """Whether a rank is in an open group."""
         return rank in self._members.get(group, ())
 
+    def count_ranks(self, group: str) -> int:
+        """Return the number of ranks of an open group; 0: it is not open."""
+        return len(self._members.get(group, ()))
+
     def get_openers(self, group: str) -> Collection[int]:
         """Return the ranks that have a group open."""
         return self._openers.get(group, ())

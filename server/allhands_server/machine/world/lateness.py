@@ -1,6 +1,6 @@
 """Lateness of ranks at the calls of their groups, against the earliest of each call."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from allhands_proto.statuses import LatenessStatus
 from allhands_server.machine.limits import LATEST_CLOCK
@@ -22,15 +22,27 @@ class LatenessTracker:
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, dict[int, float]]] = {}
 
-    def add_starts(self, group: str, rank: int, calls: Sequence[tuple[int, float]]) -> None:
-        """Add a rank's start times of a group's calls."""
+    def add_starts(
+        self, group: str, rank: int, calls: Sequence[tuple[int, float]], size: int = 0
+    ) -> list[Mapping[int, float]]:
+        """Add a rank's start times of a group's calls.
+
+        Returns the start times of each call that is now known from `size` ranks, and was not yet;
+        0: of none.
+        """
         table = self._groups.setdefault(group, {})
+        whole: list[Mapping[int, float]] = []
         for sequence, at in calls[-MOST_TOLD:]:
             if 0 < at < LATEST_CLOCK:
-                table.setdefault(sequence, {})[rank] = at
+                starts = table.setdefault(sequence, {})
+                is_new = rank not in starts
+                starts[rank] = at
+                if is_new and len(starts) == size:
+                    whole.append(starts)
         if len(table) > 2 * _KEPT:
             for sequence in sorted(table)[:-_KEPT]:
                 del table[sequence]
+        return whole
 
     def forget(self, group: str) -> None:
         """Forget a closed group."""

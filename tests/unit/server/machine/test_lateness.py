@@ -117,6 +117,17 @@ def test_a_member_that_is_late_is_shown_as_late() -> None:
     assert [one.clock_offset for one in members] == [1000.0, 990.0, 980.0]
     assert [one.lateness[0].median for one in members] == pytest.approx([0.0, 0.05, 0.0])
     assert [one.lateness[0].last for one in members] == [0, 20, 0]
+    assert t.ask_now(DescribeJob("j")).waits == ()
+    t.advance_to(1090.0)
+    [waits] = t.ask_now(DescribeJob("j", 600.0)).waits
+    assert (waits.group, waits.calls) == ("world", 20)
+    assert [one.rank for one in waits.ranks] == [1, 0, 2]
+    assert [one.last for one in waits.ranks] == [20, 0, 0]
+    assert [one.caused for one in waits.ranks] == pytest.approx([1.0, 0.0, 0.0])
+    assert [one.waited for one in waits.ranks] == pytest.approx([0.0, 1.0, 1.0])
+    [period] = waits.periods
+    assert (period.calls, period.length, period.ago) == (20, 60.0, 70.0)
+    assert t.ask_now(DescribeJob("j", 5.0)).waits[0].periods == ()
     t.send(sessions[0], CloseGroup("world"))
     assert t.ask_now(DescribeJob("j")).members[1].lateness != ()
     for session in sessions[1:]:
