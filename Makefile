@@ -273,10 +273,10 @@ $(VENV)/.has-examples: $(BIN)/python pyproject.toml $(NATIVE)
 $(VENV)/.has-dev: $(BIN)/python pyproject.toml $(NATIVE)
 	@echo "installing allhands and what its tests need into $(VENV): a few minutes" >&2
 	$(PIP) install --upgrade 'pip>=25.1'
-	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev --editable '.[examples,http,plot,top]'
+	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev --editable '.[examples,http,otel,plot,report,top]'
 	$(tell_of_native_core)
 	@touch $@ $(VENV)/.has-examples
 
 $(VENV)/.has-torch: $(VENV)/.has-dev
-	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev-torch --editable '.[examples,http,plot,top,torch]'
+	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev-torch --editable '.[examples,http,otel,plot,report,top,torch]'
 	@touch $@

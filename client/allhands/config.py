@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypeAlias, Unpack
 from urllib.parse import urlsplit
@@ -184,6 +185,8 @@ class WorldConfig:
     allow_pickle: bool = WORLD_DEFAULTS["allow_pickle"]
     limits: Limits = field(default_factory=Limits)
     """Of shared memory."""
+    traces_calls: bool = False
+    """Whether calls have spans of OpenTelemetry."""
     recorder_size: int = RECORDER_SIZE
     """Operations of each group that the flight recorder remembers; 0: it is off."""
     dump_on_failure: str = ""
@@ -222,6 +225,11 @@ class WorldConfig:
             )
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout must be a positive number of seconds, not {self.timeout}")
+        if self.traces_calls and find_spec("opentelemetry") is None:
+            raise ValueError(
+                "ALLHANDS_OTEL=1 needs the API of OpenTelemetry, which is not installed here: "
+                "pip install 'allhands[otel]'"
+            )
         if not 0 <= self.recorder_size <= MAX_RECORDER_SIZE:
             raise ValueError(
                 f"ALLHANDS_RECORDER_SIZE must be from 0 to {MAX_RECORDER_SIZE}, "
@@ -295,6 +303,7 @@ def resolve_config(
         heartbeat_window=settings["heartbeat_window"] or 0.0,
         backend=backend,
         limits=_read_limits(environ),
+        traces_calls=environ.get("ALLHANDS_OTEL", "") == "1",
         recorder_size=_read_number(environ, "ALLHANDS_RECORDER_SIZE", RECORDER_SIZE),
         dump_on_failure=environ.get("ALLHANDS_DUMP_ON_FAILURE", ""),
         **get_group_policy(settings),

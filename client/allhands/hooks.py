@@ -10,7 +10,7 @@ and sends later. Call hooks see every call of this rank, as those of `ah.on_call
         ah.all_reduce(x)
 """
 
-from allhands.api.call_hooks import check_finite
+from allhands.api.call_hooks import check_finite, trace_calls
 from allhands.group.call_hooks import CallHookHandle
 from allhands.group.call_info import Argument, CallInfo
 from allhands.group.finite_check import NotFinite
@@ -43,4 +43,5 @@ __all__ = [
     "post_local_sgd",
     "power_sgd",
     "top_k",
+    "trace_calls",
 ]

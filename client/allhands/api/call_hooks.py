@@ -4,6 +4,7 @@ from typing import Protocol
 
 from allhands.api.default_world import AnyGroup, require_world
 from allhands.group.call_hooks import CallHookHandle
+from allhands.group.call_spans import CallSpans
 from allhands.group.finite_check import check_inputs, check_outputs
 from allhands.group.group import Group
 from allhands.group.hooked import After, Before
@@ -70,3 +71,22 @@ def check_finite(
     return on_call(
         check_inputs if inputs else None, check_outputs if outputs else None, group=group
     )
+
+
+def trace_calls(*, group: "AnyGroup | HasGroup" = None) -> CallHookHandle:
+    """Make a span of OpenTelemetry of every call, `allhands.all_reduce` and so on, by hooks.
+
+    Its parent is the caller's current span; the program's SDK samples and exports. Attributes:
+    `allhands.group`, `allhands.sequence`, `allhands.bytes`, `allhands.rank` and others of
+    `CallInfo`; a failed call has its exception and the status ERROR. ALLHANDS_OTEL=1 does the
+    same for all groups of a world, from its beginning on.
+
+    Args:
+        group: as of `on_call`.
+
+    Raises:
+        ImportError: the API of OpenTelemetry is not installed.
+        RuntimeError: as of `on_call`.
+    """
+    spans = CallSpans()
+    return on_call(spans.begin, spans.end, group=group)

@@ -22,6 +22,7 @@ from allhands.data.serializer import ObjectSerializer
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.errors import AllhandsError, ForkedProcess
 from allhands.group.call_hooks import CallHooks
+from allhands.group.call_spans import CallSpans
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.group.registry import GroupKey, GroupRegistry, check_tag
@@ -82,6 +83,9 @@ class World:
         self._lock = threading.Lock()
         self.registry = GroupRegistry()
         self.call_hooks = CallHooks()
+        if worker.config.traces_calls:
+            spans = CallSpans()
+            self.call_hooks.add(spans.begin, spans.end)
         self._closed = False
         self.callbacks = thread.callbacks
         """What runs functions once calls have ended."""

@@ -70,6 +70,11 @@ COMMANDS = {
     "trace": _Command(
         "Write what all ranks recorded as one trace, for Perfetto.", "trace", "trace_command"
     ),
+    "report": _Command(
+        "Write one HTML file on a job: skew, stragglers, slow calls, events, verdicts.",
+        "report",
+        "report_command",
+    ),
     "bench": _Command("Time operations, beside Gloo and MPI.", "bench", "bench_command"),
     "context": _Command(
         "Name coordinators with their credentials, and choose one.", "context", "context_app"

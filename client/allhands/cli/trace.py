@@ -45,7 +45,7 @@ def trace_command(
     shown = slices - sections
     if not slices:
         raise _make_empty_error(found, output)
-    _write(output, json.dumps(document))
+    write_file(output, json.dumps(document))
     over = "" if found.job.ended is None else ", what is kept of them since the job has ended"
     named = f" and {sections} sections" if sections else ""
     typer.echo(f"{output}: {shown} operations{named} of {len(found.reports)} ranks{over}")
@@ -85,7 +85,7 @@ def _make_empty_error(found: "JobReports", output: Path) -> "AllhandsError":
     )
 
 
-def _write(output: Path, text: str) -> None:
+def write_file(output: Path, text: str) -> None:
     """Replace a file atomically; a failure leaves the earlier content."""
     if output.exists() and not output.is_file():  # /dev/stdout, a pipe
         output.write_text(text, encoding="utf-8")

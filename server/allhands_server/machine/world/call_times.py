@@ -53,10 +53,8 @@ class CallTimes:
         if now >= self._offsets_at + _OFFSETS_SECONDS:
             self._offsets_at, self._offsets = now, self._clock_sync.estimate_all()
         for starts in calls:
-            if (
-                self._measured_starts >= _STARTS_A_SECOND
-                or not starts.keys() <= self._offsets.keys()
-            ):
+            are_known = starts.keys() <= self._offsets.keys()
+            if self._measured_starts >= _STARTS_A_SECOND or not are_known:
                 return
             self._measured_starts += len(starts)
             on_one_clock = {rank: at + self._offsets[rank] for rank, at in starts.items()}
