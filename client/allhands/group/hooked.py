@@ -62,11 +62,11 @@ class HookState:
 
     @contextlib.contextmanager
     def mark_hook(self) -> Iterator[None]:
-        self._thread_state.is_in_hook = True
+        before, self._thread_state.is_in_hook = self.is_in_hook, True
         try:
             yield
         finally:
-            self._thread_state.is_in_hook = False
+            self._thread_state.is_in_hook = before
 
 
 class HookedCall:
