@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from allhands.coordinator.sections import format_duration, format_ranks, format_short
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.escapes import escape_line
+from allhands.runtime.sections import SectionPosition
 from allhands.top.rates import CallRates, count_calls
 from allhands_proto.statuses import GroupStatus, OperationStatus
 
@@ -132,7 +133,7 @@ def list_ranks(job: JobStatus, order: Order) -> list[Row]:
                     str(now.sequence) if now else "-",
                     format_duration(now.elapsed) if now else "-",
                     "-" if late is None else format_short(late),
-                    _describe_operation(now),
+                    _describe_operation(now, member.section),
                 ),
                 _get_member_tone(member, awaited),
             )
@@ -244,7 +245,9 @@ def _choose_operation(member: MemberStatus) -> OperationStatus | None:
     )
 
 
-def _describe_operation(now: OperationStatus | None) -> str:
+def _describe_operation(now: OperationStatus | None, section: SectionPosition | None) -> str:
+    if section is not None and (now is None or not now.operation):
+        return f"section {escape_line(section.name)}"
     if now is None:
         return "-"
     where = "" if now.group == "world" else f" of {escape_line(now.group)}"

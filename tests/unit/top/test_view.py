@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from allhands.coordinator.status import JobStatus, MemberStatus
+from allhands.runtime.sections import SectionPosition
 from allhands.top import view
 from allhands.top.rates import CallRates
 from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
@@ -86,6 +87,13 @@ def test_ranks_come_in_the_order_that_was_asked_for() -> None:
     assert order(view.Order.SINCE) == ["0", "2", "1"]
     assert order(view.Order.LATE) == ["1", "0", "2"]
     assert view.Order.LATE.follow() is view.Order.RANK
+
+
+def test_who_is_in_no_call_is_shown_with_its_section() -> None:
+    load = SectionPosition("load\x1b", 2.0)
+    job = make_job(*(replace(member, section=load) for member in WAITING.members[:2]))
+    rows = view.list_ranks(job, view.Order.RANK)
+    assert [row.cells[-1] for row in rows] == ["all_reduce", r"section load\x1b"]
 
 
 def test_what_jobs_bring_of_text_is_escaped() -> None:
