@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import allhands as ah
+from allhands.engine.numbering import HookedNumbering
 from allhands.hooks import CallInfo, NotFinite
 from allhands.testing import on_threads, run_threads
 from programs import call_hooks
@@ -57,6 +58,8 @@ def test_the_core_takes_plain_calls_but_while_there_are_hooks(job: Job) -> None:
     for process in job(2, call_hooks.every_collective, [0]):
         done = process.expect("done")
         assert done["is_direct"] == "ShmComm"
+        # Without a hook there is no Python code in the way of a plain call but its own.
+        assert done["functions_before"] == done["functions_after"] == ["all_reduce"]
         assert process.ended() == 0, "".join(process.errors)
 
 
@@ -159,6 +162,23 @@ def test_awaited_calls_are_seen() -> None:
 
     found = run_threads(2, init=False)(lambda: asyncio.run(act(Seen())))
     assert found == [["all_reduce", "barrier"]] * 2
+
+
+@on_threads(2)
+def test_a_hook_registered_in_a_block_of_coalescing_sees_the_calls_after_it(rank: int) -> None:
+    seen, group = Seen(), ah.default_group()
+    with ah.coalescing():
+        handle = seen.register()
+        ah.all_reduce(np.ones(2))
+    assert seen.begun == []
+    assert isinstance(group.order, HookedNumbering)
+    ah.barrier()
+    with ah.coalescing():
+        handle.remove()
+        ah.all_reduce(np.ones(2))
+    ah.barrier()
+    assert seen.operations == ["barrier"]
+    assert not isinstance(group.order, HookedNumbering)
 
 
 @on_threads(2)

@@ -1,11 +1,31 @@
 """Call hooks on real ranks: every collective, hooks on some ranks only, persistent calls."""
 
+import sys
+from types import FrameType
+
 import numpy as np
 
 import allhands as ah
 from allhands.hooks import CallInfo
 from programs.protocol import hear, tell
 from support.arrays.collective_cases import EVERY, case
+
+
+def list_functions_of_a_call() -> list[str]:
+    """Make a plain call; name the Python functions that ran for it."""
+    called: list[str] = []
+    all_reduce, x = ah.all_reduce, np.ones(1)
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        all_reduce(x)
+    finally:
+        sys.setprofile(None)
+    return called
 
 
 def every_collective(hooked_ranks: list[int]) -> None:
@@ -15,6 +35,7 @@ def every_collective(hooked_ranks: list[int]) -> None:
     begun: list[CallInfo] = []
     ended: list[tuple[CallInfo, BaseException | None, float]] = []
     ah.barrier()
+    functions_before = list_functions_of_a_call()
     was_direct = type(ah.default_group().order.direct_calls).__name__
     handle = None
     if me in hooked_ranks:
@@ -52,6 +73,8 @@ def every_collective(hooked_ranks: list[int]) -> None:
         errors=[str(error) for _, error, _ in ended if error],
         negative=[seconds for _, _, seconds in ended if seconds < 0],
         was_direct=was_direct,
+        functions_before=functions_before,
+        functions_after=list_functions_of_a_call(),
         is_direct=type(ah.default_group().order.direct_calls).__name__,
     )
     ah.destroy_process_group()

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from allhands.engine.numbering import CallNumbering, QueueOnlyNumbering
+from allhands.engine.numbering import CallNumbering, HookedNumbering, QueueOnlyNumbering
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,13 @@ def test_a_group_that_shares_memory_has_its_communicator_tried_first() -> None:
     assert QueueOnlyNumbering(order).direct_calls is None
     order.comm = None
     assert order.direct_calls is None
+
+
+def test_a_group_with_hooks_hides_its_communicator_until_they_are_removed() -> None:
+    order, comm, p2p = CallNumbering(), cast(Any, SimpleNamespace()), cast(Any, SimpleNamespace())
+    order.comm, order.p2p = comm, p2p
+    hooked = HookedNumbering(order)
+    assert (hooked.comm, hooked.direct_calls, hooked.vector_calls) == (None, None, None)
+    assert (hooked.p2p, hooked.direct_p2p) == (None, None)
+    hooked.release()  # whoever has kept it, such as a persistent call, has the core again
+    assert (hooked.comm, hooked.p2p, hooked.direct_p2p) == (comm, p2p, p2p)

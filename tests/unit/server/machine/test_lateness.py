@@ -136,6 +136,13 @@ def test_a_member_that_is_late_is_shown_as_late() -> None:
     assert t.ask_now(DescribeJob("j")).members[1].lateness == ()
 
 
+def test_a_call_that_is_told_twice_is_whole_once() -> None:
+    tracker = LatenessTracker()
+    assert tracker.add_starts("world", 0, [(1, 1.0), (2, 2.0)], 2) == []
+    assert tracker.add_starts("world", 1, [(1, 1.5)], 2) == [{0: 1.0, 1: 1.5}]
+    assert tracker.add_starts("world", 1, [(1, 1.6)], 2) == []
+
+
 def test_calls_of_a_group_that_a_member_is_not_in_are_not_kept() -> None:
     t = Transcript(now=1000.0)
     first, second = t.form_world(2, window=60.0)

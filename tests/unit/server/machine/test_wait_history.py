@@ -61,6 +61,10 @@ def test_what_is_kept_of_many_ranks_and_groups_is_bounded() -> None:
     assert [one.rank for one in found.periods[0].late] == [99, 98, 97, 96]
     assert len(found.periods[0].late) == CULPRITS_KEPT
     assert len(found.ranks) == 200
+    history.add_call("world", {0: 0.0, 1: 1.0}, 2 * 3600.0)
+    [found] = history.describe(2 * 3600.0, 1e9)
+    [quarter] = [one for one in found.periods if one.length == QUARTER]
+    assert [one.rank for one in quarter.late] == [199, 198, 197, 196]
     for group in range(2 * GROUPS_KEPT):
         history.add_call(f"g{group}", {0: 0.0, 1: 1.0}, 100.0)
     assert len(history.describe(100.0, 1e9)) == GROUPS_KEPT
