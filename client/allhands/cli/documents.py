@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from allhands_proto.statuses import (
         FailureStatus,
         GroupStatus,
+        GroupWaits,
         LatenessStatus,
         OperationStatus,
+        RankWaits,
     )
 
 Fields: TypeAlias = dict[str, Any]
@@ -66,6 +68,7 @@ def make_diagnosis_fields(found: "Diagnosis", now: float) -> Fields:
         "ranks": [_make_rank(one, now) for one in found.ranks],
         "groups": [_make_positions(one) for one in found.groups],
         "stragglers": [_make_straggler(one) for one in found.stragglers],
+        "waits": [_make_group_waits(one, now) for one in found.waits],
     }
 
 
@@ -160,6 +163,34 @@ def _make_member(member: "MemberStatus", now: float) -> Fields:
         "clock_offset_seconds": member.clock_offset,
         "operations": [_make_operation(one, now) for one in member.operations],
         "lateness": [_make_lateness(one) for one in member.lateness],
+    }
+
+
+def _make_group_waits(waits: "GroupWaits", now: float) -> Fields:
+    return {
+        "group": waits.group,
+        "calls": waits.calls,
+        "ranks": [_make_rank_waits(one) for one in waits.ranks],
+        "periods": [
+            {
+                "begin_time": format_time(now - period.ago),
+                "length_seconds": period.length,
+                "calls": period.calls,
+                "skew_seconds": period.skew,
+                "worst_seconds": period.worst,
+                "late": [_make_rank_waits(one) for one in period.late],
+            }
+            for period in waits.periods
+        ],
+    }
+
+
+def _make_rank_waits(one: "RankWaits") -> Fields:
+    return {
+        "rank": one.rank,
+        "last": one.last,
+        "caused_seconds": one.caused,
+        "waited_seconds": one.waited,
     }
 
 

@@ -166,15 +166,6 @@ def takes_client(
     return run
 
 
-@contextmanager
-def open_client(
-    url: str | None, job: str | None = None, *, insecure: bool = False
-) -> "Iterator[Control]":
-    """Open a client as `ClientOptions` with these two options does."""
-    with ClientOptions(coordinator=url, insecure=insecure).open(job) as control:
-        yield control
-
-
 def settle_job(positional: str | None, option: str | None) -> str | None:
     """Return the job named by argument or by `--job`, the older way.
 

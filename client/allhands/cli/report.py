@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from allhands.cli.diagnose import choose_job, explain_not_found
-from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.options import AnyJobArgument, ClientOptions, takes_client
 from allhands.cli.trace import write_file
 
 if TYPE_CHECKING:
@@ -18,22 +18,21 @@ _OPERATIONS = 2048
 _DAY_SECONDS = 86400.0
 
 
+@takes_client
 def report_command(
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Which one, where there are several.")
-    ] = None,
+    job: AnyJobArgument = None,
     file: Annotated[
-        Path, typer.Option("--file", "-o", metavar="FILE", help="Where to write it.")
+        Path, typer.Option("--file", "-f", metavar="FILE", help="Where to write it.")
     ] = Path("report.html"),
-    coordinator: CoordinatorOption = None,
-    insecure: InsecureOption = False,
+    *,
+    client: ClientOptions,
 ) -> None:
     """Write a report on a job as one HTML file, which refers to nothing outside of it.
 
     Of a job that has ended: what the coordinator has kept. Needs allhands[report].
     """
     _check_installed()
-    with open_client(coordinator, job, insecure=insecure) as control, explain_not_found(control):
+    with client.open(job) as control, explain_not_found(control):
         name = choose_job(control)
         found = control.reports(name, _OPERATIONS, waits_seconds=_DAY_SECONDS)
         events = control.events(name)
