@@ -121,7 +121,7 @@ MUTATIONS: Final = (
         15,
         "all_to_all_single copies what is not contiguous",
         "collectives/primitive.py",
-        "if isinstance(x, np.ndarray) and not x.flags.c_contiguous:",
+        "if not (found.flags.c_contiguous or self._stages_outputs):",
         "if False:",
     ),
 )
