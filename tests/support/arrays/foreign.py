@@ -47,7 +47,7 @@ WRAPPERS: Final[Mapping[str, Callable[[Array], object]]] = {
     "array": lambda array: array,
     "DLPack": Tensor,
     "described": Described,
-    "buffer": memoryview,
+    "buffer": lambda array: array.data,
 }
 """Views of an array's memory by one protocol each."""
 
