@@ -115,8 +115,8 @@ MUTATIONS: Final = (
         109,
         "the root of gather_object is taken for a place in the group",
         "api/objects.py",
-        '    root = resolve_root(found, dst, group_dst, "dst")\n    if root == found.rank:',
-        "    root = dst or 0\n    if root == found.rank:",
+        '        root = resolve_root(found, dst, group_dst, "dst")\n        if root == found.rank:',
+        "        root = dst or 0\n        if root == found.rank:",
     ),
     Mutation(
         109,
@@ -192,8 +192,8 @@ MUTATIONS: Final = (
         116,
         "a process that has left a world cannot join another",
         "api/default_world.py",
-        "            _default_world = None\n            default.group = _NO_GROUP",
-        "            default.group = _NO_GROUP",
+        "                _default_world = None\n                default.group = _NO_GROUP",
+        "                default.group = _NO_GROUP",
     ),
     Mutation(
         117,

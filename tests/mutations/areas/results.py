@@ -217,8 +217,9 @@ MUTATIONS: Final = (
         43,
         "all_to_all of one rank does nothing",
         "api/collectives.py",
-        "    return wait_or_return(found.all_to_all(",
-        "    if found.size == 1:\n        return None\n    return wait_or_return(found.all_to_all(",
+        "        return wait_or_return(\n            found.all_to_all(",
+        "        if found.size == 1:\n            return None\n"
+        "        return wait_or_return(\n            found.all_to_all(",
     ),
     Mutation(
         44,
