@@ -11,14 +11,14 @@ Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | Non
 
 
 class Parts:
-    """Values by key, kept as JSON."""
+    """Values by key, kept with their JSON: to compare values costs less than to write them."""
 
     def __init__(self) -> None:
         self.version = 0
         """Of the last change."""
         self._since = 0
         """Version at which all of it began anew."""
-        self._parts: dict[str, tuple[int, str]] = {}
+        self._parts: dict[str, tuple[int, Json, str]] = {}
 
     def begin_anew(self) -> None:
         """Forget all parts; readers are told to do so as well."""
@@ -30,9 +30,10 @@ class Parts:
         """Set parts; those that are as they were keep their version."""
         version = self.version + 1
         for key, value in values.items():
-            text = json.dumps(value, separators=(",", ":"))
-            if key not in self._parts or self._parts[key][1] != text:
-                self._parts[key] = version, text
+            known = self._parts.get(key)
+            if known is None or known[1] != value:
+                text = json.dumps(value, separators=(",", ":"))
+                self._parts[key] = version, value, text
                 self.version = version
 
     def __contains__(self, key: str) -> bool:
@@ -54,7 +55,7 @@ class Parts:
         is_anew = seen < self._since
         changed = ",".join(
             f"{json.dumps(key)}:{text}"
-            for key, (version, text) in self._parts.items()
+            for key, (version, _, text) in self._parts.items()
             if is_anew or version > seen
         )
         return f'{{"reset":{json.dumps(is_anew)},"parts":{{{changed}}}}}'
