@@ -199,8 +199,10 @@ async def test_streams_do_not_make_room_for_strangers(monkeypatch: pytest.Monkey
         reader, writer = await dial(listening)
         writer.write(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
         assert await reader.readline()
+        [streaming] = listening._accepted
         strangers = [await dial(listening) for _ in range(4)]
         await expect_end(strangers[0][0].read())
+        assert streaming in listening._accepted
         assert await reader.read(1 << 20)
         for _, one in (*strangers, (reader, writer)):
             one.close()
