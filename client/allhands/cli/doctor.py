@@ -123,7 +123,7 @@ def _show_findings(
     if output.is_document:
         print_document("Examination", make_examination_fields(findings, pairs), output)
     else:
-        show([*sections, *describe_findings(findings)], color)
+        show([*sections, *describe_findings(findings)], color, is_wide=True)  # nothing is cut
     if has_failed(findings):
         raise typer.Exit(1)
 

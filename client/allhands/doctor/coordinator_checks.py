@@ -15,7 +15,7 @@ def skip_coordinator(reason: str) -> Finding:
     return skip(
         "coordinator",
         reason,
-        "name one with --coordinator or ALLHANDS_URL, or start one: allhands serve",
+        "give --coordinator or ALLHANDS_URL, or: allhands serve",
     )
 
 

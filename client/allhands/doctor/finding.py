@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from allhands.coordinator.sections import Section, Table
+from allhands.coordinator.sections import Marked, Section, Table
 
 
 class Level(enum.StrEnum):
@@ -50,11 +50,21 @@ def has_failed(findings: Iterable[Finding]) -> bool:
     return any(one.status is Level.FAIL for one in findings)
 
 
+def _mark(status: Level) -> str:
+    match status:
+        case Level.FAIL:
+            return Marked(status.value, "bad")
+        case Level.WARN:
+            return Marked(status.value, "late")
+        case _:
+            return status.value
+
+
 def describe_findings(findings: Sequence[Finding]) -> list[Section]:
     """Describe findings in a table, each fix below its finding, and count them."""
     table = Table(("STATUS", "left"), ("CHECK", "left"), ("DETAIL", "left"))
     for one in findings:
-        table.add_row(one.status.value, one.what, one.detail)
+        table.add_row(_mark(one.status), one.what, one.detail)
         if one.fix:
             table.add_row("", "", f"-> {one.fix}")
     counts = Counter(one.status for one in findings)

@@ -187,6 +187,7 @@ def _name_interface(machine: Machine, address: str) -> str:
 
 
 def _describe(interface: NetworkInterface) -> str:
-    mtu = f" mtu {interface.mtu}" if interface.mtu else ""
+    is_outside = not all(map(is_loopback, interface.addresses))
+    mtu = f" mtu {interface.mtu}" if interface.mtu and is_outside else ""
     down = "" if interface.is_up else " (down)"
     return f"{interface.name} {' '.join(interface.addresses)}{mtu}{down}"

@@ -19,7 +19,7 @@ from allhands.runtime import interfaces, native_core
 from allhands.transport.ports import is_free
 from allhands_proto import notice
 
-_DISTRIBUTIONS = ("allhands", "numpy", "grpcio", "protobuf", "torch")
+_DISTRIBUTIONS = ("allhands", "numpy", "grpcio", "torch")
 _SHM = "/dev/shm"
 
 
