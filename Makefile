@@ -208,7 +208,7 @@ test-floors: $(VENV)/.has-dev ## Try the least versions of all dependencies (Pyt
 	$(FLOOR_PYTHON) -m venv --clear $(FLOORS)
 	$(BIN)/python release/floors.py >$(FLOORS)/constraints.txt
 	$(FLOORS)/bin/python -m pip --quiet --disable-pip-version-check install \
-		--constraint $(FLOORS)/constraints.txt '.[examples,plot]' ml_dtypes \
+		--constraint $(FLOORS)/constraints.txt '.[examples,notebook,plot]' ml_dtypes \
 		pytest pytest-asyncio pytest-timeout psutil trustme hypothesis
 	$(FLOORS)/bin/allhands run -n 2 release/two_ranks.py
 	$(FLOORS)/bin/allhands run -n 2 examples/digits.py

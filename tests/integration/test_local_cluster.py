@@ -130,6 +130,57 @@ def test_deadline_names_who_is_late_and_where(cluster: LocalCluster):
     assert gone(*run.pids)
 
 
+WITHOUT_A_FILE = """
+import numpy as np
+import allhands as ah
+from allhands.testing import LocalCluster
+
+class Total:
+    def __init__(self, value):
+        self.value = value
+
+class Refused(Exception):
+    pass
+
+def total(start):
+    if start < 0:
+        raise Refused(f"no {start}")
+    x = np.array([start + ah.get_rank()], float)
+    ah.all_reduce(x)
+    return Total(float(x[0]))
+
+with LocalCluster(2) as cluster:
+    results = cluster.run(total, 10)
+    print([one.value for one in results], all(type(one) is Total for one in results))
+    try:
+        cluster.run(total, -1)
+    except RuntimeError as error:
+        print(type(error.__cause__) is Refused, error.__cause__)
+"""
+
+
+def run_without_a_file(program: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program as a notebook has it: its functions are in no file."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_functions_and_classes_of_a_notebook_travel_whole_there_and_back():
+    done = run_without_a_file(WITHOUT_A_FILE)
+    assert done.stdout.splitlines() == ["[21.0, 21.0] True", "True no -1"], done.stderr
+
+
+def test_without_cloudpickle_a_notebook_is_told_what_to_do():
+    hidden = (
+        "import importlib.util as util; find = util.find_spec\n"
+        "util.find_spec = lambda name, *more: None if name == 'cloudpickle' else find(name, *more)"
+    )
+    done = run_without_a_file(hidden + WITHOUT_A_FILE)
+    assert "TypeError: <function total" in done.stderr
+    assert "put it into a module" in done.stderr
+    assert "pip install 'allhands[notebook]'" in done.stderr
+
+
 def test_leaving_the_block_ends_what_still_runs():
     with LocalCluster(2) as cluster:
         run = cluster.start(sleeps_on_1)

@@ -80,8 +80,10 @@ class LocalCluster:
     def run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> list[Any]:
         """Call a function on every rank; return the results, by rank.
 
-        The function must be one of a module, for the processes load it from there; arguments and
-        results are pickled. `init_process_group` has been called before it.
+        The function must be one of a module, for the processes load it from there, or of a notebook
+        (with allhands[notebook], which sends it whole); arguments and results are pickled, and pass
+        over pipes between this process and its children. `init_process_group` has been called
+        before it.
 
         Raises:
             TypeError: the function or an argument cannot be given to another process.

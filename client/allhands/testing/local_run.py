@@ -1,6 +1,7 @@
 """One run of a function on all ranks of a `LocalCluster`."""
 
 import contextlib
+import importlib.util
 import os
 import pickle
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 from allhands.coordinator import client
 from allhands.coordinator.client import Control
 from allhands.testing.rank_errors import RELEASE_SECONDS, make_stuck_error, raise_first
-from allhands.testing.rank_process import REQUEST_STACK, Outcome, Task
+from allhands.testing.rank_process import REQUEST_STACK, Outcome, Task, dump
 
 _PROGRAM = "from allhands.testing.rank_process import main; main()"
 _ANSWER_SECONDS = 1.0
@@ -214,18 +215,29 @@ def make_task(
 ) -> Task:
     """Describe a call for other processes.
 
+    A function of a notebook, or of Python's prompt, is in no file that they could load: it travels
+    whole, which takes cloudpickle.
+
     Raises:
         TypeError: they cannot find the function, or an argument cannot be pickled.
     """
+    module = sys.modules.get(function.__module__)
+    file = getattr(module, "__file__", None) or ""
+    by_value = function.__module__ == "__main__" and not file
+    if by_value and importlib.util.find_spec("cloudpickle") is None:
+        raise TypeError(
+            f"{function!r} is of a notebook or a prompt, where other processes cannot find it: "
+            "put it into a module and import it, or install what sends it whole: "
+            "pip install 'allhands[notebook]'"
+        )
     try:
-        call = pickle.dumps((function, arguments, named))
+        call = dump((function, arguments, named), by_value=by_value)
     except Exception as error:
         raise TypeError(
             f"{function!r} and its arguments must be such that other processes can have them: a "
             f"function of a module, and what can be pickled: {error}"
         ) from error
-    module = sys.modules.get(function.__module__)
-    return Task(function.__module__, getattr(module, "__file__", None) or "", call, options)
+    return Task(function.__module__, file, call, options, by_value)
 
 
 def _load_error(outcome: Outcome) -> BaseException:

@@ -36,6 +36,8 @@ class Task:
     """The function, its positional and its named arguments."""
     options: Mapping[str, Any] | None
     """Of `init_process_group`; None: the function sees to that."""
+    by_value: bool = False
+    """Whether functions and classes of `__main__` travel whole, for there is no file of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,21 @@ class Outcome:
     text: str = ""
     """The exception in words."""
     traceback: str = ""
+
+
+def dump(value: object, *, by_value: bool) -> bytes:
+    """Pickle a value for a process of the same user, over a pipe between the two.
+
+    Raises:
+        ImportError: `by_value` needs cloudpickle, which is not installed.
+        Exception: it cannot be pickled.
+    """
+    if by_value:
+        import cloudpickle
+
+        packed: bytes = cloudpickle.dumps(value)
+        return packed
+    return pickle.dumps(value)
 
 
 def load_module(module: str, file: str) -> None:
@@ -96,12 +113,12 @@ class _RankProgram:
             if task.options is not None:
                 default_world.init_process_group(**task.options)
             result = function(*arguments, **named)
-            told = Outcome(pickle.dumps(result))
+            told = Outcome(dump(result, by_value=task.by_value))
             if default_world.is_initialized():
                 default_world.destroy_process_group()
         except BaseException as error:
             # First: what the others raise because of it is not the reason.
-            self._send(_make_failure(error))
+            self._send(_make_failure(error, by_value=task.by_value))
             if (world := default_world.find_world()) is not None:
                 world.fail(error)
         else:
@@ -120,10 +137,10 @@ class _RankProgram:
             self._connection.send(message)
 
 
-def _make_failure(error: BaseException) -> Outcome:
+def _make_failure(error: BaseException, *, by_value: bool) -> Outcome:
     text = f"{type(error).__name__}: {error}"
     try:
-        packed = pickle.dumps(error)
+        packed = dump(error, by_value=by_value)
         pickle.loads(packed)  # noqa: S301 - own; many can be pickled, and not put together
     except Exception:
         return Outcome(None, None, text, stack_dump.format_error(error))
