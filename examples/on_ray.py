@@ -12,13 +12,14 @@ import sys
 
 import numpy as np
 import ray
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import allhands as ah
 
 
-@ray.remote(num_cpus=1)
 class Rank:
-    """One rank, as long as the actor lives."""
+    """One rank, as long as its actor lives."""
 
     def __init__(self, job: str, rank: int, size: int) -> None:
         # All actors are constructed at once, and each waits here for the others.
@@ -35,11 +36,20 @@ class Rank:
         ah.destroy_process_group()
 
 
+Actor = ray.remote(num_cpus=1)(Rank)
+
+
 def main(size: int = 2) -> None:
     ray.init(log_to_driver=False)
     job = f"ray-{secrets.token_hex(4)}"
-    ranks = [Rank.remote(job, rank, size) for rank in range(size)]
     try:
+        # All or none: ranks would wait for one for which there is no processor.
+        room = placement_group([{"CPU": 1}] * size)
+        ray.get(room.ready(), timeout=60)
+        place = PlacementGroupSchedulingStrategy(room)
+        ranks = [
+            Actor.options(scheduling_strategy=place).remote(job, rank, size) for rank in range(size)
+        ]
         averages = ray.get([one.average.remote(1000) for one in ranks])
         print(f"{size} ranks of job {job} have the averages {averages}")
         ray.get([one.leave.remote() for one in ranks])
