@@ -45,6 +45,7 @@ from allhands.cli.run_options import (
     NodeOption,
     NodesOption,
     NoPythonOption,
+    OnEventOption,
     OnStall,
     OnStallOption,
     PortRangeOption,
@@ -55,7 +56,9 @@ from allhands.cli.run_options import (
     StallAfterOption,
     StartOption,
     TeeOption,
+    WebhookOption,
 )
+from allhands.cli.run_outlets import make_outlets
 from allhands.cli.run_program import parse_program
 from allhands.launcher.supervision import GRACE_SECONDS
 from allhands.runtime.loading import pause_gc
@@ -89,6 +92,8 @@ def run_command(
     on_stall: OnStallOption = None,
     stall_after: StallAfterOption = None,
     max_restarts: MaxRestartsOption = 0,
+    on_event: OnEventOption = None,
+    webhook: WebhookOption = None,
     http: HttpOption = None,
     hosts: HostsOption = None,
     hostfile: HostfileOption = None,
@@ -131,6 +136,8 @@ def run_command(
     }
     if over is None:
         check_network(environment, network_options, placement)
+    environment.pop("ALLHANDS_WEBHOOK", None)  # the address may be a secret
+    outlets = make_outlets(on_event, webhook)
     stall = _make_stall_policy(on_stall, stall_after, max_restarts, nodes)
     endpoint = _find_endpoint(client)
     if over is not None:
@@ -181,6 +188,7 @@ def run_command(
                 start=way,
                 is_python=parsed.is_python,
                 cpus=cpus,
+                outlets=outlets,
                 stall=stall,
                 max_restarts=max_restarts,
                 hosts=launch_hosts,

@@ -261,3 +261,23 @@ LauncherAddressOption: TypeAlias = Annotated[
         "that of the way to the first of them.",
     ),
 ]
+
+OnEventOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--on-event",
+        metavar="COMMAND",
+        help="Shell command to run for each event of the job, with the event as JSON on its "
+        "standard input; 10 s at most.",
+    ),
+]
+
+WebhookOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--webhook",
+        metavar="URL",
+        envvar="ALLHANDS_WEBHOOK",
+        help="Address to which each event of the job is posted, as JSON.",
+    ),
+]

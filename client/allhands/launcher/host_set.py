@@ -26,6 +26,7 @@ from allhands.launcher.agent_protocol import (
     read_frame,
 )
 from allhands.launcher.child import Child
+from allhands.launcher.own_events import Note, ignore_note
 from allhands.launcher.plan import LaunchHost, LaunchPlan
 from allhands.launcher.rank_set import RankSet
 from allhands.launcher.supervision import (
@@ -74,9 +75,9 @@ class _Agent:
 class HostSet(RankSet):
     """The running ranks of several hosts."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(self, plan: LaunchPlan, note: Note = ignore_note) -> None:
         size = plan.placement.world_size
-        super().__init__(plan, Supervisor(size, plan.min_size, plan.grace))
+        super().__init__(plan, Supervisor(size, plan.min_size, plan.grace), note=note)
         self._count = size
         self._agents: list[_Agent] = []
         self._nodes: dict[int, int] = {}

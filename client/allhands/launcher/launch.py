@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 
 from allhands.launcher.child import keep_statuses
+from allhands.launcher.embedded import make_client_endpoint
+from allhands.launcher.own_events import Note, ignore_note
 from allhands.launcher.plan import LaunchPlan
 from allhands.launcher.rank_set import RankSet
 from allhands.launcher.supervision import SignalReceived
 
+_STDERR = 2
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -23,7 +27,24 @@ async def launch(plan: LaunchPlan) -> int:
     Raises:
         OSError: the launch could not begin.
     """
-    rank_set = _make_rank_set(plan)
+    if plan.placement.node or plan.outlets is None:
+        return await _launch(plan, ignore_note)
+    from allhands.launcher.event_relay import relay_events  # which few launches need
+
+    endpoint = make_client_endpoint(plan.endpoint)
+    async with relay_events(endpoint, plan.endpoint.job, plan.outlets, _say) as note:
+        return await _launch(plan, note)
+
+
+def _say(text: str) -> None:
+    """Write a line of the launcher's to stderr, from any thread."""
+    with contextlib.suppress(OSError):  # nobody is left to be told
+        os.write(_STDERR, f"allhands: {text}\n".encode())
+
+
+async def _launch(plan: LaunchPlan, note: Note) -> int:
+    """Run all ranks, and those of further attempts; `note` takes events for the plan's sinks."""
+    rank_set = _make_rank_set(plan, note)
     received: list[signal.Signals] = []
 
     def handle(signum: signal.Signals) -> None:
@@ -39,16 +60,17 @@ async def launch(plan: LaunchPlan) -> int:
                 return 128 + received[0]
             plan = plan.renew()
             # From here on a signal ends the new ranks as they start.
-            rank_set = _make_rank_set(plan)
+            rank_set = _make_rank_set(plan, note)
+            note("restarted", f"restart {plan.restart_count} of {plan.max_restarts}")
             await rank_set.print(f"restart {plan.restart_count} of {plan.max_restarts}")
 
 
-def _make_rank_set(plan: LaunchPlan) -> RankSet:
+def _make_rank_set(plan: LaunchPlan, note: Note) -> RankSet:
     if not plan.hosts:
-        return RankSet(plan)
+        return RankSet(plan, note=note)
     from allhands.launcher.host_set import HostSet  # which few launches need
 
-    return HostSet(plan)
+    return HostSet(plan, note)
 
 
 @contextlib.contextmanager

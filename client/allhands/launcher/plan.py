@@ -11,6 +11,7 @@ from allhands.launcher.supervision import GRACE_SECONDS
 from allhands.runtime.exit_notice import choose_directory
 
 if TYPE_CHECKING:
+    from allhands.launcher.event_sinks import EventOutlets
     from allhands.launcher.stall import StallPolicy  # which few launches need
 
 StartWay: TypeAlias = Literal["auto", "fork", "exec"]
@@ -54,6 +55,8 @@ class LaunchPlan:
     """Whether `program` is a Python interpreter, which may be forked."""
     cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """For each rank the CPUs that it is bound to; empty: none is."""
+    outlets: "EventOutlets | None" = None
+    """Receivers of the job's events, of which the first node's launcher tells them."""
     stall: "StallPolicy | None" = None
     """What is done about calls that wait for long; None: nothing is."""
     max_restarts: int = 0

@@ -16,6 +16,7 @@ from allhands.launcher.exit_reports import ExitReporter
 from allhands.launcher.forking import ForkRefused, find_obstacle, fork_ranks
 from allhands.launcher.join_watch import JoinWatch
 from allhands.launcher.output import OutputPriority, Pump, Writer
+from allhands.launcher.own_events import Note, ignore_note
 from allhands.launcher.plan import LaunchPlan
 from allhands.launcher.processes import RankProcess, ReaperProcess, start_rank
 from allhands.launcher.supervision import (
@@ -60,9 +61,11 @@ class RankSet:
         plan: LaunchPlan,
         supervisor: Supervisor | None = None,
         writer: Writer | None = None,
+        note: Note = ignore_note,
     ) -> None:
         """Prepare a launch; by default it is supervised here, and written to standard output."""
         self._plan = plan
+        self._note = note
         self._count = plan.placement.local_size
         self._supervisor = supervisor or Supervisor(self._count, plan.min_size, plan.grace)
         self._children: dict[int, Child] = {}
@@ -124,7 +127,8 @@ class RankSet:
         from allhands.launcher.stall_watch import StallWatch  # which few launches need
 
         endpoint = make_client_endpoint(self._plan.endpoint)
-        watch = StallWatch(policy, endpoint, self._plan.endpoint.job, self.handle, self.print)
+        job = self._plan.endpoint.job
+        watch = StallWatch(policy, endpoint, job, self.handle, self.print, self._note)
         return asyncio.create_task(watch.run())
 
     def _watch_joining(self) -> "asyncio.Task[None] | None":

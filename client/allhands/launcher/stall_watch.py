@@ -8,6 +8,7 @@ from allhands.coordinator.client import Control
 from allhands.coordinator.diagnosis import Diagnosis
 from allhands.coordinator.endpoint import Endpoint
 from allhands.errors import AllhandsError, NotFound
+from allhands.launcher.own_events import Note, ignore_note
 from allhands.launcher.stall import Stall, StallPolicy, find_stall
 from allhands.launcher.supervision import JobStalled
 
@@ -28,12 +29,14 @@ class StallWatch:
         job: str,
         handle: Callable[[JobStalled], None],
         say: Callable[[str], Awaitable[None]],
+        note: Note = ignore_note,
     ) -> None:
         self._policy = policy
         self._endpoint = endpoint
         self._job = job
         self._handle = handle
         self._say = say
+        self._note = note
 
     async def run(self) -> None:
         """Look as often as the policy's time asks for; end with the first stall that ends ranks."""
@@ -55,6 +58,7 @@ class StallWatch:
                 if found is None or (stall := found[0]).key in reported:
                     continue
                 reported.add(stall.key)
+                self._note("stalled", stall.verdict)
                 await self._say(f"the job is stalled: {stall.verdict}\n{found[1]}")
                 if self._policy.action != "report":
                     await self._end(control, stall)
