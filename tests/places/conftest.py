@@ -1,0 +1,5 @@
+"""Fixtures of tests in other systems."""
+
+from support.ranks.two_hosts import hosts
+
+__all__ = ["hosts"]
