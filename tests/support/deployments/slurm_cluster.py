@@ -115,10 +115,9 @@ def open_cluster(folder: Path, hosts: Sequence[BenchHost]) -> Iterator[SlurmClus
         for one in hosts:  # each has a table of mounts of its own
             mount = ("mount", "--bind", str(folder / "hosts"), "/etc/hosts")
             subprocess.run([*one.command_prefix, *mount], check=True)
-        commands = [(hosts[0], ("slurmctld", "-D"))]
-        commands += [(one, ("slurmd", "-D", "-N", one.name)) for one in hosts]
-        for host, words in commands:
-            stack.callback(_end, cluster.start_daemon(host, *words))
+        stack.callback(_end, cluster.start_daemon(hosts[0], "slurmctld", "-D"))
+        for one in hosts:
+            stack.callback(_end, cluster.start_daemon(one, "slurmd", "-D", "-N", one.name))
         poll_until(lambda: _is_idle(cluster, len(hosts)), _PATIENCE)
         yield cluster
 
