@@ -28,7 +28,7 @@ def test_both_sinks_get_the_events_of_a_job_in_order(
     run: Start, tmp_path: Path, hook: Webhook
 ) -> None:
     program = as_script(launched_ranks.join_and_leave)
-    command = ("--on-event", "cat >> events; echo >> events")
+    command = ("--on-event", "cat >> events")
     running = run("-n", "2", "--job", "train", *command, "--webhook", hook.url, *program)
     assert running.status() == 0, running.errors
     events = read_events(tmp_path / "events")
