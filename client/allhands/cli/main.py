@@ -9,12 +9,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from allhands.errors import AllhandsError
 from allhands.escapes import escape_lines
+
+if TYPE_CHECKING:
+    from typer.core import TyperCommand, TyperGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,17 @@ def _read_completed_words(environ: Mapping[str, str]) -> Sequence[str]:
         return ()
     words = environ.get("COMP_WORDS") or environ.get("_TYPER_COMPLETE_ARGS", "")
     return words.split()[1:]
+
+
+def load_commands() -> dict[str, "TyperCommand | TyperGroup"]:
+    """Return every command by its name, with the modules of all of them imported."""
+    from typer.main import get_command
+
+    loaded: dict[str, TyperCommand | TyperGroup] = {}
+    for name in _COMMANDS:
+        command = get_command(make_app([name])).commands[name]  # type: ignore[attr-defined]
+        loaded[name] = command
+    return loaded
 
 
 def _show_version(wanted: bool) -> None:
