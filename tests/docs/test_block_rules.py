@@ -1,8 +1,10 @@
 """A code block that is wrong is found, whatever its kind."""
 
+import configparser
 from pathlib import Path
 
 import pytest
+from ruamel.yaml.error import YAMLError
 
 from support.documents.blocks import find_blocks
 from support.documents.commands import find_mistakes, read_session, split_commands
@@ -51,7 +53,7 @@ def test_a_block_that_does_not_say_what_it_is_is_refused(
     ],
 )
 def test_a_block_with_a_mistake_fails(text: str, cluster: Cluster, tmp_path: Path) -> None:
-    with pytest.raises((AssertionError, ValueError)):
+    with pytest.raises((AssertionError, ValueError, YAMLError, configparser.Error)):
         check(text, cluster, tmp_path)
 
 
@@ -96,9 +98,7 @@ def test_what_a_command_names_has_to_exist(text: str, said: str) -> None:
 
 
 def test_a_command_that_is_right_has_no_mistakes() -> None:
-    text = (
-        "ALLHANDS_URL=ah://h:7070 sudo allhands run -n 2 \\\n  examples/hello.py --any &  # later\n"
-    )
+    text = "ALLHANDS_URL=ah://h:7070 sudo allhands run -n 2 \\\n  examples/hello.py --any &  # go\n"
     [command] = split_commands(text)
     assert command.words == ("allhands", "run", "-n", "2", "examples/hello.py", "--any")
     assert find_mistakes(command) == []
