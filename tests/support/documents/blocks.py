@@ -34,6 +34,7 @@ daemon      run while a daemon serves 127.0.0.1:7070, as the block says
 torch       needs PyTorch
 file=NAME   also a file of that name, for the sessions of the page
 session     run the commands, and compare what they print
+session=S   the same, together with the blocks of the page that are of one session S
 """
 
 _PROMPT = re.compile(r"\w*\$ ")

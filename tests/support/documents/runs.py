@@ -1,22 +1,18 @@
-"""Runs of code blocks: Python in worlds of processes, sessions of commands at a daemon."""
+"""Runs of code blocks: Python in worlds of processes, sessions of commands."""
 
-import doctest
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from programs import document_blocks
 from support.documents.blocks import Block
-from support.documents.commands import read_session, split_commands
 from support.documents.pages import ROOT
+from support.documents.sessions import ADDRESSES, Session
 from support.ranks.processes import Cluster
 from support.served_daemon import find_free_port
 
-DAEMON = "127.0.0.1:7070"
-"""Address that daemons have in pages; a block that is run finds one at another port."""
 MASTER = '"host0", 29400'
-"""Arguments that name the host of a store; a block that is run has it on loopback."""
-_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+"""Arguments that name the host of a store in pages; a block that is run has it on loopback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +22,7 @@ class BlockRunner:
     cluster: Cluster
     folder: Path
     page: list[Block]
-    """All blocks of the page: some of them are files for others."""
+    """All blocks of the page: some of them are files for others, or of one session."""
 
     def run_python(self, block: Block) -> None:
         """Run a block of Python on as many ranks as it wants.
@@ -38,12 +34,11 @@ class BlockRunner:
         variables: dict[str, Any] = {}
         if "torch" in block.options:
             variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port())}
-        if self._needs_daemon(block):
+        if _needs_daemon(block):
             url = self.cluster.daemon()
             variables["ALLHANDS_URL"] = f"{url}/demo"
-            script = script.replace(DAEMON, url.removeprefix("ah://"))
-        path = str(ROOT / block.page)
-        arguments = (script, path, str(self.folder))
+            script = script.replace(ADDRESSES[0], url.removeprefix("ah://"))
+        arguments = (script, str(ROOT / block.page), str(self.folder))
         if "ranks" in block.options:
             size = int(block.options["ranks"])
             started = self.cluster.world(size, document_blocks.run_script, *arguments, **variables)
@@ -57,44 +52,24 @@ class BlockRunner:
         assert not failures, "\n".join(sorted(failures))
 
     def run_session(self, block: Block) -> None:
-        """Run the commands of a session and compare what they print.
+        """Run a session that begins with this block, and compare what its commands print.
 
         Raises:
             AssertionError: a command failed, or printed something else.
         """
+        name = block.options["session"]
+        blocks = [one for one in self.page if name and one.options.get("session") == name]
+        if blocks and blocks[0] != block:
+            return  # the first block of a session runs it whole
         for other in self.page:
-            if name := other.options.get("file"):
-                (self.folder / name).write_text(other.code.text, encoding="utf-8")
-        has_daemon = self._needs_daemon(block)
-        variables = {"ALLHANDS_URL": self.cluster.daemon()} if has_daemon else {}
-        for line, shown in read_session(block.code.text):
-            want, got = _sort_ranks(shown), _sort_ranks(self._run_command(line, variables))
-            is_same = doctest.OutputChecker().check_output(want, got, _FLAGS)
-            assert is_same, f"{block.name}: $ {line}prints\n{got}and not\n{want}"
-
-    def _needs_daemon(self, block: Block) -> bool:
-        return "daemon" in block.options or "ranks" in block.options
-
-    def _run_command(self, line: str, variables: dict[str, Any]) -> str:
-        """Run a command of allhands; return what it writes to standard output."""
-        [command] = split_commands(line)
-        program, *arguments = command.words
-        assert program == "allhands", f"only commands of allhands run here, not {program}"
-        output = self.folder / "output"
-        process = self.cluster.start(
-            document_blocks.run_command,
-            str(self.folder),
-            command.stdin or "/dev/null",
-            str(output),
-            arguments,
-            **variables,
-        )
-        status = process.ended()
-        assert status == 0, f"$ {line}ended with status {status}:\n{''.join(process.errors)}"
-        return output.read_text(encoding="utf-8")
+            if file := other.options.get("file"):
+                (self.folder / file).write_text(other.code.text, encoding="utf-8")
+        session = Session(self.cluster, self.folder)
+        if _needs_daemon(block):
+            session.variables["ALLHANDS_URL"] = self.cluster.daemon()
+        for one in blocks or [block]:
+            session.run(one.code.text, one.name)
 
 
-def _sort_ranks(text: str) -> str:
-    """Put lines of ranks, `[2] ...`, in the order of ranks: they come in any."""
-    lines = text.splitlines(keepends=True)
-    return "".join(sorted(lines) if lines and lines[0].startswith("[") else lines)
+def _needs_daemon(block: Block) -> bool:
+    return "daemon" in block.options or "ranks" in block.options
