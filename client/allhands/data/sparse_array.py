@@ -14,7 +14,7 @@ class SparseArray:
     """A sparse array in COO form: absent elements are zero, duplicate elements add up.
 
     `indices` is int64 of shape (d, n): a column for each of n stored elements, a row for each of
-    the first d dimensions of `shape`. `values` has shape (n, *shape[d:]). For a table with some
+    the first d dimensions of `shape`. `values` has shape `(n, *shape[d:])`. For a table with some
     stored rows, `indices` has shape (1, n) and `values` (n, width).
     """
 

@@ -8,6 +8,7 @@ from programs import document_blocks
 from support.documents.blocks import Block
 from support.documents.pages import ROOT
 from support.documents.sessions import ADDRESSES, Session
+from support.ranks.forking import PATIENCE
 from support.ranks.processes import Cluster
 from support.served_daemon import find_free_port
 
@@ -44,6 +45,8 @@ class BlockRunner:
             started = self.cluster.world(size, document_blocks.run_script, *arguments, **variables)
         else:
             started = [self.cluster.start(document_blocks.run_script, *arguments, **variables)]
+        for process in started:
+            process.child.wait(2 * PATIENCE)  # importing torch takes long where all is busy
         failures = {
             f"process {place}: status {status}\n{''.join(process.errors)}"
             for place, process in enumerate(started)
