@@ -42,8 +42,7 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_custom_sections = [
-    (name, "Raises")
-    for name in ("Calling it raises", "Every method may raise", "Iteration raises", "Also raises")
+    (name, "Raises") for name in ("Calling it raises", "Every method may raise", "Iteration raises")
 ]
 python_display_short_literal_types = True
 # The reference of `allhands.torch` is built without PyTorch, too.

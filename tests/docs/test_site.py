@@ -9,6 +9,9 @@ import pytest
 
 from support.documents.pages import ROOT
 
+# The build imports all of the package, for the reference.
+pytestmark = pytest.mark.timeout(400)
+
 # What a browser fetches by itself; links that a reader may follow are not among it.
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["'](?:https?:)?//[^"']*"""
