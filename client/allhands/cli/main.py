@@ -166,7 +166,7 @@ def load_commands() -> dict[str, "TyperCommand | TyperGroup"]:
     from typer.main import get_command
 
     loaded: dict[str, TyperCommand | TyperGroup] = {}
-    for name in _COMMANDS:
+    for name in COMMANDS:
         command = get_command(make_app([name])).commands[name]  # type: ignore[attr-defined]
         loaded[name] = command
     return loaded

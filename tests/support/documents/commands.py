@@ -27,13 +27,18 @@ from support.documents.pages import ROOT
 FOREIGN = frozenset(
     {
         "cat",
+        "cp",
         "curl",
         "docker",
         "export",
+        "helm",
+        "journalctl",
         "kill",
+        "kubectl",
         "mpiexec",
         "mpirun",
         "openssl",
+        "sbatch",
         "scp",
         "srun",
         "ssh",
@@ -112,6 +117,8 @@ def _make_command(words: list[str], line: str) -> Command:
         words = words[1:]
     while words and words[0] in ("sudo", "exec"):
         words = words[1:]
+    if words and words[0].startswith("/"):
+        words[0] = words[0].rpartition("/")[2]  # as installed somewhere
     return Command(line.strip(), tuple(words), tuple(variables), stdin)
 
 
@@ -142,10 +149,10 @@ def find_mistakes(command: Command) -> list[str]:
             wrong += [
                 f"the package has no extra {one}" for one in _list_extras(names) - _read_extras()
             ]
-        case ("python", "-m", module, *_):
+        case ("python" | "python3", "-m", module, *_):
             if importlib.util.find_spec(module.partition(".")[0]) is None:
                 wrong.append(f"there is no module {module}")
-        case ("python", *_):
+        case ("python" | "python3", *_):
             pass
         case (program, *rest) if program in FOREIGN:
             if "allhands" in rest:
