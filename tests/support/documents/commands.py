@@ -33,6 +33,7 @@ FOREIGN = frozenset(
         "export",
         "helm",
         "journalctl",
+        "jq",
         "kill",
         "kubectl",
         "mpiexec",
@@ -155,7 +156,7 @@ def find_mistakes(command: Command) -> list[str]:
         case ("python" | "python3", *_):
             pass
         case (program, *rest) if program in FOREIGN:
-            if "allhands" in rest:
+            if program != "helm" and "allhands" in rest:  # there it is a release's name
                 wrong += _find_cli_mistakes(rest[rest.index("allhands") + 1 :])
         case (program, *_):
             if not program.startswith("./"):
