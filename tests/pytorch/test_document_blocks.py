@@ -9,6 +9,9 @@ from support.documents.rules import evaluate, get_block, list_examples
 from support.documents.runs import BlockRunner
 from support.ranks.processes import Cluster
 
+# Importing torch in each process takes long where all cores are busy.
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.mark.parametrize(
     "example",

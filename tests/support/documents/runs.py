@@ -46,7 +46,7 @@ class BlockRunner:
         else:
             started = [self.cluster.start(document_blocks.run_script, *arguments, **variables)]
         for process in started:
-            process.child.wait(2 * PATIENCE)  # importing torch takes long where all is busy
+            process.child.wait(5 * PATIENCE)  # importing torch takes long where all is busy
         failures = {
             f"process {place}: status {status}\n{''.join(process.errors)}"
             for place, process in enumerate(started)
