@@ -29,6 +29,8 @@ class Trained:
 
     backend: str
     """Of the default group, as the framework made it."""
+    group: str
+    """Class of the default group, and the package that has it."""
     losses: list[float]
     weights: str
     """A digest of all parameters, which is the same on all ranks."""
@@ -69,7 +71,9 @@ def digest(model: nn.Module) -> str:
 def tell(losses: list[float], weights: str, began: float) -> None:
     """Print the training's result on rank 0."""
     if dist.get_rank() == 0:
-        made = Trained(dist.get_backend(), losses, weights, time.perf_counter() - began)
+        of = type(dist.group.WORLD)
+        group = f"{of.__name__} of {of.__module__.partition('.')[0]}"
+        made = Trained(dist.get_backend(), group, losses, weights, time.perf_counter() - began)
         print(json.dumps(asdict(made)), flush=True)
 
 

@@ -20,10 +20,10 @@ ALONE = ("lightning_forks",)
 """Programs that start their ranks themselves."""
 
 
-def trained(framework: str, backend: str, tmp_path: Path) -> dict[str, Any]:
+def trained(framework: str, backend: str, tmp_path: Path, **variables: str) -> dict[str, Any]:
     """Return the result printed by rank 0 of two."""
     kept = {name: value for name, value in os.environ.items() if "ALLHANDS" not in name}
-    kept["XDG_RUNTIME_DIR"] = str(tmp_path)
+    kept |= {"XDG_RUNTIME_DIR": str(tmp_path), **variables}
     launch = (sys.executable, "-m", "allhands.cli.main", "run", "-n", "2")
     if framework in ALONE:
         launch = (sys.executable,)
@@ -48,8 +48,12 @@ def test_ten_steps_end_in_the_numbers_of_gloo(framework: str, tmp_path: Path) ->
     pytest.importorskip(framework.partition("_")[0])
     wanted = trained(framework, "gloo", tmp_path)
     found = trained(framework, "allhands", tmp_path)
-    assert (wanted["backend"], found["backend"]) == ("gloo", "allhands")
+    unchanged = trained(framework, "gloo", tmp_path, ALLHANDS_TORCH_AS="gloo")
+    assert (wanted["backend"], wanted["group"]) == ("gloo", "ProcessGroup of torch")
+    assert (found["backend"], found["group"]) == ("allhands", "ProcessGroup of allhands")
+    assert (unchanged["backend"], unchanged["group"]) == ("gloo", "ProcessGroup of allhands")
     print(f"\n{framework}: Gloo {wanted['seconds']:.2f} s, allhands {found['seconds']:.2f} s;")
     print(f"    losses {found['losses']}")
-    assert found["losses"] == wanted["losses"]
-    assert found["weights"] == wanted["weights"]
+    for one in (found, unchanged):
+        assert one["losses"] == wanted["losses"]
+        assert one["weights"] == wanted["weights"]

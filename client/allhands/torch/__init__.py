@@ -8,6 +8,7 @@ DistributedDataParallel, is PyTorch's own, over groups of this package.
     Store                             a store of this package as PyTorch knows one, see `store`
     round_robin                       several groups of the same ranks as one
     split_group                       a group cut into several, see `splitting`
+    answer_to                         groups of this package where "gloo" is asked for
     dump_flight_recorder              for PyTorch's tools, see `flight_recorder`
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from allhands.torch.flight_recorder import dump_flight_recorder as dump_flight_recorder
+    from allhands.torch.gloo_name import answer_to as answer_to
     from allhands.torch.recovery import failure as failure
     from allhands.torch.recovery import recover as recover
     from allhands.torch.recovery import shrink_group as shrink_group
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _WHERE: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "answer_to": "gloo_name",
         "dump_flight_recorder": "flight_recorder",
         "failure": "recovery",
         "recover": "recovery",

@@ -28,6 +28,10 @@ def register() -> None:
     if NAME.upper() not in dist.Backend._plugins:
         found = list_devices(torch.backends.cuda.is_built())
         dist.Backend.register_backend(NAME, ProcessGroupFactory(), extended_api=True, devices=found)
+    if os.environ.get("ALLHANDS_TORCH_AS"):
+        from allhands.torch.gloo_name import answer_as_asked  # with all that a group takes
+
+        answer_as_asked(os.environ)
 
 
 def list_devices(has_cuda: bool) -> list[str]:

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from allhands.torch import hook_streams, recovery, splitting
-from allhands.torch.names import NAME
+from allhands.torch.names import NAME, list_backends
 from allhands.torch.options import refuse_options
 from allhands.torch.process_group import ProcessGroup
 from allhands.torch.work import Work
@@ -146,8 +146,8 @@ def _route_split_group(original: Any) -> Callable[..., Any]:
         if not isinstance(parent, ProcessGroup):
             return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
         refuse_options(pg_options)
-        named = {one.rpartition(":")[2].strip() for one in (backend or NAME).lower().split(",")}
-        if named != {NAME}:
+        listed = list_backends(distributed_c10d._world.pg_map[parent][0])
+        if not list_backends(backend or NAME) <= {NAME, *listed}:
             raise ValueError(
                 f"Backend mismatch: the parent group is of backend {NAME!r}, and so are its parts; "
                 f"requested is {backend!r}"
