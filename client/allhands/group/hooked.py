@@ -15,6 +15,7 @@ from allhands.collectives.composite_call import CompositeCall, StepGenerator
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.staging import Staging
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import HookedNumbering
 from allhands.engine.work.waiting import wait_or_abandon
@@ -233,13 +234,16 @@ class HookedSubmitter:
         tag: int,
         timeout: CallTimeout,
         label: str | None,
+        staging: Staging | None = None,
     ) -> Work:
         rank = None if peer is None else self.engine.ranks.index(peer)
         return self._run(
             lambda number: describe_message(
                 number, self._locate(), operation, array, rank, tag, label, result
             ),
-            lambda: self.submitter.start_p2p(operation, array, result, peer, tag, timeout, label),
+            lambda: self.submitter.start_p2p(
+                operation, array, result, peer, tag, timeout, label, staging
+            ),
             waits=False,
         )
 
