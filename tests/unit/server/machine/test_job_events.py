@@ -185,7 +185,7 @@ def test_arrivals_in_thousands_push_out_no_loss() -> None:
     events.add("lost", "rank 3 is lost", 0.0, rank=3, state="dead")
     for rank in range(5_000):
         events.add("joined", f"rank {rank} joined", 1.0, rank=rank)
-    kept = events._list_after(0)
+    kept = events.list_after(0)
     assert kept[0].text == "rank 3 is lost"
     assert len(kept) == 1 + sum(event.kind == "joined" for event in kept)
     assert len(kept) <= 1 + job_events.MOST_OF_PART
@@ -199,7 +199,7 @@ def test_memory_is_bounded_for_each_job_and_for_all(monkeypatch: pytest.MonkeyPa
     for log in logs:
         for _ in range(100):
             log.add("aborted", "x" * 10_000, 0.0, by="y" * 10_000)
-    assert all(len(log._list_after(0)) >= job_events.FEWEST for log in logs)
+    assert all(len(log.list_after(0)) >= job_events.FEWEST for log in logs)
     longest = 2 * job_events.LONGEST_TEXT + 200
     assert counts.nbytes <= 50_000 + 20 * job_events.FEWEST * longest
     for log in logs:
