@@ -200,10 +200,15 @@ def _write_vector_path(call: Collective, vector: list[str]) -> str:
 
 
 def _pass_ranks(call: Collective, parameters: list[str]) -> list[str]:
-    """Return the arguments of a native method, ranks as the group has them."""
-    return [
-        f"find_root(group, {_pass_roots(call)})" if name == "root" else name for name in parameters
-    ]
+    """Return the arguments of a native method, ranks as the group has them.
+
+    In the world these are the world's, which saves a call of a function where each counts.
+    """
+    found = (
+        f"({call.root} or 0) if group is None and group_{call.root} is None "
+        f"else find_root(group, {_pass_roots(call)})"
+    )
+    return [found if name == "root" else name for name in parameters]
 
 
 def _pass_roots(call: Collective) -> str:

@@ -89,12 +89,23 @@ def broadcast(
         if not async_op:
             direct = order.direct_calls
             if direct is not None and direct.broadcast(
-                x, find_root(group, src, group_src, "src"), timeout, label
+                x,
+                (src or 0)
+                if group is None and group_src is None
+                else find_root(group, src, group_src, "src"),
+                timeout,
+                label,
             ):
                 return None
         elif (comm := order.comm) is not None and (
             work := comm.start_broadcast(
-                x, find_root(group, src, group_src, "src"), timeout, label, x
+                x,
+                (src or 0)
+                if group is None and group_src is None
+                else find_root(group, src, group_src, "src"),
+                timeout,
+                label,
+                x,
             )
         ):
             return work
@@ -260,12 +271,25 @@ def reduce(
         if not async_op:
             direct = order.direct_calls
             if direct is not None and direct.reduce(
-                x, find_root(group, dst, group_dst, "dst"), op, timeout, label
+                x,
+                (dst or 0)
+                if group is None and group_dst is None
+                else find_root(group, dst, group_dst, "dst"),
+                op,
+                timeout,
+                label,
             ):
                 return None
         elif (comm := order.comm) is not None and (
             work := comm.start_reduce(
-                x, find_root(group, dst, group_dst, "dst"), op, timeout, label, x
+                x,
+                (dst or 0)
+                if group is None and group_dst is None
+                else find_root(group, dst, group_dst, "dst"),
+                op,
+                timeout,
+                label,
+                x,
             )
         ):
             return work
@@ -361,12 +385,25 @@ def gather(
         if not async_op:
             direct = order.direct_calls
             if direct is not None and direct.gather(
-                x, gather_list, find_root(group, dst, group_dst, "dst"), timeout, label
+                x,
+                gather_list,
+                (dst or 0)
+                if group is None and group_dst is None
+                else find_root(group, dst, group_dst, "dst"),
+                timeout,
+                label,
             ):
                 return None
         elif (comm := order.comm) is not None and (
             work := comm.start_gather(
-                x, gather_list, find_root(group, dst, group_dst, "dst"), timeout, label, gather_list
+                x,
+                gather_list,
+                (dst or 0)
+                if group is None and group_dst is None
+                else find_root(group, dst, group_dst, "dst"),
+                timeout,
+                label,
+                gather_list,
             )
         ):
             return work
@@ -453,12 +490,25 @@ def scatter(
         if not async_op:
             direct = order.direct_calls
             if direct is not None and direct.scatter(
-                x, scatter_list, find_root(group, src, group_src, "src"), timeout, label
+                x,
+                scatter_list,
+                (src or 0)
+                if group is None and group_src is None
+                else find_root(group, src, group_src, "src"),
+                timeout,
+                label,
             ):
                 return None
         elif (comm := order.comm) is not None and (
             work := comm.start_scatter(
-                x, scatter_list, find_root(group, src, group_src, "src"), timeout, label, x
+                x,
+                scatter_list,
+                (src or 0)
+                if group is None and group_src is None
+                else find_root(group, src, group_src, "src"),
+                timeout,
+                label,
+                x,
             )
         ):
             return work

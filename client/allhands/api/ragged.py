@@ -133,7 +133,14 @@ def gather_v(
             vectors = (group or default.group).order.vector_calls
             if (
                 vectors is not None
-                and (result := vectors.gather_v(x, find_root(group, dst, group_dst, "dst")))
+                and (
+                    result := vectors.gather_v(
+                        x,
+                        (dst or 0)
+                        if group is None and group_dst is None
+                        else find_root(group, dst, group_dst, "dst"),
+                    )
+                )
                 is not False
             ):
                 return result
