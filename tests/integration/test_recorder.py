@@ -112,7 +112,7 @@ def test_diagnose_names_who_is_where_and_who_is_behind(
     assert idle["waits"] == []
     assert idle["last"].startswith("all_reduce #2 of group world at ")
     assert idle["last"].endswith("in get_stuck")
-    assert idle["idle"] > 0
+    assert idle["idle_seconds"] > 0
     assert "in busy" in idle["stack"]
     for rank in waiting:
         [wait] = rank["waits"]

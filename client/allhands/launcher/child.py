@@ -55,7 +55,7 @@ class Child:
             start_new_session=True,
             pass_fds=descriptors,
         )
-        return cls(process.pid, process.wait)
+        return cls(process.pid, partial(_reap_process, process))
 
     @classmethod
     def adopt(cls, pid: int) -> "Child":
@@ -93,14 +93,21 @@ class Child:
         """
         # It looks at the process until this has ended: whoever reaps first has it see nothing.
         self._watcher.join()
-        if self._is_lost:
-            raise ChildProcessError(f"process {self.pid} was reaped by other code")
-        return self._wait()
+        if not self._is_lost:
+            with contextlib.suppress(ChildProcessError):
+                return self._wait()
+        raise ChildProcessError(f"process {self.pid} was reaped by other code")
 
     def send_signal(self, signum: int) -> None:
         """Send a signal to all processes of the group; not to be called once it is reaped."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signum)
+
+
+def _reap_process(process: "subprocess.Popen[bytes]") -> int:
+    """Reap a process; its own `wait` takes one that other code has reaped for a success."""
+    process.returncode = _reap(process.pid)
+    return process.returncode
 
 
 def _reap(pid: int) -> int:

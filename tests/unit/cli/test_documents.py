@@ -26,7 +26,15 @@ from allhands.coordinator.event_calls import JobEvent
 from allhands.coordinator.limit_calls import CoordinatorLimits, LimitStatus
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.token_calls import TokenStatus
-from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
+from allhands_proto.statuses import (
+    FailureStatus,
+    GroupStatus,
+    GroupWaits,
+    LatenessStatus,
+    OperationStatus,
+    RankWaits,
+    WaitPeriod,
+)
 from support.documents.output_fields import check_fields
 
 NOW = 1_750_000_000.5
@@ -77,6 +85,14 @@ DIAGNOSIS = Diagnosis(
     (GroupDiagnosis("dp", (CallPosition(9, "reduce", (0,)), CallPosition(8, "", (1,))), (2,)),),
     (Straggler(1, "dp", 64, 0.01, 0.02, 3),),
     (FAILURE,),
+    waits=(
+        GroupWaits(
+            "dp",
+            64,
+            (RankWaits(1, 3, 0.5, 0.1),),
+            (WaitPeriod(60.0, 60.0, 64, 0.6, 0.02, (RankWaits(1, 3, 0.5),)),),
+        ),
+    ),
 )
 DOCUMENTS = {
     "JobList": make_jobs_fields([JOB], NOW),
