@@ -8,7 +8,7 @@ import pytest
 import allhands as ah
 from allhands import c10d
 from allhands.testing import run_threads
-from support.ranks.refused_calls import SIZE, Attempt, check_refusal, coo, rooted
+from support.ranks.refused_calls import SIZE, Array, Attempt, check_refusal, coo, rooted
 
 
 def refused(kind: type[Exception], text: str, attempt: Attempt) -> None:
@@ -162,11 +162,33 @@ def test_p009_arrays_in_the_memory_of_devices_are_refused(array: Any, device: st
     refused(RuntimeError, "unsupported device type", lambda pg, a: ah.all_reduce(array))
 
 
-def test_p009_arrays_of_other_libraries_in_host_memory_are_to_be_wrapped() -> None:
+class Nearby(Faraway):
+    """An array of another library in host memory, which NumPy sees by `__array__`."""
+
+    def __init__(self, array: Array) -> None:
+        super().__init__(1)
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.array
+
+
+def test_p009_arrays_of_other_libraries_in_host_memory_are_taken_where_numpy_sees_them() -> None:
+    def reduce_in_place(rank: int) -> None:
+        array = np.full(3, float(rank))
+        ah.all_reduce(Nearby(array))  # type: ignore[arg-type]
+        assert (array == SIZE * (SIZE - 1) // 2).all()
+
+    run_threads(SIZE)(reduce_in_place)
     refused(
         TypeError,
-        r"must be a numpy\.ndarray, not Faraway; wrap it",
+        "Faraway, which has neither the buffer protocol nor DLPack nor __array__",
         lambda pg, a: ah.all_reduce(Faraway(1)),  # type: ignore[arg-type]
+    )
+    refused(
+        TypeError,
+        r"must be a numpy\.ndarray, not Nearby; wrap it",
+        lambda pg, a: pg.allreduce([Nearby(a["t1"])]),
     )
 
 

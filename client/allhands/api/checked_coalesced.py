@@ -131,7 +131,8 @@ def all_gather_coalesced(
 def _check_one_dtype(arrays: object, name: str) -> None:
     """Check a list of arrays of one dtype, as c10d demands."""
     found = [
-        arguments.to_input(one, f"{name}[{at}]") for at, one in enumerate(_check_list(arrays, name))
+        arguments.check_input(one, f"{name}[{at}]")
+        for at, one in enumerate(_check_list(arrays, name))
     ]
     for at, one in enumerate(found):
         arguments.check_same_dtype(found[0], f"{name}[0]", one, f"{name}[{at}]")

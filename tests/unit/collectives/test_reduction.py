@@ -103,8 +103,8 @@ def test_equal_dtypes_are_reduced_alike(name: str) -> None:
 
 
 def test_an_operation_must_be_a_reduce_op() -> None:
-    with pytest.raises(TypeError, match=r"must be a ReduceOp such as ReduceOp.SUM, not 'sum'"):
-        check("sum", np.dtype("float32"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"must be a ReduceOp such as ReduceOp.SUM, or .*, not 7"):
+        check(7, np.dtype("float32"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", INTEGERS + FLOATS + COMPLEX)

@@ -216,10 +216,12 @@ async def test_what_cannot_be_reduced_is_refused() -> None:
             lambda: group.all_reduce(np.zeros(2, bool), ReduceOp.AVG),
             lambda: group.reduce(np.zeros(2), 0, ReduceOp.BAND),
             lambda: group.reduce_scatter_tensor(np.zeros(1, "M8[s]"), np.zeros(2, "M8[s]")),
-            lambda: group.all_reduce(np.zeros(2), "sum"),
+            lambda: group.all_reduce(np.zeros(2), 7),
         ):
             with pytest.raises(TypeError):
                 call()
+        with pytest.raises(ValueError, match="name of one, such as 'sum', not 'total'"):
+            group.all_reduce(np.zeros(2), "total")
         assert group.sequence == 0
 
 
