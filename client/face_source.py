@@ -44,6 +44,12 @@ class Collective:
     plain: str
     """Module of `api` with its plain call; "": none that is generated."""
     has_functional: bool
+    second_name: str = ""
+    """Of the plain call to write, where it is not the method's."""
+
+    @property
+    def plain_name(self) -> str:
+        return self.second_name or self.name
 
     @property
     def names(self) -> list[str]:

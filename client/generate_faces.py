@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 from face_source import (
@@ -52,6 +53,16 @@ PLAIN_MODULES = {
     "scans": "Module-level prefix reductions: scan and exscan. Arguments as in `collectives`.",
 }
 """Modules of `api` that are generated, and their docstrings; the others have more to check."""
+
+RENAMED = {
+    "all_gather_into_tensor": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+}
+"""Plain calls that have a second name, under which warnings and errors name them."""
+RENAMED_MODULE = "renamed"
+RENAMED_DOCSTRING = (
+    "Calls under the names that newer releases of torch.distributed give them. As in `collectives`."
+)
 
 FUNCTIONAL = """
     Functional collectives: return new arrays and leave inputs unchanged.
@@ -104,12 +115,12 @@ Raises:
 # ---------------------------------------------------------------- plain calls
 
 
-def write_plain_module(name: str, collectives: list[Collective], imports: list[str]) -> str:
+def write_plain_module(docstring: str, collectives: list[Collective], imports: list[str]) -> str:
     """Write a module of plain calls."""
     fast_paths, vector_paths = read_fast_paths(), read_vector_paths()
     parts = [
         NOTICE,
-        _quote(PLAIN_MODULES[name], ""),
+        _quote(docstring, ""),
         "from typing import TYPE_CHECKING, Any, Literal, overload\n",
         "from allhands.api.calls import find_root, resolve_group, resolve_root\n",
         "from allhands.api.calls import wait_or_return, wait_result\n",
@@ -146,11 +157,13 @@ def _write_plain_call(call: Collective, fast: list[str] | None, vector: list[str
     returned = "Any" if call.returns_new else "Work | None"
     return (
         "\n\nif TYPE_CHECKING:\n\n"
-        f"    @overload\n    def {call.name}({plain}: Literal[False] = False, {options})"
+        f"    @overload\n    def {call.plain_name}({plain}: Literal[False] = False, {options})"
         f" -> {result}: ...\n"
-        f"    @overload\n    def {call.name}({begun}, {options.removeprefix('*, ')}) -> Work: ...\n"
-        f"    @overload\n    def {call.name}({plain}: bool = False, {options}) -> {returned}: ...\n"
-        f"\n\ndef {call.name}({plain}: bool = False, {options}) -> {returned}:\n"
+        f"    @overload\n    def {call.plain_name}({begun}, {options.removeprefix('*, ')})"
+        " -> Work: ...\n"
+        f"    @overload\n    def {call.plain_name}({plain}: bool = False, {options})"
+        f" -> {returned}: ...\n"
+        f"\n\ndef {call.plain_name}({plain}: bool = False, {options}) -> {returned}:\n"
         + _quote(_describe_plain(call), "    ")
         + _trim_tracebacks(
             ("" if fast is None else _write_fast_path(call, fast))
@@ -171,6 +184,8 @@ def _describe_plain(call: Collective) -> str:
     summary, _, rest = call.docstring.partition("\n\n")
     body, _, arguments = rest.partition("Args:")
     parts = [summary, body.strip()]
+    if call.second_name:
+        parts.append(f"Another name of `{call.name}`.")
     if call.is_primitive and call.output is not None:
         parts.append(IN_WORLD)
     elif call.returns_new:
@@ -244,7 +259,7 @@ def _write_named_op(call: Collective) -> str:
     passed = ["parse_op(op)" if name == "op" else name for name in call.names]
     by_name = [] if call.root is None else [f"group_{call.root}=group_{call.root}"]
     arguments = ", ".join([*passed, "group", "async_op", *by_name, "timeout=timeout, label=label"])
-    return f"    if isinstance(op, str):\n        return {call.name}({arguments})\n"
+    return f"    if isinstance(op, str):\n        return {call.plain_name}({arguments})\n"
 
 
 def _list_skipped(call: Collective, fast: list[str]) -> list[str]:
@@ -254,7 +269,7 @@ def _list_skipped(call: Collective, fast: list[str]) -> list[str]:
 
 def _write_queued_call(call: Collective, is_fast: bool) -> str:
     options = "timeout=timeout, label=label" if is_fast else "**options"
-    checked = f'async_op, "{call.name}"' + ("" if is_fast else ", options")
+    checked = f'async_op, "{call.plain_name}"' + ("" if is_fast else ", options")
     passed = ["root" if name == call.root else name for name in call.names]
     lines = [
         f"if (found := resolve_group(group, {checked})) is None:",
@@ -494,10 +509,14 @@ def generate() -> dict[Path, str]:
             )
     texts = {
         f"api/{name}.py": write_plain_module(
-            name, [one for one in collectives if one.plain == name], imports
+            docstring, [one for one in collectives if one.plain == name], imports
         )
-        for name in PLAIN_MODULES
+        for name, docstring in PLAIN_MODULES.items()
     }
+    renamed = [
+        replace(one, second_name=RENAMED[one.name]) for one in collectives if one.name in RENAMED
+    ]
+    texts[f"api/{RENAMED_MODULE}.py"] = write_plain_module(RENAMED_DOCSTRING, renamed, imports)
     texts["aio/collectives.py"] = write_awaited_module(collectives, read_public_calls(), imports)
     texts["functional.py"] = write_functional_module(collectives, imports)
     texts["__init__.pyi"] = write_public_names(collectives)
