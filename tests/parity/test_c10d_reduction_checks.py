@@ -176,19 +176,19 @@ class Nearby(Faraway):
 def test_p009_arrays_of_other_libraries_in_host_memory_are_taken_where_numpy_sees_them() -> None:
     def reduce_in_place(rank: int) -> None:
         array = np.full(3, float(rank))
-        ah.all_reduce(Nearby(array))  # type: ignore[arg-type]
+        ah.all_reduce(Nearby(array))  # type: ignore[call-overload]
         assert (array == SIZE * (SIZE - 1) // 2).all()
 
     run_threads(SIZE)(reduce_in_place)
     refused(
         TypeError,
         "Faraway, which has neither the buffer protocol nor DLPack nor __array__",
-        lambda pg, a: ah.all_reduce(Faraway(1)),  # type: ignore[arg-type]
+        lambda pg, a: ah.all_reduce(Faraway(1)),  # type: ignore[call-overload]
     )
     refused(
         TypeError,
         r"must be a numpy\.ndarray, not Nearby; wrap it",
-        lambda pg, a: pg.allreduce([Nearby(a["t1"])]),
+        lambda pg, a: pg.allreduce([Nearby(a["t1"])]),  # type: ignore[list-item]
     )
 
 
