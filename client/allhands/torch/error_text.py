@@ -16,7 +16,8 @@ def append_gloo_text(
     """
     said = _word_as_gloo(error, operation, limit)
     if said and said not in str(error):
-        error.args = (append_clause(str(error), said), *error.args[1:])
+        # Programs search for Gloo's words behind a space, also where they have a line of their own.
+        error.args = (append_clause(str(error), f"as Gloo says: {said}"), *error.args[1:])
     return error
 
 
