@@ -2,20 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
-import grpc
-
+from allhands.coordinator.request_calls import RequestCalls
 from allhands.deadlines import Timeout
 from allhands.escapes import escape_line
 from allhands.tracebacks import trims_tracebacks
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import coordinator_pb2_grpc
 
 _FOLLOW_SECONDS = 20.0
 """For which a call waits for the next event."""
-_Request = TypeVar("_Request")
-_Reply = TypeVar("_Reply")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +36,8 @@ class JobEvent:
 
 
 @trims_tracebacks
-class EventCalls:
+class EventCalls(RequestCalls):
     """Calls of a client about events."""
-
-    @property
-    def _calls(self) -> coordinator_pb2_grpc.CoordinatorStub:
-        raise NotImplementedError
-
-    def _call(
-        self,
-        method: "grpc.UnaryUnaryMultiCallable[_Request, _Reply]",
-        request: _Request,
-        action: str,
-        timeout: Timeout | None,
-        *,
-        is_write: bool = False,
-    ) -> _Reply:
-        raise NotImplementedError
 
     def _require_job(self) -> str:
         raise NotImplementedError

@@ -2,19 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-import grpc
-
+from allhands.coordinator.request_calls import RequestCalls
 from allhands.coordinator.sections import Section, Table
 from allhands.deadlines import Timeout
 from allhands.escapes import escape_line
 from allhands.tracebacks import trims_tracebacks
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import coordinator_pb2_grpc
-
-_Request = TypeVar("_Request")
-_Reply = TypeVar("_Reply")
 
 _MIB = 1 << 20
 
@@ -44,23 +38,8 @@ class CoordinatorLimits:
 
 
 @trims_tracebacks
-class LimitCalls:
+class LimitCalls(RequestCalls):
     """Calls of a client about limits."""
-
-    @property
-    def _calls(self) -> coordinator_pb2_grpc.CoordinatorStub:
-        raise NotImplementedError
-
-    def _call(
-        self,
-        method: "grpc.UnaryUnaryMultiCallable[_Request, _Reply]",
-        request: _Request,
-        action: str,
-        timeout: Timeout | None,
-        *,
-        is_write: bool = False,
-    ) -> _Reply:
-        raise NotImplementedError
 
     def limits(self, *, timeout: Timeout | None = None) -> CoordinatorLimits:
         """Return the coordinator's limits, with how much is used of each.

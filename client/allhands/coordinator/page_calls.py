@@ -1,18 +1,12 @@
 """Calls about the page of a coordinator's HTTP port."""
 
 from dataclasses import dataclass
-from typing import TypeVar
 
-import grpc
-
-from allhands.coordinator.endpoint import Endpoint
+from allhands.coordinator.request_calls import RequestCalls
 from allhands.deadlines import Timeout
 from allhands.escapes import escape_line
+from allhands.tracebacks import trims_tracebacks
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import coordinator_pb2_grpc
-
-_Request = TypeVar("_Request")
-_Reply = TypeVar("_Reply")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +18,9 @@ class PageLink:
     """For which it opens the page, from when it was made."""
 
 
-class PageCalls:
+@trims_tracebacks
+class PageCalls(RequestCalls):
     """Calls of a client about the page."""
-
-    endpoint: Endpoint
-
-    @property
-    def _calls(self) -> coordinator_pb2_grpc.CoordinatorStub:
-        raise NotImplementedError
-
-    def _call(
-        self,
-        method: "grpc.UnaryUnaryMultiCallable[_Request, _Reply]",
-        request: _Request,
-        action: str,
-        timeout: Timeout | None,
-        *,
-        is_write: bool = False,
-    ) -> _Reply:
-        raise NotImplementedError
 
     def page_link(self, name: str | None = None, *, timeout: Timeout | None = None) -> PageLink:
         """Return a link to the coordinator's page, for one browser, with this client's rights.

@@ -45,7 +45,7 @@ class JoinWatch:
             await asyncio.sleep(self._pause)
             try:
                 job = await asyncio.to_thread(self._look)
-            except AllhandsError:  # the ranks tell of an absent coordinator themselves
+            except AllhandsError:  # no such job; of an absent coordinator the ranks tell
                 job = None
             if job is not None and job.state != "forming":
                 return
@@ -58,8 +58,8 @@ class JoinWatch:
         from allhands.coordinator.client import Control  # which few launches need
 
         with Control(self._endpoint, job=self._job, timeout=_CALL_SECONDS) as control:
-            jobs = control.jobs()
-        return next((job for job in jobs if job.job == self._job and job.members), None)
+            job = control.job()
+        return job if job.members else None
 
 
 def describe_forming(job: "JobStatus", world_size: int) -> str:
