@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from allhands.coordinator.sections import format_duration, format_ranks, format_short
-from allhands.coordinator.status import JobStatus, MemberStatus
+from allhands.coordinator.status import JobStatus, MemberStatus, sort_jobs
 from allhands.escapes import escape_line
 from allhands.runtime.sections import SectionPosition
 from allhands.top.rates import CallRates, count_calls
@@ -68,7 +68,7 @@ RANK_COLUMNS = ("RANK", "HOST", "PID", "STATE", "BEAT", "CALL", "SINCE", "LATE",
 def list_jobs(jobs: Sequence[JobStatus], rates: CallRates) -> list[Row]:
     """Make a row for each job: jobs with members first, ended ones last."""
     rows = []
-    for job in sorted(jobs, key=lambda one: (one.ended is not None, one.state == "empty", one.job)):
+    for job in sort_jobs(jobs):
         known = [rates.get_rate(job, group.group) for group in job.groups]
         total = sum(rate for rate in known if rate is not None)
         joined = sum(member.state == "joined" for member in job.members)

@@ -68,7 +68,7 @@ def test_no_stall_where_nobody_is_awaited_for_long(job: JobStatus) -> None:
 
 
 def test_jobs_with_members_come_before_ended_ones() -> None:
-    running, ended = replace(WAITING, job="z"), replace(WAITING, job="a", ended=5.0)
+    running, ended = replace(WAITING, job="z"), replace(WAITING, job="a", state="ended", ended=5.0)
     rows = view.list_jobs([ended, running], CallRates())
     assert [row.key for row in rows] == ["z", "a"]
 
