@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from allhands.coordinator.client import Control
+from allhands.errors import BarrierCancelled
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
@@ -78,6 +79,15 @@ def test_what_is_said_of_keys_and_leases_has_the_documented_fields(
     assert read(daemon, *watched)["record"]["key"] == "a/1"
     assert len(read(daemon, "kv", "txn", job_name, stdin=TXN)["results"]) == 3
     assert read(daemon, "kv", "del", job_name, "a/", "--prefix")["deleted"] == 1
+    assert (
+        read(daemon, "kv", "compact", job_name, str(put["revision"]))["revision"]
+        == (put["revision"])
+    )
+    kept = read(daemon, "lease", "keep-alive", job_name, str(lease), "--once")
+    assert (kept["lease"], kept["granted_seconds"]) == (lease, 300)
+    assert read(daemon, "kv", "put", job_name, "b", "two", "--lease", str(lease))
+    assert read(daemon, "lease", "revoke", job_name, str(lease))["deleted_keys"] == 1
+    assert read(daemon, "delete", job_name)["expelled_ranks"] == 0
 
 
 def test_what_is_said_of_barriers_locks_and_leaders_has_the_documented_fields(
@@ -90,8 +100,10 @@ def test_what_is_said_of_barriers_locks_and_leaders_has_the_documented_fields(
         assert read(daemon, "barrier", "list", job_name)["barriers"][0]["missing"] == ["b"]
         names = daemon.run_command("barrier", "list", job_name, "-o", "name")
         assert names.stdout == "start\n"
-        control.barrier("start", "b", ["a", "b"])
-        waiting.result(30)
+        cancelled = read(daemon, "barrier", "cancel", job_name, "start")
+        assert cancelled["released_participants"] == 1
+        with pytest.raises(BarrierCancelled, match="asked for at the command line"):
+            waiting.result(30)
     for arguments in (("lock", job_name, "l"), ("elect", job_name, "e", "me")):
         with daemon.start_command(*arguments, "-o", "json") as holder:
             assert holder.stdout is not None
@@ -111,6 +123,11 @@ def test_what_is_said_of_tokens_and_snapshots_has_the_documented_fields(tmp_path
         tokens = read(daemon, "token", "list")["tokens"]
         assert [one["job"] for one in tokens] == ["j", "j"]
         assert made.stdout.strip().split("_", 2)[2] not in json.dumps(tokens)
+        another = read(daemon, "token", "create", "k", "--expires", "90s", "--single-use")
+        assert (another["lifetime_seconds"], another["max_joins"]) == (90, 1)
+        assert read(daemon, "token", "revoke", tokens[0]["id"])["id"] == tokens[0]["id"]
+        left = [one["id"] for one in read(daemon, "token", "list")["tokens"]]
+        assert [one in another["token"] for one in left] == [False, True]
         assert daemon.run_command("kv", "put", "j", "k", "v").returncode == 0
         saved = daemon.run_command("snapshot", "save", str(tmp_path / "state"))
         assert saved.returncode == 0, saved.stderr
@@ -122,7 +139,9 @@ def test_every_kind_that_is_documented_is_of_a_command() -> None:
         *("JobList", "LimitList", "GroupList", "Diagnosis", "JobEvent", "Abort", "KeyRange"),
         *("KeyList", "KeyPut", "KeyDeletion", "KeyCount", "TxnResult", "KeyEvent", "LeaseGrant"),
         *("Lease", "LeaseList", "Lock", "Leader", "BarrierList", "TokenList"),
-        *("SnapshotContents", "ContextList", "Context", "PageLink", "Examination"),
+        *("SnapshotContents", "ContextList", "Context", "PageLink", "Examination", "JobDeletion"),
+        *("Compaction", "LeaseKeptAlive", "LeaseRevocation", "BarrierCancellation", "Token"),
+        "TokenRevocation",
     }
     assert read_documented().keys() == shown
 

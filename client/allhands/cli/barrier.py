@@ -48,10 +48,17 @@ def cancel(
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="What those who wait are told.")
     ] = "asked for at the command line",
+    output: Annotated[
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)
+    ] = Output.TABLE,
     *,
     client: ClientOptions,
 ) -> None:
     """Let all who wait at a barrier fail, with an error that names you and the reason."""
     with client.open(job) as control:
         released = control.cancel_barrier(name, reason, by=describe_user())
+    if output.is_document:
+        fields = {"name": name, "reason": reason, "released_participants": released}
+        print_document("BarrierCancellation", fields, output)
+        return
     write_line(f"released {released} {'participant' if released == 1 else 'participants'}")

@@ -9,6 +9,7 @@ import typer
 
 from allhands.cli.completion import complete_jobs
 from allhands.cli.options import ClientOptions, describe_user, takes_client
+from allhands.cli.render import Output, make_output_option, print_document
 
 
 @takes_client
@@ -20,6 +21,9 @@ def delete_command(
     force: Annotated[
         bool, typer.Option("--force", help="Also those with members, who are expelled.")
     ] = False,
+    output: Annotated[
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)
+    ] = Output.TABLE,
     *,
     client: ClientOptions,
 ) -> None:
@@ -31,5 +35,9 @@ def delete_command(
     with client.open(jobs[0]) as control:
         for job in jobs:
             expelled = control.delete_job(job, force=force, by=describe_user())
+            if output.is_document:
+                fields = {"job": job, "expelled_ranks": expelled}
+                print_document("JobDeletion", fields, output, in_stream=True)
+                continue
             ranks = f", and expelled {expelled} {'rank' if expelled == 1 else 'ranks'}"
             typer.echo(f"deleted job {job}{ranks if expelled else ''}")

@@ -184,12 +184,15 @@ def txn(
 def compact(
     job: JobArgument,
     revision: Annotated[int, typer.Argument(metavar="REVISION", min=1)],
+    output: _Output = Output.TABLE,
     *,
     client: ClientOptions,
 ) -> None:
     """Forget the history of the keys up to a revision."""
     with client.open(job) as control:
         control.compact(revision)
+    if output.is_document:
+        print_document("Compaction", {"revision": revision}, output)
 
 
 @kv_app.command("list")

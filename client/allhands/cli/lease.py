@@ -41,12 +41,17 @@ def grant(
 def revoke(
     job: JobArgument,
     lease: _Number,
+    output: _Output = Output.TABLE,
     *,
     client: ClientOptions,
 ) -> None:
     """End a lease, and delete its keys; write how many."""
     with client.open(job) as control:
-        write_line(str(control.revoke_lease(lease)))
+        deleted = control.revoke_lease(lease)
+    if output.is_document:
+        print_document("LeaseRevocation", {"lease": lease, "deleted_keys": deleted}, output)
+    else:
+        write_line(str(deleted))
 
 
 @lease_app.command("keep-alive")
@@ -55,6 +60,7 @@ def keep_alive(
     job: JobArgument,
     lease: _Number,
     once: Annotated[bool, typer.Option("--once", help="Only once, and exit.")] = False,
+    output: _Output = Output.TABLE,
     *,
     client: ClientOptions,
 ) -> None:
@@ -62,7 +68,11 @@ def keep_alive(
     with client.open(job) as control:
         while True:
             ttl = control.keep_alive(lease)
-            write_line(f"lease {lease} kept alive for {ttl:g} s")
+            if output.is_document:
+                fields = {"lease": lease, "granted_seconds": ttl}
+                print_document("LeaseKeptAlive", fields, output, in_stream=True)
+            else:
+                write_line(f"lease {lease} kept alive for {ttl:g} s")
             if once:
                 return
             time.sleep(ttl / _PART)

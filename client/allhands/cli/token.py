@@ -94,6 +94,9 @@ def create(
         int,
         typer.Option("--joins", metavar="N", min=0, help="So many workers may; 0: any number."),
     ] = 0,
+    output: Annotated[
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)
+    ] = Output.TABLE,
     *,
     client: ClientOptions,
 ) -> None:
@@ -104,15 +107,21 @@ def create(
     if (opened := settle_job(job, old_job)) is None:
         raise typer.BadParameter("name the job that it opens, or '*' for all jobs")
     lifetime = None if expires is None else _parse_time(expires)
+    chosen = [verb.strip() for verb in verbs.split(",") if verb.strip()]
+    most = 1 if single_use else joins
     with client.open() as control:
-        typer.echo(
-            control.create_token(
-                job=opened,
-                verbs=[verb.strip() for verb in verbs.split(",") if verb.strip()],
-                lifetime=lifetime,
-                max_joins=1 if single_use else joins,
-            )
-        )
+        token = control.create_token(job=opened, verbs=chosen, lifetime=lifetime, max_joins=most)
+    if not output.is_document:
+        typer.echo(token)
+        return
+    fields = {
+        "token": token,
+        "job": opened,
+        "verbs": chosen,
+        "lifetime_seconds": lifetime,
+        "max_joins": most,
+    }
+    print_document("Token", fields, output)
 
 
 @token_app.command("list")
@@ -150,6 +159,9 @@ def list_tokens(
 @takes_client
 def revoke(
     ids: Annotated[list[str], typer.Argument(metavar="ID...")],
+    output: Annotated[
+        Output, make_output_option(Output.TABLE, Output.JSON, Output.YAML)
+    ] = Output.TABLE,
     *,
     client: ClientOptions,
 ) -> None:
@@ -157,6 +169,8 @@ def revoke(
     with client.open() as control:
         for id in ids:
             control.revoke_token(id)
+            if output.is_document:
+                print_document("TokenRevocation", {"id": id}, output, in_stream=True)
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
