@@ -1,10 +1,6 @@
 """What the launcher says on a terminal while a world forms, against a real daemon."""
 
 import asyncio
-import contextlib
-import os
-import pty
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +11,7 @@ from allhands.coordinator.client import Control
 from allhands.launcher.join_watch import JoinWatch
 from allhands.testing.daemon import DaemonProcess
 from allhands.testing.raw_member import RawMember
+from support.terminal import run_on_terminal
 
 Join = Callable[[int, int], RawMember]
 
@@ -43,13 +40,7 @@ def test_the_launcher_watches_where_standard_error_is_a_terminal(tmp_path: Path)
         "time.sleep(13 * int(os.environ['RANK']))\n"
         "ah.init_process_group()\n"
     )
-    parent, child = pty.openpty()
     command = [sys.executable, "-m", "allhands.cli.main", "run", "-n", "2", str(program)]
-    process = subprocess.Popen(command, stderr=child, start_new_session=True)
-    os.close(child)
-    shown = b""
-    with os.fdopen(parent, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
-        while more := terminal.read(4096):
-            shown += more
-    assert process.wait(10) == 0
-    assert b"allhands: 1 rank has joined; waiting for rank 1 (after 10" in shown
+    done, shown = run_on_terminal(command)
+    assert done.returncode == 0
+    assert "allhands: 1 rank has joined; waiting for rank 1 (after 10" in shown

@@ -28,6 +28,11 @@ class TableRequest:
         kept = [one for one in self.operations if one not in WHOLE_JOBS]
         return list_cases(kept, ranks, list(self.sizes), list(self.dtypes))
 
+    def count_steps(self) -> int:
+        """Return how many things are measured, one after the other."""
+        jobs = len(self.ranks) * ("start_up" in self.operations) + ("sessions" in self.operations)
+        return jobs + sum(len(self.list_cases(ranks)) for ranks in self.rank_counts)
+
     @property
     def rank_counts(self) -> tuple[int, ...]:
         return (2 * self.hosts.ranks_per_host,) if self.hosts is not None else self.ranks

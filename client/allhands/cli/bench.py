@@ -13,6 +13,7 @@ from allhands.bench import case as cells
 from allhands.bench.systems import ALLHANDS, MPI, PEERS
 from allhands.bench.table_request import TableRequest, TwoHosts
 from allhands.bench.tables import TABLES
+from allhands.cli.progress import show_progress
 from allhands.cli.render import Output, make_output_option, print_document
 
 if TYPE_CHECKING:
@@ -303,7 +304,8 @@ def _measure(request: TableRequest, launchers: Sequence["Launcher"], budget: flo
                 f"sums of {dtype} are exact for {cells.max_ranks(dtype)} ranks at most"
             )
     try:
-        return measure_table(request, launchers, budget, lambda what: typer.echo(what, err=True))
+        with show_progress(request.count_steps()) as say:
+            return measure_table(request, launchers, budget, say)
     except NoNamespaces as error:
         raise typer.BadParameter(str(error), param_hint="--netns") from error
 

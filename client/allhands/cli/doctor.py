@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from allhands.cli.options import AnyJobArgument, ClientOptions, ColorOption, takes_client
+from allhands.cli.progress import show_progress
 from allhands.cli.render import Color, Output, make_output_option, print_document, show
 
 if TYPE_CHECKING:
@@ -75,7 +76,13 @@ def _examine_host(
     endpoint = _choose_coordinator(client)
     if not isinstance(endpoint, NoCoordinator):
         job = job or endpoint.address.job
-    _show_findings(list(examine(os.environ, endpoint, job, count)), [], [], output, color)
+    findings = []
+    with show_progress(None, is_quiet_elsewhere=True) as say:
+        say("examining the coordinator, then this host")
+        for finding in examine(os.environ, endpoint, job, count):
+            findings.append(finding)
+            say(f"examined {finding.what}")
+    _show_findings(findings, [], [], output, color)
 
 
 def _choose_coordinator(client: ClientOptions) -> "Endpoint | NoCoordinator":
@@ -102,7 +109,8 @@ def _examine_network(output: Output, color: Color) -> None:
     from allhands.doctor.pairs import check_pairs, describe_pairs
 
     try:
-        results = measure_network(os.environ)
+        with show_progress(None, is_quiet_elsewhere=True) as say:
+            results = measure_network(os.environ, say)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--network") from error
     if results is not None:

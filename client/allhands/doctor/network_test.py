@@ -11,7 +11,7 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -28,6 +28,8 @@ from allhands.errors import AllhandsError
 from allhands.launcher import embedded
 from allhands.membership import advertised_address
 
+Say = Callable[[str], None]
+
 _PAIR_SECONDS = 60.0
 """For one pair, and what is waited for a rank that is slow to come."""
 _MESSAGE_SECONDS = 15.0
@@ -38,10 +40,13 @@ _NAMESPACE = "allhands-doctor"
 """Of keys and barriers in the job."""
 
 
-def measure_network(environ: Mapping[str, str]) -> list[PairResult] | None:
+def measure_network(environ: Mapping[str, str], say: Say) -> list[PairResult] | None:
     """Measure all pairs of hosts with the other ranks; return the results at rank 0.
 
     Other ranks return None.
+
+    Args:
+        say: is told what is measured next.
 
     Raises:
         ValueError: the environment names no world, or is malformed.
@@ -53,10 +58,10 @@ def measure_network(environ: Mapping[str, str]) -> list[PairResult] | None:
             "--network is for ranks of a world that know their numbers: start it on all hosts, "
             "as in `torchrun --no-python ... allhands doctor --network`, or by `allhands run`"
         )
-    return asyncio.run(_measure(config))
+    return asyncio.run(_measure(config, say))
 
 
-async def _measure(config: WorldConfig) -> list[PairResult] | None:
+async def _measure(config: WorldConfig, say: Say) -> list[PairResult] | None:
     meeting = await find_or_host_coordinator(config)
     try:
         endpoint = meeting.endpoint
@@ -68,14 +73,17 @@ async def _measure(config: WorldConfig) -> list[PairResult] | None:
                 config, endpoint, channel_config, config.timeout
             )
         end = HostEnd(config.rank, socket.gethostname(), where.advertise or where.listen)
-        return await asyncio.to_thread(_measure_as, end, config, endpoint)
+        return await asyncio.to_thread(_measure_as, end, config, endpoint, say)
     finally:
         await meeting.aclose()
 
 
-def _measure_as(end: HostEnd, config: WorldConfig, endpoint: Endpoint) -> list[PairResult] | None:
+def _measure_as(
+    end: HostEnd, config: WorldConfig, endpoint: Endpoint, say: Say
+) -> list[PairResult] | None:
+    say(f"waiting for {config.world_size} ranks")
     with Control(endpoint, job=config.job, timeout=_PAIR_SECONDS) as control:
-        measurement = _Measurement(control, end, config.world_size)
+        measurement = _Measurement(control, end, config.world_size, say)
         try:
             measurement.connect_pairs(config.ports)
             if measurement.all_connected():
@@ -112,8 +120,9 @@ def find_ends(everyone: Sequence[HostEnd]) -> list[HostEnd]:
 class _Measurement:
     """One rank's part."""
 
-    def __init__(self, control: Control, own_end: HostEnd, world_size: int) -> None:
+    def __init__(self, control: Control, own_end: HostEnd, world_size: int, say: Say) -> None:
         """Meet all ranks, and learn where they are."""
+        self._say = say
         self._control = control
         self._rank = own_end.rank
         self._everyone = [str(rank) for rank in range(world_size)]
@@ -131,7 +140,8 @@ class _Measurement:
             return
         with ProbeListener(self._ends[self._place].address, ports) as listener:
             self._tell("listener", {"port": listener.port, "nonce": listener.nonce.hex()})
-            for turn, partner in enumerate(self._list_partners()):
+            for turn, partner in enumerate(partners := self._list_partners()):
+                self._say(f"connecting pairs of hosts, round {turn + 1} of {len(partners)}")
                 for connects in (True, False):  # first the lower one
                     if partner is not None and (self._place < partner) is connects:
                         self._connect(partner)
@@ -154,7 +164,8 @@ class _Measurement:
         """Exchange messages with each other host, one pair after the other."""
         if self._place < 0:
             return
-        for turn, partner in enumerate(self._list_partners()):
+        for turn, partner in enumerate(partners := self._list_partners()):
+            self._say(f"measuring links of hosts, round {turn + 1} of {len(partners)}")
             if partner is not None:
                 link = _measure_link(self._ends[partner].rank, self._place < partner)
                 self._results[partner] = replace(self._results[partner], link=link)
