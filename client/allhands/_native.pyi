@@ -405,6 +405,8 @@ class LinkCollectives:
     def records(self, last: int, /) -> list[LinkCallRow]: ...
     def call_site(self, sequence: int, /) -> Source | None: ...
     def start_times(self) -> list[tuple[int, float]]: ...
+    def totals(self) -> tuple[int, float]:
+        """Return the bytes and the seconds of what ended well and is recorded here."""
     def inline_call(self) -> tuple[int, int, str, str | None] | None:
         """Return the thread, number, operation and label of the call under way."""
 
@@ -448,6 +450,8 @@ class LinkMessages:
         """Receive; return the sender. -1: declined, -2: the loop is not free."""
 
     def records(self, last: int, /) -> list[MessageRow]: ...
+    def totals(self) -> tuple[int, float]:
+        """Return the bytes and the seconds of what ended well and is recorded here."""
 
 class Segment:
     """Shared memory of one process, with a directory of the areas of its groups."""
@@ -869,6 +873,9 @@ class ShmComm:
     def start_times(self) -> list[tuple[int, float]]:
         """Return numbers of calls since this was last asked, 64 at most, and when each began."""
 
+    def totals(self) -> tuple[int, float]:
+        """Return the bytes and the seconds of what ended well and is recorded here."""
+
     def skip(self, sequence: int, /) -> None:
         """Tell the others not to wait for this rank in calls up to that number; in order.
 
@@ -1085,6 +1092,9 @@ class ShmP2P:
 
     def records(self, last: int, /) -> list[MessageRow]:
         """Return the latest messages on callers' threads, oldest first."""
+
+    def totals(self) -> tuple[int, float]:
+        """Return the bytes and the seconds of what ended well and is recorded here."""
 
     def send(
         self, x: object, dst: int | None, tag: int, timeout: float | None, label: str | None, /

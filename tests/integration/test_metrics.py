@@ -233,17 +233,29 @@ async def test_appends_to_the_log_are_timed(
     assert get_value(watched, "allhands_requests_total", kind="Set") == 3
 
 
-def test_operations_of_ranks_are_counted(watched: DaemonProcess, tmp_path: Path) -> None:
+COUNTED = """
+import sys
+import allhands as ah, numpy as np
+ah.init_process_group(backend={"links": "socket"}.get(sys.argv[1], "shm"))
+if sys.argv[1] == "hooks":
+    ah.on_call(before=lambda call: None)
+x = np.ones(2)
+for _ in range(50):
+    ah.all_reduce(x)
+ah.all_reduce(x, async_op=True).wait()
+ah.send(x, 1) if ah.get_rank() == 0 else ah.recv(x, 0)
+ah.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("way", ["shared memory", "links", "hooks"])
+def test_operations_of_ranks_are_counted(watched: DaemonProcess, tmp_path: Path, way: str) -> None:
     program = tmp_path / "program.py"
-    program.write_text(
-        "import allhands as ah, numpy as np\n"
-        "ah.init_process_group()\n"
-        "for _ in range(50): ah.all_reduce(np.ones(2))\n"
-        "ah.destroy_process_group()\n"
-    )
+    program.write_text(COUNTED)
     url = watched.notice.url
     done = watched.run_command(
-        "run", "-n", "2", "--job", "train", "--coordinator", url, str(program)
+        *("run", "-n", "2", "--job", "train", "--coordinator", url),
+        *(str(program), way),
     )
     assert done.returncode == 0, done.stderr
 
@@ -252,3 +264,8 @@ def test_operations_of_ranks_are_counted(watched: DaemonProcess, tmp_path: Path)
 
     poll_until(has_counted, 30)
     assert get_value(watched, "allhands_jobs", state="ended") == 1
+    # Of each rank: 50 calls, one that is waited for later, and a message.
+    nbytes = get_value(watched, "allhands_job_operations_bytes_total", job="train")
+    assert nbytes == 2 * 52 * 16
+    seconds = get_value(watched, "allhands_job_operations_seconds_total", job="train")
+    assert 0 < seconds < 60

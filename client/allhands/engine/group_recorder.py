@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 from allhands.collectives.request import read_call_signature
 from allhands.collectives.signature import CallSignature
-from allhands.engine.numbering import CallNumbering
+from allhands.engine.numbering import CallNumbering, DirectP2P
 from allhands.recorder.call_samples import CallSampler
+from allhands.recorder.call_totals import CallTotals
 from allhands.recorder.merge import merge
 from allhands.recorder.record import (
     OUTCOMES,
@@ -35,7 +36,7 @@ class GroupRecorder:
         self._ranks = tuple(ranks)
         self._order = order
         self._start_samples = CallSampler()
-        self._ring = RingBuffer(size, self.report_failure)
+        self._ring = RingBuffer(size, self.report_failure, self._is_counted)
         self.on_failure: Callable[[BaseException], None] = lambda error: None
         """Hears of every error in which an operation of the group ends."""
         self.list_awaited: Callable[[], Sequence[int]] = tuple
@@ -91,6 +92,23 @@ class GroupRecorder:
         # A call may have been noted before there was a communicator, which knows it better.
         noted = dict(self._start_samples.take())
         return list({**noted, **dict(direct.start_times() if direct else ())}.items())
+
+    def read_totals(self) -> CallTotals:
+        """Return the bytes and seconds of the operations that ended well; for a heartbeat."""
+        here = self._ring.totals
+        parts = [one.totals() for one in self._list_native_logs()]
+        return CallTotals(
+            here.nbytes + sum(nbytes for nbytes, _ in parts),
+            here.seconds + sum(seconds for _, seconds in parts),
+        )
+
+    def _list_native_logs(self) -> "list[ShmComm | LinkCollectives | DirectP2P]":
+        found = (self._order.direct_calls, self._order.direct_p2p)
+        return [one for one in found if one is not None]
+
+    def _is_counted(self, entry: OperationEntry) -> bool:
+        # Queued collectives of a communicator are counted there.
+        return entry.sequence == 0 or self._order.comm is None
 
     def find_call_site(self, sequence: int) -> str:
         """Return which line of the program made a call, as "train.py:31 in step"; "": unknown."""

@@ -54,6 +54,9 @@ class DirectP2P(Protocol):
     def records(self, last: int, /) -> "list[MessageRow]":
         """Return the latest messages."""
 
+    def totals(self) -> tuple[int, float]:
+        """Return the bytes and the seconds of the messages that ended well."""
+
 
 class QueueOnlyNumbering:
     """Numbering that hides the communicator: every call goes through the queue."""

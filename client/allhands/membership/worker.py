@@ -167,7 +167,7 @@ class Worker(WorkerGroups):
                 # Of closed groups too: others may be in the last calls of those yet.
                 progress=[
                     *self.get_progress(),
-                    *(make_progress(*one) for one in self._closed_positions.items()),
+                    *(make_progress(name, *at) for name, at in self._closed_positions.items()),
                 ],
                 error=error,
                 traceback=traceback,

@@ -139,7 +139,7 @@ class WorkerGroups(MemberDirectory):
         engine = self._engines.get(name)
         if engine is not None:
             await engine.wait_idle()
-            self._closed_positions[name] = engine.progress
+            self._closed_positions[name] = engine.progress, engine.recorder.read_totals()
             while len(self._closed_positions) > _MAX_CLOSED_GROUPS:
                 del self._closed_positions[next(iter(self._closed_positions))]
             engine.replace_failure(failure) if failure is not None else engine.shut_down(

@@ -20,6 +20,7 @@ from allhands.engine.operation import GroupProgress
 from allhands.errors import (
     AllhandsError,
 )
+from allhands.recorder.call_totals import CallTotals
 from allhands.recorder.dump import Dumper
 from allhands.recorder.record import OperationRecord, sort_by_time
 from allhands.runtime import stack_dump
@@ -63,7 +64,7 @@ class WorkerState:
         self._ports = ports
         self._session = session
         self._engines: dict[str, GroupEngine] = {}
-        self._closed_positions: dict[str, GroupProgress] = {}
+        self._closed_positions: dict[str, tuple[GroupProgress, CallTotals]] = {}
         """Last position of this rank in each group that it has closed."""
         self._lost: set[int] = set()
         self._left: set[int] = set()
@@ -114,7 +115,10 @@ class WorkerState:
         silent = self._mesh.find_silent(SILENT_SECONDS, behind_data=True)
         return [
             make_progress(
-                engine.name, engine.progress, [rank for rank in silent if rank in engine.ranks]
+                engine.name,
+                engine.progress,
+                engine.recorder.read_totals(),
+                [rank for rank in silent if rank in engine.ranks],
             )
             for engine in self._engines.values()
         ]
@@ -179,7 +183,7 @@ class WorkerState:
 
 
 def make_progress(
-    group: str, position: GroupProgress, unanswered: Sequence[int] = ()
+    group: str, position: GroupProgress, totals: CallTotals, unanswered: Sequence[int] = ()
 ) -> wire.Progress:
     return wire.Progress(
         group=group,
@@ -188,4 +192,6 @@ def make_progress(
         operation=position.operation,
         elapsed=time.monotonic() - position.since,
         unanswered_pings=unanswered,
+        nbytes=totals.nbytes,
+        seconds=totals.seconds,
     )

@@ -6,11 +6,13 @@ recorded when it is asked for, with its call site, before the core knows of it: 
 and `merge` joins both records of a queued call over shared memory.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from types import CodeType
 
+from allhands.recorder.call_totals import CallTotals
 from allhands.recorder.record import OperationRecord, classify_outcome
 from allhands.recorder.source import find_caller, locate
 
@@ -74,7 +76,9 @@ class OperationEntry:
         self.finished = time.monotonic_ns()
         self.outcome = classify_outcome(error)
         self.how = how
-        if error is not None:
+        if error is None:
+            self._ring.count(self)
+        else:
             self._ring.on_failure(error)
 
     @property
@@ -106,8 +110,17 @@ class OperationEntry:
 class RingBuffer:
     """The last `size` entries; any thread may append and read."""
 
-    def __init__(self, size: int, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        size: int,
+        on_failure: Callable[[BaseException], None],
+        is_counted: Callable[[OperationEntry], bool],
+    ) -> None:
+        """`is_counted` says whether an operation that ended well is part of the totals here."""
         self._entries: deque[OperationEntry] = deque(maxlen=size)
+        self._is_counted = is_counted
+        self._lock = threading.Lock()
+        self._nbytes = self._nanoseconds = 0
         self.on_failure = on_failure
         """Hears of every error in which an entry ends."""
 
@@ -129,6 +142,19 @@ class RingBuffer:
         entry = OperationEntry(self, operation, sequence, nbytes, signature, label, peer)
         self._entries.append(entry)
         return entry
+
+    def count(self, entry: OperationEntry) -> None:
+        """Add an operation that ended well to the totals."""
+        if self._is_counted(entry):
+            with self._lock:
+                self._nbytes += entry.nbytes
+                self._nanoseconds += entry.finished - (entry.started or entry.created)
+
+    @property
+    def totals(self) -> CallTotals:
+        """Sums over the counted operations, those too that are no longer in the buffer."""
+        with self._lock:
+            return CallTotals(self._nbytes, self._nanoseconds / 1e9)
 
     def list_entries(self) -> list[OperationEntry]:
         """Return all entries, oldest first."""

@@ -418,6 +418,8 @@ class Progress(_message.Message):
     OPERATION_FIELD_NUMBER: _builtins.int
     ELAPSED_FIELD_NUMBER: _builtins.int
     UNANSWERED_PINGS_FIELD_NUMBER: _builtins.int
+    NBYTES_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     sequence: _builtins.int
     """of the latest call that this member has begun; 0: none yet"""
@@ -427,6 +429,10 @@ class Progress(_message.Message):
     """the call it is in now; empty: outside any"""
     elapsed: _builtins.float
     """seconds in that operation, or since the last one ended"""
+    nbytes: _builtins.int
+    """of the arrays of its calls and messages that ended well, since the group was made"""
+    seconds: _builtins.float
+    """that those took here, waiting for others included"""
     @_builtins.property
     def unanswered_pings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ranks of the world that it waits for, and that its pings do not reach"""
@@ -440,10 +446,12 @@ class Progress(_message.Message):
         operation: _builtins.str = ...,
         elapsed: _builtins.float = ...,
         unanswered_pings: _abc.Iterable[_builtins.int] | None = ...,
+        nbytes: _builtins.int = ...,
+        seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "elapsed", b"elapsed", "group", b"group", "operation", b"operation", "sequence", b"sequence", "unanswered_pings", b"unanswered_pings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "elapsed", b"elapsed", "group", b"group", "nbytes", b"nbytes", "operation", b"operation", "seconds", b"seconds", "sequence", b"sequence", "unanswered_pings", b"unanswered_pings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

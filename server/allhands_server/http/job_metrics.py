@@ -50,6 +50,18 @@ _METRICS = (
         CounterMetricFamily,
     ),
     _JobMetric(
+        "operations_bytes",
+        "Bytes of the arrays of collectives and messages that ended well, counted likewise.",
+        lambda job: job.operations_nbytes,
+        CounterMetricFamily,
+    ),
+    _JobMetric(
+        "operations_seconds",
+        "Seconds in collectives and messages that ended well, counted likewise.",
+        lambda job: job.operations_seconds,
+        CounterMetricFamily,
+    ),
+    _JobMetric(
         "members_in_operations",
         "Members that were in an operation at their last heartbeat.",
         lambda job: job.members_in_operations,

@@ -35,6 +35,10 @@ class JobMeasurement:
     waiting_calls: int
     operations: int
     """Calls that ended well, each counted on each of its ranks."""
+    operations_nbytes: int
+    """Of the arrays of calls and messages that ended well, counted likewise."""
+    operations_seconds: float
+    """That those took."""
     members_in_operations: int
     longest_operation: float
     """Seconds for which a member has been in its call."""
@@ -123,6 +127,8 @@ def _measure_job(job: Job, now: float) -> JobMeasurement:
         watches=len(job.watches),
         waiting_calls=job.waiters,
         operations=0 if world is None else world.count_operations(),
+        operations_nbytes=0 if world is None else world.count_nbytes(),
+        operations_seconds=0.0 if world is None else world.count_seconds(),
         members_in_operations=in_operations,
         longest_operation=longest,
         oldest_heartbeat=max((max(0.0, now - one.heard_at) for one in present), default=0.0),

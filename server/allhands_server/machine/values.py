@@ -19,6 +19,8 @@ class Progress:
     operation: str = ""
     elapsed: float = 0.0
     unanswered_pings: tuple[int, ...] = ()
+    nbytes: int = 0
+    seconds: float = 0.0
 
 
 @fast_dataclass

@@ -115,6 +115,8 @@ def decode_progress(message: wire.Progress) -> values.Progress:
         operation=message.operation,
         elapsed=message.elapsed,
         unanswered_pings=tuple(message.unanswered_pings),
+        nbytes=message.nbytes,
+        seconds=message.seconds,
     )
 
 

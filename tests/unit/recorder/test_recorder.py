@@ -18,7 +18,7 @@ from allhands.recorder.call_samples import MAX_SAMPLES, CallSampler
 from allhands.recorder.dump import MAX_FILES, Dumper
 from allhands.recorder.merge import merge
 from allhands.recorder.record import OperationRecord
-from allhands.recorder.ring_buffer import RingBuffer
+from allhands.recorder.ring_buffer import OperationEntry, RingBuffer
 from allhands.recorder.source import locate
 from allhands.recorder.trace import make_trace
 from allhands.runtime.sections import SectionRecord
@@ -28,8 +28,12 @@ from support.operation_records import SECOND, nothing, record
 # ---------------------------------------------------------------- ring
 
 
+def is_collective(entry: OperationEntry) -> bool:
+    return entry.sequence > 0
+
+
 def test_a_ring_keeps_the_latest_entries_and_finds_them_by_number() -> None:
-    ring = RingBuffer(3, nothing)
+    ring = RingBuffer(3, nothing, is_collective)
     for sequence in range(1, 6):
         ring.add("barrier", sequence, 0, "barrier()", None)
     assert [one.sequence for one in ring.list_entries()] == [3, 4, 5]
@@ -40,14 +44,14 @@ def test_a_ring_keeps_the_latest_entries_and_finds_them_by_number() -> None:
 
 
 def test_a_ring_without_room_remembers_nothing() -> None:
-    ring = RingBuffer(0, nothing)
+    ring = RingBuffer(0, nothing, is_collective)
     assert ring.add("barrier", 1, 0, "barrier()", None) is None
     assert ring.list_entries() == []
 
 
 def test_only_the_first_end_of_an_entry_counts_and_its_failure_is_told() -> None:
     heard: list[BaseException] = []
-    entry = RingBuffer(1, heard.append).add("barrier", 1, 0, "barrier()", "mine")
+    entry = RingBuffer(1, heard.append, is_collective).add("barrier", 1, 0, "barrier()", "mine")
     assert entry is not None
     late = CollectiveTimeout("late", op="barrier", seq=1)
     entry.end(late, "over links")
@@ -59,15 +63,29 @@ def test_only_the_first_end_of_an_entry_counts_and_its_failure_is_told() -> None
     assert (told.label, told.waits_for, told.outcome) == ("mine", (), "timeout")
 
 
+def test_totals_have_what_ended_well_and_is_counted_also_once_it_is_forgotten() -> None:
+    ring = RingBuffer(2, nothing, is_collective)
+    failed = CollectiveTimeout("late", op="barrier", seq=3)
+    for sequence, error in ((1, None), (2, None), (3, failed), (0, None), (4, None)):
+        entry = ring.add("all_reduce", sequence, 100, "all_reduce()", None)
+        assert entry is not None
+        entry.start()
+        entry.end(error, "over links")
+        entry.end(None, "")
+        assert entry.finished > entry.started
+    assert ring.totals.nbytes == 300
+    assert 0 < ring.totals.seconds < 10
+
+
 def test_what_runs_says_for_whom_it_waits() -> None:
-    entry = RingBuffer(1, nothing).add("barrier", 1, 0, "barrier()", None)
+    entry = RingBuffer(1, nothing, is_collective).add("barrier", 1, 0, "barrier()", None)
     assert entry is not None
     assert entry.to_record("world", (2, 3)).waits_for == (2, 3)
 
 
 def test_the_line_is_that_of_who_calls_the_package() -> None:
     def asks() -> OperationRecord:
-        ring = RingBuffer(1, nothing)
+        ring = RingBuffer(1, nothing, is_collective)
         entry = (
             ring
             .add("barrier", 1, 0, "barrier()", None)

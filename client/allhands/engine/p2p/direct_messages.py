@@ -90,6 +90,9 @@ class DirectMessages:
     def records(self, last: int, /) -> "list[MessageRow]":
         return self._native.records(last)
 
+    def totals(self) -> tuple[int, float]:
+        return self._native.totals()
+
     # ------------------------------------------------------------ for the core, which has the loop
 
     def prepare(self) -> bool:

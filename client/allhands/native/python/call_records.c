@@ -210,6 +210,11 @@ int add_record_constants(PyObject *module) {
     return PyModule_AddIntConstant(module, "STARTS_KEPT", STARTS_KEPT);
 }
 
+PyObject *comm_totals(CommObject *self, PyObject *unused) {
+    (void)unused;
+    return call_totals_tuple(&self->totals);
+}
+
 PyObject *comm_start_times(CommObject *self, PyObject *unused) {
     (void)unused;
     return start_times_take(&self->start_times);

@@ -13,6 +13,7 @@ PyObject *comm_records(CommObject *self, PyObject *last);
 PyObject *comm_call_site(CommObject *self, PyObject *sequence);
 PyObject *comm_set_outcome(CommObject *self, PyObject *args);
 PyObject *comm_start_times(CommObject *self, PyObject *unused);
+PyObject *comm_totals(CommObject *self, PyObject *unused);
 /* The shape of what this rank brought, as a tuple; None: ranks may differ in it. */
 PyObject *record_shape(const CommObject *self, const Record *record);
 /* Bytes given to each rank, then those expected from each, where ranks may differ in them; else

@@ -167,7 +167,10 @@ static inline void record_end(CommObject *self, uint64_t sequence, ah_status sta
     Record *record = record_of(self, sequence);
     record->outcome_bits |= (uint8_t)(self->variant << 4);
     if (!(record->outcome_bits & 15)) record->outcome_bits |= outcomes[status];
-    if (self->records_all) record->finished = clock_now();
+    if (!self->records_all) return;
+    record->finished = clock_now();
+    if (status == AH_OK)
+        call_totals_add(&self->totals, record_bytes(record), record->finished - record->started);
 }
 
 void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64_t timeout,

@@ -254,6 +254,7 @@ static PyMethodDef comm_methods[] = {
     {"call_site", (PyCFunction)comm_call_site, METH_O, NULL},
     {"set_outcome", (PyCFunction)comm_set_outcome, METH_VARARGS, NULL},
     {"start_times", (PyCFunction)comm_start_times, METH_NOARGS, NULL},
+    {"totals", (PyCFunction)comm_totals, METH_NOARGS, NULL},
     {"skip", (PyCFunction)comm_skip, METH_O, NULL},
     {"interrupt", (PyCFunction)comm_interrupt, METH_O, NULL},
     {"limit", (PyCFunction)comm_limit, METH_O, NULL},

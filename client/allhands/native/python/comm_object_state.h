@@ -16,6 +16,7 @@
 #include "collectives/collectives.h"
 #include "collectives/kinds.h"
 #include "python/arrays.h"
+#include "python/call_totals.h"
 #include "python/kind_names.h"
 #include "python/segment_object.h"
 #include "python/start_times.h"
@@ -153,6 +154,7 @@ typedef struct CommObject {
     uint64_t waiting;     /* ranks for which the call that runs was last seen to wait */
     SignedVector signed_vectors[VECTOR_CALLS]; /* the latest of each: vector_calls.c */
     StartTimes start_times;
+    CallTotals totals;
 } CommObject;
 
 /* How a call that runs and the hooks find each other. */

@@ -49,7 +49,10 @@ void link_log_begin(LinkCallLog *self, uint64_t sequence, PyObject *signature, P
 }
 
 void link_log_end(LinkCallLog *self, uint64_t sequence) {
-    if (self->ring != NULL) entry_of(self, sequence)->finished = clock_now();
+    if (self->ring == NULL) return;
+    LinkCallEntry *entry = entry_of(self, sequence);
+    entry->finished = clock_now();
+    call_totals_add(&self->totals, entry->nbytes, entry->finished - entry->started);
 }
 
 void link_log_drop(LinkCallLog *self, uint64_t sequence) {

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "python/call_totals.h"
 #include "python/start_times.h"
 
 typedef struct {
@@ -23,6 +24,7 @@ typedef struct {
     size_t mask;
     uint64_t newest;
     StartTimes start_times;
+    CallTotals totals;
 } LinkCallLog;
 
 /* Room for so many; false: there is no memory. */

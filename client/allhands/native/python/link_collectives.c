@@ -113,6 +113,11 @@ static PyObject *start_times(LinkCollectivesObject *self, PyObject *unused) {
     return start_times_take(&self->log.start_times);
 }
 
+static PyObject *totals(LinkCollectivesObject *self, PyObject *unused) {
+    (void)unused;
+    return call_totals_tuple(&self->log.totals);
+}
+
 static PyObject *inline_call(LinkCollectivesObject *self, PyObject *unused) {
     (void)unused;
     if (self->thread == 0) Py_RETURN_NONE;
@@ -225,6 +230,7 @@ static PyMethodDef collectives_methods[] = {
     {"records", (PyCFunction)records, METH_O, NULL},
     {"call_site", (PyCFunction)call_site, METH_O, NULL},
     {"start_times", (PyCFunction)start_times, METH_NOARGS, NULL},
+    {"totals", (PyCFunction)totals, METH_NOARGS, NULL},
     {"inline_call", (PyCFunction)inline_call, METH_NOARGS, NULL},
     {"last_call", (PyCFunction)last_call, METH_NOARGS, NULL},
     {"forget_plans", (PyCFunction)forget_plans, METH_NOARGS, NULL},

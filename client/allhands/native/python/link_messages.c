@@ -332,6 +332,11 @@ static PyObject *messages_records(LinkMessagesObject *self, PyObject *args) {
     return log_rows(&self->log, last < 0 ? 0 : (size_t)last);
 }
 
+static PyObject *messages_totals(LinkMessagesObject *self, PyObject *unused) {
+    (void)unused;
+    return call_totals_tuple(&self->log.totals);
+}
+
 /* ---------------------------------------------------------------- life */
 
 static PyObject *messages_add_peer(LinkMessagesObject *self, PyObject *args) {
@@ -409,6 +414,7 @@ static PyMethodDef messages_methods[] = {
     {"recv", (PyCFunction)(void (*)(void))messages_recv, METH_FASTCALL, NULL},
     {"add_peer", (PyCFunction)messages_add_peer, METH_VARARGS, NULL},
     {"records", (PyCFunction)messages_records, METH_VARARGS, NULL},
+    {"totals", (PyCFunction)messages_totals, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

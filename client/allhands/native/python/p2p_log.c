@@ -68,7 +68,9 @@ void log_end(P2PLog *self, uint64_t number, const ah_message *message, int outco
     entry->finished = clock_now();
     entry->outcome = (uint8_t)outcome;
     entry->way = (uint8_t)message->way;
-    if (entry->outcome == AH_DELIVERED && entry->receives) entry->peer = (int16_t)message->source;
+    if (entry->outcome != AH_DELIVERED) return;
+    if (entry->receives) entry->peer = (int16_t)message->source;
+    call_totals_add(&self->totals, entry->nbytes, entry->finished - entry->started);
 }
 
 static PyObject *row(void *log, uint64_t number) {

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "p2p/p2p.h"
+#include "python/call_totals.h"
 
 #define LOG_MAX (1 << 24)
 
@@ -31,6 +32,7 @@ typedef struct {
     LogEntry *ring; /* NULL: none are kept */
     uint64_t last_number;
     size_t mask;
+    CallTotals totals;
 } P2PLog;
 
 /* Room for so many; false: there is no memory. */

@@ -260,6 +260,11 @@ static PyObject *p2p_records(P2PObject *self, PyObject *given) {
     return log_rows(&self->log, last);
 }
 
+static PyObject *p2p_totals(P2PObject *self, PyObject *unused) {
+    (void)unused;
+    return call_totals_tuple(&self->log.totals);
+}
+
 static PyObject *p2p_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"rank",    "ranks",       "segments",   "offsets",
                             "pids",    "heap_offset", "heap_bytes", "limits",
@@ -357,6 +362,7 @@ static PyMethodDef p2p_methods[] = {
     {"close", (PyCFunction)p2p_close, METH_NOARGS, NULL},
     {"signature", message_signature, METH_VARARGS | METH_STATIC, NULL},
     {"records", (PyCFunction)p2p_records, METH_O, NULL},
+    {"totals", (PyCFunction)p2p_totals, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

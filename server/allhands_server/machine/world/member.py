@@ -65,6 +65,10 @@ class Member:
     """Condition announced to the world since the member fell silent."""
     operations: int = 0
     """Calls that ended well here, since it joined or was restored from the log."""
+    nbytes: int = 0
+    """Of the arrays of calls and messages that ended well here, since the same time."""
+    seconds: float = 0.0
+    """That those took."""
     counts_first_progress: bool = True
     """Whether calls count that were ended before its progress in their group was known."""
     section: str = ""
@@ -100,10 +104,17 @@ class Member:
             check_name("the operation", one.operation, empty=True)
             before = self._progress.get(one.group)
             if before is not None:
-                self.operations += max(0, one.completed - before[0].completed)
+                self._count(one, before[0])
             elif self.counts_first_progress:
-                self.operations += one.completed
+                self._count(one, Progress(one.group, 0, 0))
             self._progress[one.group] = (one, now)
+
+    def _count(self, now: Progress, before: Progress) -> None:
+        self.operations += max(0, now.completed - before.completed)
+        self.nbytes += max(0, now.nbytes - before.nbytes)
+        # A comparison with what is no number is false.
+        if now.seconds - before.seconds > 0:
+            self.seconds += min(now.seconds - before.seconds, LATEST_CLOCK)
 
     def update_section(self, name: str, elapsed: float, now: float) -> None:
         """Update the section that the program is in.

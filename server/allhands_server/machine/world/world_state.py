@@ -210,6 +210,14 @@ class WorldState:
         """Return the calls that ended well, each counted on each of its ranks."""
         return sum(one.operations for one in self.members.values())
 
+    def count_nbytes(self) -> int:
+        """Return the bytes of the arrays of what ended well, each counted on each of its ranks."""
+        return sum(one.nbytes for one in self.members.values())
+
+    def count_seconds(self) -> float:
+        """Return the seconds that it took, each counted on each of its ranks."""
+        return sum(one.seconds for one in self.members.values())
+
     @property
     def latest_news(self) -> News:
         return self._news[-1][1]
