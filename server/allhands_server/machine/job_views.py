@@ -42,6 +42,7 @@ def observe_job(job: Job, after: int, now: float) -> JobObservation:
     return JobObservation(
         view=describe_job(job, now),
         operations=0 if world is None else world.count_operations(),
+        operations_nbytes=0 if world is None else world.count_nbytes(),
         arrivals=() if world is None else world.call_times.list_arrivals(),
         events=job.events.list_after(after),
     )

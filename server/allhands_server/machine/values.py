@@ -197,6 +197,8 @@ class JobObservation:
     view: JobView
     operations: int
     """Calls that ended well, each counted on each of its ranks."""
+    operations_nbytes: int
+    """Of the arrays of calls and messages that ended well, counted likewise."""
     arrivals: tuple[CallArrival, ...]
     """At the latest calls of the largest groups, by group and in order."""
     events: tuple[JobEvent, ...]

@@ -12,7 +12,7 @@ parts, and their values, in lists to be short; the states of ranks are those of 
     failures          [[rank, state, text, time, traceback]]
     event/NUMBER      [time, kind, text, rank, state, by]
     call/GROUP/NUMBER [group, sequence, time, span, last rank]
-    rate/NUMBER       [time, operations a second]
+    rate/NUMBER       [time, operations a second, bytes of their arrays a second]
 """
 
 import math
@@ -49,7 +49,7 @@ class JobParts:
         """Number of the last event that is known."""
         self._world: tuple[str, tuple[int, ...]] = "", ()
         self._begun: dict[str, tuple[object, float]] = {}
-        self._counted: tuple[float, int] | None = None
+        self._counted: tuple[float, int, int] | None = None
         self._rates = 0
 
     def clear(self) -> None:
@@ -123,18 +123,21 @@ class JobParts:
                 at, span = _round(call.first + offset), round(call.span, 6)
                 self.parts.put({key: [call.group, call.sequence, at, span, call.last]})
         if seen.view.ended is None:
-            self._put_rate(seen.operations, now)
+            self._put_rate(seen.operations, seen.operations_nbytes, now)
         self.parts.drop_oldest("call/", MOST_CALLS)
         self.parts.drop_oldest("rate/", MOST_RATES)
 
-    def _put_rate(self, operations: int, now: float) -> None:
+    def _put_rate(self, operations: int, nbytes: int, now: float) -> None:
+        counted = now, operations, nbytes
         if self._counted is None or operations < self._counted[1]:
-            self._counted = now, operations
+            self._counted = counted
         elif (seconds := now - self._counted[0]) >= _RATE_SECONDS:
             rate = (operations - self._counted[1]) / seconds
+            bandwidth = (nbytes - self._counted[2]) / seconds
             self._rates += 1
-            self.parts.put({f"rate/{self._rates}": [_round(now), round(rate, 1)]})
-            self._counted = now, operations
+            rates: Json = [_round(now), round(rate, 1), round(bandwidth)]
+            self.parts.put({f"rate/{self._rates}": rates})
+            self._counted = counted
 
     def _describe_wait(self, wait: Wait, now: float) -> Json:
         call = wait.group, wait.sequence, wait.operation

@@ -139,9 +139,9 @@ def test_operations_have_a_rate_once_it_is_known() -> None:
     watched.look()
     watched.t.now += 2.0
     for rank in range(2):
-        watched.beat(rank, outside(10))
+        watched.beat(rank, Progress("world", 10, 10, nbytes=4_000, seconds=0.5))
     parts = watched.look()
-    assert parts["rate/1"] == [1002.0, 10.0]
+    assert parts["rate/1"] == [1002.0, 10.0, 4_000]
 
 
 def test_another_world_begins_anew_with_all_events() -> None:

@@ -103,12 +103,14 @@ export function collectSkew(calls) {
   return [names, tables.length ? uPlot.join(tables) : [[]]];
 }
 
-/** Return names and data of the operations a second. */
-export function collectRates(rates) {
+/** Return names and data of a rate over time: `at` 1 are operations, 2 bytes a second. */
+export function collectRates(rates, name, at) {
   const points = [...rates].sort((a, b) => a[0] - b[0]);
-  return [["operations a second"], [points.map(([time]) => time), points.map(([, rate]) => rate)]];
+  return [[name], [points.map(([time]) => time), points.map((one) => one[at])]];
 }
 
 export const formatSpan = (seconds) => (seconds ? formatSeconds(seconds) : "0");
+export const formatBytes = (bytes) =>
+  bytes >= 1e9 ? `${bytes / 1e9} GB` : bytes >= 1e6 ? `${bytes / 1e6} MB` : bytes >= 1e3 ? `${bytes / 1e3} kB` : `${bytes} B`;
 export const formatRate = (rate) =>
   rate >= 1e6 ? `${rate / 1e6} M` : rate >= 1e3 ? `${rate / 1e3} k` : `${rate}`;

@@ -1,6 +1,6 @@
 // The page: a session, a stream of changes, and views of what they say.
 
-import { Chart, collectRates, collectSkew, formatRate, formatSpan, listLines } from "./charts.js";
+import { Chart, collectRates, collectSkew, formatBytes, formatRate, formatSpan, listLines } from "./charts.js";
 import { describeRank, Groups, STATES } from "./groups.js";
 import { countRanks, formatSeconds, formatTime, listRanks, make, nameRanks, setFacts, setText } from "./text.js";
 import { describeSpeed, drawTimeline, listCalls } from "./timeline.js";
@@ -24,6 +24,7 @@ const getNow = () => Date.now() / 1000 + ahead;
 const groups = new Groups(find("groups"), linkTo);
 const skew = new Chart(find("skew"), formatSpan);
 const rates = new Chart(find("rate"), formatRate);
+const bandwidths = new Chart(find("bandwidth"), formatBytes);
 
 // ---------------------------------------------------------------- session
 
@@ -245,7 +246,11 @@ function render(hasChanged) {
     skew.show(names, data);
     find("skew-lines").replaceChildren(...listLines(names));
   }
-  if (hasChanged("rate")) rates.show(...collectRates(collect("rate/", MOST_POINTS).map(([, one]) => one)));
+  if (hasChanged("rate")) {
+    const points = collect("rate/", MOST_POINTS).map(([, one]) => one);
+    rates.show(...collectRates(points, "operations a second", 1));
+    bandwidths.show(...collectRates(points, "bytes a second", 2));
+  }
   if (hasChanged("event")) showEvents();
   if (hasChanged("rank", "who")) showRankState(ranks);
 }
@@ -267,6 +272,7 @@ function showHead() {
     ["ranks", job.ended !== null ? `${job.size}` : `${job.members} of ${job.size || "?"}`],
     ["epoch", `${job.epoch}`],
     ["operations a second", rate && job.ended === null ? formatRate(Math.round(rate[1])) : "-"],
+    ["bytes a second", rate && job.ended === null ? formatBytes(Number(rate[2].toPrecision(3))) : "-"],
     ...(job.ended === null ? [] : [["ended", formatTime(job.ended)]]),
   ]);
 }
