@@ -25,6 +25,7 @@ struct ah_comm {
     size_t staging_offset;  /* of the staging boxes in each area */
     size_t box_bytes;       /* of one staging box */
     bool oversubscribed;    /* more ranks than processors */
+    bool has_spare_cpu;     /* fewer ranks than processors: a second thread has one too */
     int ranks_per_cpu;      /* rounded up */
     int64_t next_migration; /* to another processor: not before */
     int previous_cpu;       /* from which this rank migrated last */

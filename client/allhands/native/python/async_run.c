@@ -12,6 +12,10 @@
  * published keeps no other rank waiting. */
 #define GRACE_NS (100 * 1000LL)
 #define PUBLISHED_GRACE_NS (2 * 1000 * 1000LL)
+/* A thread that has to share a processor with what the program computes hides nothing, and each of
+ * its waits for other ranks' threads costs a turn of the scheduler: whoever waits does it better.
+ */
+#define SHARED_CPU_GRACE_NS (10 * 1000 * 1000LL)
 /* Calls so large take so long that it matters when they begin: beside what the program computes. */
 #define LARGE_BYTES ((size_t)4 << 20)
 
@@ -115,7 +119,8 @@ void async_set_due(CommObject *self) {
     const AsyncCall *first = self->first_async;
     bool is_published = first->state == CALL_PUBLISHED && first->next == NULL &&
                         first->nbytes <= self->comm->limits.slot_max;
-    int64_t grace = self->is_urgent ? 0 : is_published ? PUBLISHED_GRACE_NS : GRACE_NS;
+    int64_t waits = self->comm->has_spare_cpu ? GRACE_NS : SHARED_CPU_GRACE_NS;
+    int64_t grace = self->is_urgent ? 0 : is_published ? PUBLISHED_GRACE_NS : waits;
     int64_t due = ah_now() + grace;
     if (due >= atomic_load_explicit(&self->due, memory_order_relaxed)) return;
     atomic_store(&self->due, due);
