@@ -52,7 +52,7 @@ test-page: $(VENV)/.has-dev ## Try the page in a real browser (root on Debian in
 	$(BIN)/python -m pytest tests/integration/test_page_in_browser.py $(ARGS)
 
 .PHONY: page-pictures
-page-pictures: $(VENV)/.has-dev ## Take the pictures of the page in docs/figures anew, with a real browser
+page-pictures: $(VENV)/.has-dev ## Take the pictures of the page in docs/figures anew, with a real browser and two hosts (root)
 	PYTHONPATH=tests $(BIN)/python -m support.page_pictures docs/figures
 
 .PHONY: test-torch

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,6 +15,7 @@ from allhands.testing.raw_member import RawMember
 from allhands_proto.v1 import coordinator_pb2 as wire
 from support.browser import explain_missing, open_browser
 from support.http_pages import find_url
+from support.tls_contexts import make_credentials
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -61,7 +63,10 @@ def visit(browser: "Browser", served: DaemonProcess) -> Iterator[Callable[..., V
 
     def open_link(link: str = "", scheme: Any = "light") -> Visit:
         window = browser.new_context(
-            color_scheme=scheme, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
+            color_scheme=scheme,
+            viewport={"width": 1280, "height": 900},
+            reduced_motion="reduce",
+            ignore_https_errors=True,  # which knows no authority of a test
         )
         windows.append(window)
         made = Visit(window.new_page())
@@ -160,6 +165,24 @@ def test_a_link_opens_the_page_once_and_leaves_no_secret_behind(
     first.wait_for("#door", "allhands page")
     assert first.problems == second.problems == []
     assert all(one.startswith(url) for one in first.requested)
+
+
+def test_with_certificates_the_page_and_its_stream_are_encrypted(
+    visit: Callable[..., Visit], tmp_path: Path
+) -> None:
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    folder = make_credentials(tmp_path / "tls", "127.0.0.1") / "daemon"
+    options = ("--tls-cert", str(folder / "tls.crt"), "--tls-key", str(folder / "tls.key"))
+    with run_daemon(tmp_path / "runtime", *options, "--http", "127.0.0.1:0") as daemon:
+        shown = visit(daemon.run_command("page").stdout.strip())
+        shown.wait_for("#app")
+        assert shown.page.url.startswith("https://127.0.0.1:")
+        [cookie] = shown.page.context.cookies()
+        assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Strict")
+        assert daemon.run_command("kv", "put", "secret-job", "k", "v").returncode == 0
+        shown.wait_for("#jobs", "secret-job")  # which comes by the stream
+        assert {urlsplit(one).scheme for one in shown.requested} == {"https"}
+        assert shown.problems == []
 
 
 def test_a_running_job_is_a_ring_of_ranks_without_waits(
