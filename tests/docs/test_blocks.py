@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sybil import Example
 
+from support.documents.pages import ROOT
 from support.documents.rules import (
     evaluate,
     get_block,
@@ -40,6 +41,23 @@ def test_no_block_between_fences_is_left_out() -> None:
     ]
     assert len(set(found)) == len(found)
     assert len(found) >= len(written)
+
+
+def test_every_function_of_the_reference_is_called_in_an_example_of_its_page() -> None:
+    blocks: dict[str, str] = {}
+    for block in map(get_block, EXAMPLES):
+        if block.kind == "python":
+            blocks[block.page] = blocks.get(block.page, "") + block.code.text
+    missing = []
+    for path in sorted((ROOT / "docs/reference").glob("*.md")):
+        page = f"docs/reference/{path.name}"
+        functions = re.findall(r"^\.\. autofunction:: (\S+)", path.read_text(), re.MULTILINE)
+        missing += [
+            f"{page}: {name}"
+            for name in functions
+            if not re.search(rf"\b{name.rpartition('.')[2]}\(?", blocks.get(page, ""))
+        ]
+    assert missing == []
 
 
 def test_a_block_that_uses_torch_says_so() -> None:
