@@ -63,7 +63,10 @@ def test_the_sdist_has_the_documents_and_no_link_that_is_dead_on_an_index(sdist:
     assert [link for link in links if not link.startswith("https://")] == []
     labels = [url.partition(",")[0] for url in metadata.get_all("Project-URL", [])]
     assert labels == ["Source", "Documentation", "Changelog", "Issues"]
-    extras = ["examples", "http", "notebook", "otel", "plot", "report", "top", "torch"]
+    extras = [
+        *("dask", "examples", "http", "jax", "joblib", "lightgbm", "notebook", "otel", "plot"),
+        *("ray", "report", "top", "torch", "xgboost"),
+    ]
     assert metadata.get_all("Provides-Extra") == extras
 
 

@@ -79,7 +79,8 @@ LOSE_ONE = """
 import sys
 sys.path.insert(0, {examples!r})
 import on_ray, ray
-ray.init(num_cpus=3, log_to_driver=False)
+there = {{"env_vars": {{"PYTHONPATH": {examples!r}}}}}
+ray.init(num_cpus=3, log_to_driver=False, runtime_env=there)
 ranks = [on_ray.Actor.remote("lose-one", rank, 3) for rank in range(3)]
 ray.get([one.average.remote(4) for one in ranks])
 ray.kill(ranks[1])
@@ -96,6 +97,111 @@ ray.shutdown()
 def test_an_actor_that_ray_kills_is_named_to_the_others(run: Run) -> None:
     done = run("-c", LOSE_ONE.format(examples=str(ROOT / "examples")))
     assert done.stdout.splitlines() == ["lost (1,)"] * 2, done.stderr
+
+
+@needs_ray
+def test_rays_collective_calls_go_over_a_world(run: Run, daemon: DaemonProcess) -> None:
+    done = run(str(ROOT / "examples/on_ray_collective.py"), "2")
+    assert done.stdout == "2 actors have the averages [0.5, 0.5]\n", done.stderr
+    expect_end(daemon, "ray-train", 2)
+
+
+ALL_CALLS = """
+import numpy as np, ray, torch
+from ray.util import collective
+import allhands.ray
+
+allhands.ray.register()
+
+@ray.remote(num_cpus=1)
+class Worker:
+    def __init__(self, rank):
+        allhands.ray.register()
+        allhands.ray.register()  # again it does nothing
+        self.rank = rank
+
+    def call_all(self):
+        name, rank = "calls", self.rank
+        x = torch.full((2,), float(rank + 1))
+        collective.allreduce(x, name, collective.types.ReduceOp.MAX)
+        assert x.tolist() == [2.0, 2.0]
+        parts = [np.empty(2) for _ in range(2)]
+        collective.allgather(parts, np.full(2, float(rank)), name)
+        assert [one[0] for one in parts] == [0.0, 1.0]
+        out = np.empty(2)
+        collective.reducescatter(out, [np.full(2, 1.0), np.full(2, 10.0)], name)
+        assert out[0] == (2.0, 20.0)[rank]
+        y = np.full(3, float(rank))
+        collective.broadcast(y, 1, name)
+        collective.reduce(y, 0, name)
+        assert y[0] == (2.0, 1.0)[rank]
+        collective.send(y, 1, name) if rank == 0 else collective.recv(y, 0, name)
+        assert y[0] == 2.0
+        collective.barrier(name)
+        return collective.get_rank(name)
+
+    def wait(self):
+        try:
+            collective.barrier("calls")
+        except RuntimeError as error:
+            return type(error).__name__, [*error.failed_ranks]
+
+ray.init(num_cpus=2, log_to_driver=False, namespace="calls")
+actors = [Worker.remote(rank) for rank in range(2)]
+collective.create_collective_group(actors, 2, [0, 1], backend="allhands", group_name="calls")
+print(ray.get([one.call_all.remote() for one in actors]))
+ray.kill(actors[1])
+print(ray.get(actors[0].wait.remote()))
+ray.shutdown()
+"""
+
+
+@needs_ray
+def test_all_of_rays_collective_calls_work_and_a_killed_actor_is_named(run: Run) -> None:
+    done = run("-c", ALL_CALLS)
+    assert done.stdout.splitlines() == ["[0, 1]", "('PeerFailed', [1])"], done.stderr
+
+
+FAILING_ON_DASK = """
+import allhands as ah, allhands.dask
+from dask.distributed import Client, LocalCluster
+
+def meet():
+    if ah.get_rank() == 1:
+        raise ValueError("no data")
+    return ah.get_world_size()
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1) as cluster, Client(cluster) as client:
+        with allhands.dask.open_world(client) as world:
+            try:
+                world.run(meet)
+            except ValueError as error:
+                print("raised", error)
+            try:
+                world.map(meet, [1])
+            except ValueError as error:
+                print("raised", error)
+            print(world.run(ah.get_world_size))
+        client.run(lambda: __import__("os").environ.pop("ALLHANDS_URL"))
+        try:
+            with allhands.dask.open_world(client):
+                pass
+        except ValueError as error:
+            print("refused", "have no ALLHANDS_URL: start `allhands serve`" in str(error))
+"""
+
+
+@needs_dask
+def test_a_function_that_fails_on_a_worker_of_dask_is_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING_ON_DASK)
+    done = run("failing.py")
+    assert done.stdout.splitlines() == [
+        "raised no data",
+        "raised 1 items for 2 ranks",
+        "[2, 2]",
+        "refused True",
+    ], done.stderr
 
 
 @needs_dask
