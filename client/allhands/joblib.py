@@ -4,7 +4,7 @@ joblib pickles what it runs, so the world has to be made with `allow_pickle=True
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from joblib import parallel_config as _parallel_config
@@ -21,7 +21,7 @@ def register() -> None:
     register_parallel_backend(NAME, WorldBackend)
 
 
-def parallel_config(executor: WorldExecutor, n_jobs: int = -1, **options: Any) -> Any:
+def parallel_config(executor: Executor, n_jobs: int = -1, **options: Any) -> Any:
     """Return a context manager in which `joblib.Parallel` uses the ranks of an executor.
 
     Args:
@@ -42,7 +42,7 @@ class WorldBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
     supports_timeout = True
     uses_threads = False
 
-    def __init__(self, executor: WorldExecutor, **options: Any) -> None:
+    def __init__(self, executor: Executor, **options: Any) -> None:
         super().__init__(**options)
         if not isinstance(executor, WorldExecutor):
             raise TypeError(

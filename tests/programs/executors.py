@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from typing import Any
 
@@ -39,7 +40,7 @@ def hold(number: int) -> int:
     return ah.get_rank()
 
 
-FUNCTIONS = [square, norm, fail, die, hold]
+FUNCTIONS: list[Callable[..., object]] = [square, norm, fail, die, hold]
 
 
 def _catch(future: "Future[Any]") -> BaseException:
