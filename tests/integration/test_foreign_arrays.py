@@ -56,6 +56,9 @@ def test_calls_on_several_arrays_and_scans_take_every_kind(rank: int) -> None:
     one, other = np.full((2, 3), rank + 1.0, order="F"), np.full(4, rank + 1.0)[::-1]
     ah.all_reduce_coalesced([one, Tensor(other)])  # type: ignore[list-item]
     ah.broadcast_coalesced([one[:, ::2], b"12"] if rank == 0 else [one[:, ::2], bytearray(2)], 0)  # type: ignore[list-item]
+    gathered = [[bytearray(8)], [bytearray(8)]]
+    ah.all_gather_coalesced(gathered, [bytes([rank]) * 8])  # type: ignore[arg-type,list-item]
+    assert gathered == [[bytearray(8)], [bytearray([1]) * 8]]
     ah.scan(one)
     ah.exscan(other)
     assert (one == 3.0 * (rank + 1)).all()

@@ -109,7 +109,7 @@ def all_gather_coalesced(
     A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
 
     Args:
-        output_lists: for each rank a list of writeable arrays like `inputs`.
+        output_lists: for each rank a list of writeable arrays like `inputs`, C-contiguous.
         inputs: arrays of one dtype, same shapes on all ranks; only read.
     """
     try:
@@ -119,8 +119,16 @@ def all_gather_coalesced(
         for at, one in enumerate(_check_list(output_lists, "output_tensor_lists")):
             _check_one_dtype(one, f"output_tensor_lists[{at}]")
         timeout, label = read_options("all_gather_coalesced", options)
+        outputs = [
+            [
+                arguments.to_output(one, f"output_tensor_lists[{j}][{i}]")
+                for i, one in enumerate(part)
+            ]
+            for j, part in enumerate(output_lists)
+        ]
+        sources = [arguments.to_input(one, f"inputs[{i}]") for i, one in enumerate(inputs)]
         work = ProcessGroup(found).allgather_coalesced(
-            output_lists, inputs, AllgatherOptions(timeout, async_op, label)
+            outputs, sources, AllgatherOptions(timeout, async_op, label)
         )
         return wait_or_return(work, async_op)
     except Exception as error:
