@@ -933,6 +933,9 @@ class AsyncCall:
     def withdraw(self, error: BaseException, /) -> bool:
         """Let it fail, and skip its turn; False: that has come."""
 
+    def leave(self) -> None:
+        """Have a thread run it: who waits for it does not run it, nor those before it."""
+
     def attach(self, future: Future[Any], /) -> Future[Any]:
         """Attach a future, and return it; or return that which it has already.
 

@@ -12,22 +12,27 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("client/allhands", "server/allhands_server", "proto/allhands_proto")
 NAME = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)*)(?:\(\))?`")
 
-FOREIGN_ROOTS = {"ah", "asyncio", "grpc", "numpy", "threading", "torch", "Tensor"}
+FOREIGN_ROOTS = {
+    *("ah", "asyncio", "grpc", "jax", "joblib", "lightgbm", "numpy", "threading", "torch"),
+    *("Tensor", "xgboost"),
+}
 """First parts of dotted names that belong to other packages, or to this one's public face."""
 FOREIGN_NAMES = {
     "MPI_Comm_split",
+    "Parallel",
     "RendezvousParameters",
     "TypedDict",
     "__torch_dispatch__",
     "as_completed",
     "backward",
+    "jit",
     "join_device",
     "preexec_fn",
     "read_timeout",
     "store_type",
     "wait_tensor",
 }
-"""Names of MPI, PyTorch and the standard library that the code itself does not use."""
+"""Names of MPI, PyTorch, JAX, joblib and the standard library that the code itself does not use."""
 LITERALS = {"NOT_SERVING", "Test", "__init__.pyi", "counts"}
 """Values, prefixes and files that docstrings quote without a definition of that name."""
 

@@ -91,6 +91,11 @@ class ShmWork(AsyncCall, Work):
         self._ask()
         return Work.wait(self, timeout)
 
+    def wait_for_thread(self) -> bool:
+        """Wait as `wait` does; another thread runs the call, or refuses it."""
+        self._ask()
+        return Work.wait(self)
+
     def is_completed(self) -> bool:
         return self._ask()
 
@@ -119,6 +124,7 @@ class ShmWork(AsyncCall, Work):
 
     def cancel(self) -> None:
         if not self.has_ended:
+            self.leave()
             self.context.cancel(self)
             self._ask()
 

@@ -120,6 +120,8 @@ static PyObject *call_wait(AsyncCall *self, PyObject *const *args, Py_ssize_t na
     if (given == 1 && args[0] != Py_None)
         return PyObject_CallMethod((PyObject *)self, "wait_at_most", "O", args[0]);
     if (self->comm == NULL) return PyErr_Format(PyExc_RuntimeError, "no call");
+    if (self->is_left && !async_has_ended(self))
+        return PyObject_CallMethod((PyObject *)self, "wait_for_thread", NULL);
     while (!async_has_ended(self)) {
         if (!comm_is_own(self->comm)) return NULL;
         int turn = await_turn(self);
@@ -175,6 +177,14 @@ static PyObject *call_withdraw(AsyncCall *self, PyObject *error) {
     self->error = Py_NewRef(error);
     self->state = CALL_FAILED;
     Py_RETURN_TRUE;
+}
+
+/* Have it be run by a thread, not by who waits: a call that is about to be cancelled is not to wait
+ * for those before it. */
+static PyObject *call_leave(AsyncCall *self, PyObject *unused) {
+    (void)unused;
+    self->is_left = true;
+    Py_RETURN_NONE;
 }
 
 /* Attach a future, unless it has one; return that which it has. Who attached it completes it if the
@@ -254,6 +264,7 @@ static PyMethodDef call_methods[] = {
      "Block until the operation has ended; see Work.wait."},
     {"poll", (PyCFunction)call_poll, METH_O, NULL},
     {"withdraw", (PyCFunction)call_withdraw, METH_O, NULL},
+    {"leave", (PyCFunction)call_leave, METH_NOARGS, NULL},
     {"attach", (PyCFunction)call_attach, METH_O, NULL},
     {"_set_call_site", (PyCFunction)call_set_call_site, METH_VARARGS, NULL},
     {"summary", (PyCFunction)call_summary, METH_NOARGS, NULL},

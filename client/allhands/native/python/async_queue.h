@@ -23,6 +23,7 @@ typedef struct AsyncCall {
     int32_t instruction;
     CallState state;
     bool is_cancelled; /* before its turn: then it is skipped */
+    bool is_left;      /* to a thread: who waits does not run those before it */
     ah_kind kind;
     ah_variant variant;
     unsigned long waiting_thread; /* made it to wait for it at once; 0: none */
