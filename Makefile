@@ -34,7 +34,7 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 
 .PHONY: test
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks --ignore tests/places --ignore tests/etcd -m "not nightly" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks --ignore tests/places --ignore tests/etcd --ignore tests/mpi -m "not nightly" $(ARGS)
 
 .PHONY: repeat-failed
 repeat-failed: $(VENV)/.has-dev ## Run the failed tests of the last run again, each alone, three times
@@ -61,7 +61,7 @@ test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among
 
 .PHONY: test-nightly
 test-nightly: $(VENV)/.has-torch ## Run the tests that are slow and much like others (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/frameworks --ignore tests/places -m nightly $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/frameworks --ignore tests/places --ignore tests/mpi -m nightly $(ARGS)
 
 # The same tests as in `make test`, which makes shorter ones.
 HISTORY ?= 50000
@@ -95,6 +95,14 @@ surface: $(VENV)/.has-torch ## Write tests/surface anew: names and wire that oth
 .PHONY: mutations
 mutations: $(VENV)/.has-torch ## Break behaviours one by one, and note in docs/parity.md which tests notice
 	PYTHONPATH=tests $(BIN)/python -m mutations.run $(ARGS)
+
+.PHONY: table-mpi
+table-mpi: $(VENV)/.has-dev ## Write docs/mpi_suite.md from a run of mpi4py's own tests over allhands and MPI libraries
+	PYTHONPATH=tests $(BIN)/python -m support.mpi_suite $(ARGS)
+
+.PHONY: test-mpi
+test-mpi: $(VENV)/.has-dev ## Run mpi4py's own tests over allhands on 1, 2 and 3 ranks (ARGS= go to pytest)
+	$(BIN)/python -m pytest -s tests/mpi $(ARGS)
 
 .PHONY: table-torch
 table-torch: $(VENV)/.has-torch ## Write docs/pytorch_suite.md from a run of PyTorch's own tests over Gloo and allhands

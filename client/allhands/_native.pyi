@@ -1112,6 +1112,13 @@ class ShmP2P:
     ) -> int:
         """Return the rank of the world that sent it."""
 
+    def poll(self, x: NDArray[Any], tag: int, seconds: float, /) -> int:
+        """Receive from whoever sends, if that comes within `seconds`; nothing is recorded.
+
+        Return the rank of the world that sent it; -1: nothing came; -2: this process was forked, or
+        the group is closed. When a signal's handler raises, the message may be in `x` already.
+        """
+
     def start(
         self,
         receives: bool,

@@ -42,6 +42,7 @@ from allhands.cli.run_options import (
     MaxRestartsOption,
     MinSizeOption,
     ModuleOption,
+    MpiOption,
     NodeOption,
     NodesOption,
     NoPythonOption,
@@ -87,6 +88,7 @@ def run_command(
     grace: GraceOption = GRACE_SECONDS,
     start: StartOption = None,
     is_executable: NoPythonOption = False,
+    is_mpi: MpiOption = False,
     variables: EnvOption = None,
     bind: BindCpusOption = CpuBinding.NONE,
     on_stall: OnStallOption = None,
@@ -118,7 +120,7 @@ def run_command(
         run_embedded_for_hosts,
     )
 
-    parsed = parse_program(program, is_module=is_module, is_executable=is_executable)
+    parsed = parse_program(program, is_module=is_module, is_executable=is_executable, is_mpi=is_mpi)
     over = make_host_launch(
         HostOptions(hosts, hostfile, ssh, remote_python, remote_dir, launcher_address), count
     )

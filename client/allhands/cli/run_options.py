@@ -144,6 +144,14 @@ NoPythonOption: TypeAlias = Annotated[
     ),
 ]
 
+MpiOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--mpi",
+        help="SCRIPT (with -m: the module) is written for mpi4py: its MPI is that of allhands.",
+    ),
+]
+
 EnvOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

@@ -31,7 +31,11 @@ class Program:
 
 
 def parse_program(
-    program: Sequence[str] | None, *, is_module: bool, is_executable: bool = False
+    program: Sequence[str] | None,
+    *,
+    is_module: bool,
+    is_executable: bool = False,
+    is_mpi: bool = False,
 ) -> Program:
     """Return the command of each rank.
 
@@ -43,6 +47,8 @@ def parse_program(
             "say what to run, as in: allhands run -n 4 script.py", param_hint=_HINT
         )
     script, *arguments = program
+    if is_mpi:
+        return _parse_mpi_program(script, arguments, is_module, is_executable)
     if is_executable:
         if is_module:
             raise typer.BadParameter("a module is Python: give one of the two", param_hint="-m")
@@ -65,6 +71,25 @@ def parse_program(
         )
     _check_script(script)
     return Program((*_PYTHON, script, *arguments), Path(script).stem)
+
+
+def _parse_mpi_program(
+    script: str, arguments: Sequence[str], is_module: bool, is_executable: bool
+) -> Program:
+    """Return the command that runs a program of mpi4py over allhands."""
+    if is_executable:
+        raise typer.BadParameter(
+            "programs of mpi4py are Python: give one of --mpi and --no-python", param_hint="--mpi"
+        )
+    if _find_interpreter(script) is not None:
+        raise typer.BadParameter(
+            f"{script!r} is an interpreter: name the script of mpi4py alone", param_hint=_HINT
+        )
+    runner = (*_PYTHON, "-m", "allhands.mpi")
+    if is_module:
+        return Program((*runner, "-m", script, *arguments), script)
+    _check_script(script)
+    return Program((*runner, script, *arguments), Path(script).stem)
 
 
 def _find_interpreter(name: str) -> str | None:

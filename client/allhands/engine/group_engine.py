@@ -118,7 +118,7 @@ class GroupEngine:
         self._loop = asyncio.get_running_loop()
         self._progress = GroupProgress()
         self._settling: asyncio.Task[None] | None = None
-        losses = FailureLog()
+        losses = self._losses = FailureLog()
         self._failures = FailureTracker(
             name, self.ranks, rank, self.hash, mesh, directory, self._describe_activity, losses
         )
@@ -421,6 +421,16 @@ class GroupEngine:
         """Return why the next call would fail; None: for nothing that is known yet."""
         reason = self._failures.find_failure(self.order.latest_sequence + 1)
         return None if reason is None else reason(f"a call of group {self.name!r}")
+
+    def find_message_failure(self, peer: int, what: str) -> AllhandsError | None:
+        """Return why a message of that name from a group rank cannot come; None: nothing is known.
+
+        For any thread.
+        """
+        if self._losses.is_quiet:
+            return None
+        failure = self._losses.find_message_failure(self.ranks[peer], ())
+        return None if failure is None else failure(what)
 
     def replace_failure(self, failure: ErrorFactory) -> None:
         """Let all calls to come say this, also where something else has ended the group before."""

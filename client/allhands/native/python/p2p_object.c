@@ -57,18 +57,22 @@ static void message_raise(P2PObject *self, const ah_message *message, int64_t ti
     raise_failure(self->on_failure, "MessageFailure", fields);
 }
 
+static bool read_tag(ah_message *message, PyObject *tag) {
+    if (!PyLong_CheckExact(tag)) return false;
+    long long number = PyLong_AsLongLong(tag);
+    if (number < 0 || number > LARGEST_TAG) {
+        PyErr_Clear();
+        return false;
+    }
+    message->tag = (uint32_t)number;
+    return true;
+}
+
 /* Read how long a message may take, and its tag. Nanoseconds; 0: that is for the careful way. */
 static int64_t limit_of(const P2PObject *self, ah_message *message, PyObject *tag,
                         PyObject *timeout) {
     int64_t limit = read_plain_limit(self->timeout_ns, timeout);
-    if (limit == 0 || !PyLong_CheckExact(tag)) return 0;
-    long long number = PyLong_AsLongLong(tag);
-    if (number < 0 || number > LARGEST_TAG) {
-        PyErr_Clear();
-        return 0;
-    }
-    message->tag = (uint32_t)number;
-    return limit;
+    return limit == 0 || !read_tag(message, tag) ? 0 : limit;
 }
 
 static int64_t start_time(const P2PObject *self) {
@@ -172,6 +176,47 @@ static PyObject *p2p_recv(P2PObject *self, PyObject *const *args, Py_ssize_t nar
     int done = exchange(self, &message, array, args[2], args[3], args[4]);
     if (done < 0) return NULL;
     return PyLong_FromLong(done ? self->ranks[message.source] : -1);
+}
+
+/* Receive from whoever sends, if that comes within some time; the log has nothing of it. */
+static PyObject *p2p_poll(P2PObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 3) /* x, tag, seconds */
+        return PyErr_Format(PyExc_TypeError, "wants 3 arguments, has %zd", nargs);
+    double seconds = PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    ah_message message = {.receives = true, .peer = -1};
+    PyArrayObject *array = plain_array_of(args[0], true);
+    if (array == NULL || !(seconds >= 0) || !(seconds < 1e6) || !read_tag(&message, args[1]))
+        return PyErr_Format(PyExc_ValueError, "no such message over shared memory");
+    if (!is_open(self)) return PyLong_FromLong(-2);
+    PyObject *text = NULL;
+    if (!message_describe(self, &message, array, &text)) return NULL;
+    message.deadline = INT64_MAX;
+    PyObject *result = NULL;
+    int started = ah_p2p_start(self->p2p, &message);
+    if (started < 0)
+        PyErr_NoMemory();
+    else {
+        if (!started) {
+            int64_t span = (int64_t)(seconds * NANOSECONDS);
+            Waiting waiting;
+            ah_wait_hooks hooks = message_hooks(&waiting, span);
+            if (ah_p2p_wait(self->p2p, &message, ah_now() + span, &hooks) != AH_OK)
+                ah_p2p_end(self->p2p, &message, AH_CANCELLED);
+        }
+        int outcome = ah_message_outcome(&message);
+        if (PyErr_Occurred()) /* of a signal's handler */
+            result = NULL;
+        else if (outcome == AH_DELIVERED)
+            result = PyLong_FromLong(self->ranks[message.source]);
+        else if (outcome == AH_CANCELLED)
+            result = PyLong_FromLong(-1);
+        else
+            message_raise(self, &message, (int64_t)(seconds * NANOSECONDS), Py_None);
+    }
+    free(message.expected_text);
+    Py_DECREF(text);
+    return result;
 }
 
 /* ---------------------------------------------------------------- beside it */
@@ -354,6 +399,7 @@ static PyMethodDef p2p_methods[] = {
     {"send", (PyCFunction)(void (*)(void))p2p_send, METH_FASTCALL, NULL},
     {"try_send", (PyCFunction)(void (*)(void))p2p_try_send, METH_FASTCALL, NULL},
     {"recv", (PyCFunction)(void (*)(void))p2p_recv, METH_FASTCALL, NULL},
+    {"poll", (PyCFunction)(void (*)(void))p2p_poll, METH_FASTCALL, NULL},
     {"start", (PyCFunction)p2p_start, METH_VARARGS, NULL},
     {"serve", (PyCFunction)p2p_serve, METH_NOARGS, NULL},
     {"remove_peer", (PyCFunction)p2p_remove_peer, METH_O, NULL},

@@ -1,0 +1,1 @@
+"""Messages: how programs say what is in their buffers."""

@@ -1,0 +1,1 @@
+"""Communicators: groups of ranks with messages of their own, with or without a topology."""

@@ -1,0 +1,1 @@
+"""Datatypes: what elements of buffers are, and where their parts lie."""

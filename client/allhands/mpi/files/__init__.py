@@ -1,0 +1,1 @@
+"""Files that the ranks of a communicator read and write together."""

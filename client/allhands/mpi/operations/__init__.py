@@ -1,0 +1,1 @@
+"""Reduction operations: those of the standard and those of programs."""

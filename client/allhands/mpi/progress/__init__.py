@@ -1,0 +1,1 @@
+"""Progress of messages: frames between processes, their matching, and what is under way."""

@@ -1,0 +1,61 @@
+"""Running of programs that say `from mpi4py import MPI` over allhands."""
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from allhands.mpi import import_hook
+
+USAGE = "usage: python -m allhands.mpi [-c CODE | -m MODULE | SCRIPT] [ARGUMENTS ...]"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run a script, module (-m) or code (-c) in this process, as `__main__`.
+
+    An error that the program does not handle ends the other ranks too, with its traceback; so does
+    an exit status other than 0.
+
+    Raises:
+        SystemExit: there is nothing to run, or what the program raises.
+    """
+    match list(arguments):
+        case ["-h" | "--help", *_]:
+            print(f"{USAGE}\n\nRun a program of mpi4py over allhands; several ranks: {_LAUNCH}")
+        case ["-m", module, *rest]:
+            _run(
+                lambda: runpy.run_module(module, run_name="__main__", alter_sys=True), module, rest
+            )
+        case ["-c", code, *rest]:
+            _run(lambda: exec(code, {"__name__": "__main__"}), "-c", rest)
+        case [script, *rest] if not script.startswith("-"):
+            if not Path(script).exists():
+                raise SystemExit(f"there is no {script!r} in {Path.cwd()}; a module: -m {script}")
+            sys.path[0] = str(Path(script).resolve().parent)
+            _run(lambda: runpy.run_path(script, run_name="__main__"), script, rest)
+        case _:
+            raise SystemExit(f"{USAGE}\nseveral ranks: {_LAUNCH}")
+
+
+_LAUNCH = "allhands run --mpi -n 4 SCRIPT"
+
+
+def _run(program: object, name: str, arguments: Sequence[str]) -> None:
+    assert callable(program)
+    import_hook.install()
+    sys.argv[:] = [name, *arguments]
+    try:
+        program()
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            _leave_at_once()
+        raise
+
+
+def _leave_at_once() -> None:
+    """Let the end of the process not wait for the other ranks: they are told that it has left."""
+    if "allhands.mpi.runtime" not in sys.modules:
+        return
+    from allhands.mpi.runtime import runtime
+
+    runtime.is_finalized = runtime.is_initialized

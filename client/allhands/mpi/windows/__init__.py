@@ -1,0 +1,1 @@
+"""Windows: memory that ranks open to one another for one-sided operations."""

@@ -1,0 +1,248 @@
+"""Ranks that are written for mpi4py, on the MPI of allhands."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from programs.protocol import hear, tell
+
+
+def _start() -> Any:
+    from allhands.mpi import MPI
+
+    return MPI
+
+
+def exchange_messages() -> None:
+    """Messages with wildcards, of all kinds of sends, too long, taken by a probe."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    rank, size = comm.rank, comm.size
+    status = MPI.Status()
+    if rank == 0:
+        seen = {}
+        for _ in range(1, size):
+            got = np.empty(4)
+            comm.Recv(got, MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+            assert status.tag == status.source + 10
+            assert status.Get_count(MPI.DOUBLE) == 3
+            seen[status.source] = got[:3].tolist()
+        tell(what="received", seen=seen)
+    else:
+        comm.Send(np.full(3, float(rank)), 0, tag=rank + 10)
+    comm.Barrier()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for nbytes in (0, 100, 5000, 3 << 20):
+        mine, theirs = np.full(nbytes, rank, np.uint8), np.empty(nbytes + 1, np.uint8)
+        requests = [comm.Irecv(theirs, left, 1), comm.Issend(mine, right, 1)]
+        MPI.Request.Waitall(requests)
+        assert (theirs[:nbytes] == left).all()
+    obj = comm.sendrecv({"from": rank, "data": np.arange(5)}, right, 2, None, left, 2)
+    assert obj["from"] == left
+    request = comm.isend("taken", right, 3)
+    message = comm.mprobe(left, 3)
+    assert not comm.iprobe(left, 3), "a probed message is taken"
+    assert message.recv() == "taken"
+    request.wait()
+    comm.Isend(np.arange(8), right, 4)
+    try:
+        comm.Recv(np.empty(2, np.int64), left, 4)
+    except MPI.Exception as error:
+        tell(what="truncated", code=error.Get_error_class() == MPI.ERR_TRUNCATE, text=str(error))
+    column = np.arange(12.0).reshape(3, 4)
+    vector = MPI.DOUBLE.Create_vector(3, 1, 4).Commit()
+    got = np.empty(3)
+    comm.Sendrecv([column, 1, vector], right, 5, got, left, 5)
+    assert got.tolist() == [0.0, 4.0, 8.0]
+    tell(what="done")
+
+
+def call_collectives() -> None:
+    """Collectives on buffers in place, of own operations and datatypes, begun and awaited."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    rank, size = comm.rank, comm.size
+    x = np.array([rank + 1.0, -rank])
+    y = np.empty(2)
+    comm.Allreduce(x, y)
+    assert y.tolist() == [size * (size + 1) / 2, -size * (size - 1) / 2]
+    comm.Allreduce(MPI.IN_PLACE, x, MPI.MAX)
+    assert x.tolist() == [float(size), 0.0]
+
+    def join(left: Any, right: Any, datatype: Any) -> None:
+        digits = np.frombuffer(right, np.int64)
+        digits[:] = np.frombuffer(left, np.int64) * 10 + digits
+
+    op = MPI.Op.Create(join, commute=False)
+    number = np.array([rank + 1])
+    joined = np.empty_like(number)
+    comm.Allreduce(number, joined, op)
+    assert joined[0] == int("".join(str(one + 1) for one in range(size))), joined
+    comm.Scan(number, joined, op)
+    assert joined[0] == int("".join(str(one + 1) for one in range(rank + 1)))
+    op.Free()
+    pair = np.array([(abs(rank - 1), rank)], dtype=[("v", "i4"), ("i", "i4")])
+    least = np.empty_like(pair)
+    comm.Allreduce([pair, MPI.INT_INT], [least, MPI.INT_INT], MPI.MINLOC)
+    assert least[0].tolist() == ((0, 1) if size > 1 else (1, 0))
+    counts = [one + 1 for one in range(size)]
+    everything = np.empty(sum(counts), np.int32)
+    comm.Allgatherv(np.full(rank + 1, rank, np.int32), [everything, counts])
+    assert everything.tolist() == [one for one in range(size) for _ in range(one + 1)]
+    # A receive that is posted does not keep a collective from its end, nor a large send.
+    large = np.empty(3 << 20, np.uint8)
+    receive = comm.Irecv(large, (rank - 1) % size, 9)
+    barrier = comm.Ibarrier()
+    comm.Send(np.full(3 << 20, rank, np.uint8), (rank + 1) % size, 9)
+    comm.Bcast(y, root=size - 1)
+    MPI.Request.Waitall([receive, barrier])
+    assert (large == (rank - 1) % size).all()
+    halves = comm.Split(rank % 2, -rank)
+    assert halves.allgather(rank) == sorted(
+        (one for one in range(size) if one % 2 == rank % 2), reverse=True
+    )
+    grid = comm.Create_cart([size], [True])
+    came = np.empty((2, 1), np.int64)
+    grid.Neighbor_allgather(np.array([rank]), came)
+    assert came.ravel().tolist() == [(rank - 1) % size, (rank + 1) % size]
+    if size > 1:
+        leader = max(one for one in range(size) if one % 2 != rank % 2)
+        other = halves.Create_intercomm(0, comm, leader, 1)
+        assert other.remote_size == size - halves.size
+        total = np.empty(1, np.int64)
+        other.Allreduce(np.array([rank]), total)
+        assert total[0] == sum(one for one in range(size) if one % 2 != rank % 2)
+        merged = other.Merge(high=bool(rank % 2))
+        assert merged.allgather(rank % 2) == sorted(one % 2 for one in range(size))
+        for one in (merged, other):
+            one.Free()
+    for one in (grid, halves):
+        one.Free()
+    tell(what="done")
+
+
+def share_windows(folder: str) -> None:
+    """Windows of passive targets, shared memory, and a file that all write to."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    rank, size = comm.rank, comm.size
+    counter = np.zeros(1 if rank == 0 else 0, np.int64)
+    window = MPI.Win.Create(counter, 8, comm=comm)
+    before = np.empty(1, np.int64)
+    taken = []
+    if rank:  # rank 0 computes, and calls nothing meanwhile
+        for _ in range(5):
+            window.Lock(0, MPI.LOCK_SHARED)
+            window.Fetch_and_op(np.array([1]), before, 0, 0, MPI.SUM)
+            window.Unlock(0)
+            taken.append(int(before[0]))
+        tell(what="taken", numbers=taken)
+    hear()
+    comm.Barrier()
+    if rank == 0:
+        assert counter[0] == 5 * (size - 1)
+    if rank == size - 1:
+        window.Lock(0)
+        window.Put(np.arange(4), 0, (0, 4, MPI.LONG))
+        try:
+            window.Unlock(0)
+        except MPI.Exception as error:
+            tell(what="refused", code=error.Get_error_class() == MPI.ERR_RMA_RANGE, text=str(error))
+    comm.Barrier()
+    window.Free()
+    shared = MPI.Win.Allocate_shared(8, 8, comm=comm)
+    own = np.frombuffer(shared.tomemory(), np.int64)
+    own[0] = rank * 100
+    comm.Barrier()
+    memory, unit = shared.Shared_query((rank + 1) % size)
+    assert (np.frombuffer(memory, np.int64)[0], unit) == ((rank + 1) % size * 100, 8)
+    comm.Barrier()
+    shared.Free()
+    path = str(Path(folder) / "numbers")
+    file = MPI.File.Open(comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR)
+    stripe = MPI.INT64_T.Create_vector(4, 1, size).Commit()
+    file.Set_view(rank * 8, MPI.INT64_T, stripe)
+    file.Write_all(np.arange(4) * size + rank)
+    file.Sync()
+    file.Set_view(0, MPI.INT64_T)
+    everything = np.empty(4 * size, np.int64)
+    file.Read_at_all(0, everything)
+    assert everything.tolist() == list(range(4 * size))
+    file.Close()
+    with pytest.raises(MPI.Exception) as caught:
+        MPI.File.Open(comm, path + ".absent", MPI.MODE_RDONLY)
+    assert caught.value.Get_error_class() == MPI.ERR_NO_SUCH_FILE
+    tell(what="done")
+
+
+def lose_one() -> None:
+    """Rank 1 dies; others wait for it, and go on without it."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    rank = comm.rank
+    comm.Barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        comm.Recv(np.empty(1), 1, 7)
+    except MPI.Exception as error:
+        tell(what="lost", code=error.Get_error_class() == MPI.ERR_PROC_FAILED, text=str(error))
+    rest = comm.Shrink()
+    neighbour = 1 - rest.rank
+    assert rest.sendrecv(rank, neighbour, 1, None, neighbour, 1) == rest._ranks[neighbour]
+    tell(what="went on", sum=rest.allreduce(rank), size=rest.size)
+    os._exit(0)
+
+
+def differ() -> None:
+    """Ranks make different calls."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    try:
+        if comm.rank == 0:
+            comm.Bcast(np.zeros(4), root=0)
+        else:
+            comm.Allreduce(np.zeros(4), np.zeros(4))
+    except MPI.Exception as error:
+        tell(what="mismatch", text=str(error))
+    os._exit(0)
+
+
+def wait_for_nobody() -> None:
+    """A receive that nobody sends to ends in time."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    if comm.rank == 0:
+        try:
+            comm.Recv(np.empty(1), 1, 42)
+        except MPI.Exception as error:
+            tell(what="late", text=str(error))
+    hear()
+    os._exit(0)
+
+
+def receive_on_threads() -> None:
+    """Several threads receive at once, each its own messages."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    rank, size = comm.rank, comm.size
+    got: dict[int, list[int]] = {}
+
+    def receive(tag: int) -> None:
+        got[tag] = [comm.recv(source=(rank - 1) % size, tag=tag) for _ in range(50)]
+
+    threads = [threading.Thread(target=receive, args=[tag]) for tag in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(50):
+        for tag in (3, 1, 0, 2):
+            comm.send(number * 10 + tag, (rank + 1) % size, tag)
+    for thread in threads:
+        thread.join()
+    assert got == {tag: [number * 10 + tag for number in range(50)] for tag in range(4)}
+    tell(what="done")

@@ -1,0 +1,1 @@
+"""mpi4py's own tests, run over allhands and, for comparison, over MPI libraries."""
