@@ -57,13 +57,17 @@ def test_a_lost_rank_is_an_error_and_the_others_go_on(job: Job) -> None:
         assert told["code"], told
         assert "rank 1" in told["text"]
         assert rank.expect("went on") == {"what": "went on", "sum": 2, "size": 2}
+        assert rank.ended() == 0, "".join(rank.errors)
 
 
 def test_ranks_that_make_different_calls_are_named(job: Job) -> None:
-    for rank in job(2, program.differ):
+    ranks = job(2, program.differ)
+    for rank in ranks:
         text = rank.expect("mismatch")["text"]
         assert "broadcast" in text
         assert "all_reduce" in text
+    for rank in ranks:
+        rank.say()
 
 
 def test_a_receive_without_a_sender_ends_in_time(job: Job) -> None:
@@ -73,6 +77,9 @@ def test_a_receive_without_a_sender_ends_in_time(job: Job) -> None:
     assert "within 1 s" in text
     for rank in ranks:
         rank.say()
+        assert rank.ended() == 0
+    warning = "a receive from rank 1 with tag 42 has been blocked for"
+    assert warning in "".join(ranks[0].errors)
 
 
 def test_threads_receive_their_own_messages(job: Job) -> None:

@@ -2,16 +2,17 @@
 
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from allhands.mpi import import_hook
 
-USAGE = "usage: python -m allhands.mpi [-c CODE | -m MODULE | SCRIPT] [ARGUMENTS ...]"
+USAGE = "usage: python -m allhands.mpi [-c CODE | -m MODULE | SCRIPT | -] [ARGUMENTS ...]"
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run a script, module (-m) or code (-c) in this process, as `__main__`.
+    """Run a script, module (-m) or code (-c; of the input: -) in this process, as `__main__`.
 
     An error that the program does not handle ends the other ranks too, with its traceback; so does
     an exit status other than 0.
@@ -27,11 +28,13 @@ def run(arguments: Sequence[str]) -> None:
                 lambda: runpy.run_module(module, run_name="__main__", alter_sys=True), module, rest
             )
         case ["-c", code, *rest]:
-            _run(lambda: exec(code, {"__name__": "__main__"}), "-c", rest)
+            _run(lambda: _run_text(code, "<string>"), "-c", rest)
+        case ["-", *rest]:
+            _run(lambda: _run_text(sys.stdin.read(), "<stdin>"), "-", rest)
         case [script, *rest] if not script.startswith("-"):
             if not Path(script).exists():
                 raise SystemExit(f"there is no {script!r} in {Path.cwd()}; a module: -m {script}")
-            sys.path[0] = str(Path(script).resolve().parent)
+            _find_first(Path(script).resolve().parent)
             _run(lambda: runpy.run_path(script, run_name="__main__"), script, rest)
         case _:
             raise SystemExit(f"{USAGE}\nseveral ranks: {_LAUNCH}")
@@ -40,8 +43,20 @@ def run(arguments: Sequence[str]) -> None:
 _LAUNCH = "allhands run --mpi -n 4 SCRIPT"
 
 
-def _run(program: object, name: str, arguments: Sequence[str]) -> None:
-    assert callable(program)
+def _find_first(folder: Path) -> None:
+    """Let modules beside the script be found, as Python does unless told not to."""
+    if not sys.flags.safe_path:
+        sys.path[0] = str(folder)
+
+
+def _run_text(text: str, name: str) -> None:
+    """Run code in a new `__main__`, in which pickle finds what the code defines."""
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    exec(compile(text, name, "exec", dont_inherit=True), main.__dict__)
+
+
+def _run(program: Callable[[], object], name: str, arguments: Sequence[str]) -> None:
     import_hook.install()
     sys.argv[:] = [name, *arguments]
     try:

@@ -1,14 +1,19 @@
 """State of MPI in this process: the world, its messages, and whether it is initialized."""
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from allhands.errors import GroupAborted, PeerFailed
 from allhands.group.group import Group
+from allhands.mpi import errors
 from allhands.mpi.constants import THREAD_MULTIPLE
 from allhands.mpi.progress.channel import Channel
 from allhands.mpi.progress.engine import Engine
 from allhands.mpi.startup import join_world, leave_world, open_messages
+
+logger = logging.getLogger(__name__)
 
 
 class Runtime:
@@ -65,8 +70,12 @@ class Runtime:
             self.is_finalized = True
         for act in reversed(self.at_finalize):
             act()
-        self.engine.flush()
-        self.group.here.barrier().wait()
+        try:
+            self.engine.flush()
+            self.group.here.barrier().wait()
+        except (PeerFailed, GroupAborted, errors.Exception) as error:
+            # The others have gone, as after a `Shrink`: there is nobody to leave with.
+            logger.warning("MPI was finalized without ranks that are lost: %s", error)
         self.engine.close()
         if self._owns_world:
             leave_world()

@@ -8,6 +8,10 @@ from allhands.api import default_world, groups
 from allhands.group.group import Group
 
 _TIMEOUT = "ALLHANDS_MPI_TIMEOUT"
+_SECONDS = 1800.0
+"""Of a call, where the variable is not set: programs of MPI know no deadlines, and compute long."""
+_JOIN_SECONDS = 300.0
+"""At most, until all ranks have joined."""
 MESSAGES = "mpi messages"
 """Tag of the group that carries messages from point to point."""
 
@@ -19,15 +23,16 @@ def join_world() -> tuple[Group, bool]:
     """
     if default_world.is_initialized():
         return default_world.default_group(), False
-    seconds = os.environ.get(_TIMEOUT)
-    if seconds is None:
-        default_world.init_process_group()
-    else:
-        default_world.init_process_group(timeout=_read_seconds(seconds))
-    return default_world.default_group(), True
+    seconds = _read_seconds(os.environ.get(_TIMEOUT))
+    default_world.init_process_group(timeout=min(seconds, _JOIN_SECONDS))
+    group = default_world.default_group()
+    group.timeout = seconds
+    return group, True
 
 
-def _read_seconds(text: str) -> float:
+def _read_seconds(text: str | None) -> float:
+    if text is None:
+        return _SECONDS
     try:
         seconds = float(text)
     except ValueError:

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from support.mpi_suite.reasons import find_reason
-from support.mpi_suite.runs import ALLHANDS, FileRun, Outcome, run_file
+from support.mpi_suite.runs import ALLHANDS, SECONDS, FileRun, Outcome, run_file
 from support.mpi_suite.source import RELEASE, fetch, list_files
 
 _PAGE = Path(__file__).parents[3] / "docs" / "mpi_suite.md"
@@ -82,7 +82,9 @@ def write_page(runs: Runs, files: list[str], ranks: list[int], peers: list[str])
         "tests, which are no part of allhands, and writes this page.",
         "",
         "A number is that of tests on all these numbers of ranks: passed, failed, skipped by the "
-        "tests themselves. A test that does not end is one that failed.",
+        "tests themselves. A test that does not end within "
+        f"{SECONDS} s of its file is one that failed, as are those after it; a file that cannot be "
+        "imported is one test.",
         "",
         "| file | " + " | ".join(titles) + " |",
         "|---|" + "---|" * len(titles),

@@ -17,6 +17,8 @@ _CLIENT = Path(allhands.__file__).parents[1]
 ALLHANDS = "allhands"
 SECONDS = 200
 """Time that one file may take."""
+_SECONDS_TO_END = 15
+"""Time that the launcher has to end its ranks, which need not be in its process group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,7 @@ def run_file(folder: Path, name: str, ranks: int, over: str, python: str = "") -
             _, said = process.communicate(timeout=SECONDS)
             has_ended = process.returncode == 0
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            _, said = process.communicate()
+            said = _end(process)
             has_ended = False
         found = [
             json.loads(path.read_text())
@@ -75,6 +76,16 @@ def run_file(folder: Path, name: str, ranks: int, over: str, python: str = "") -
             if (path := Path(f"{output}.{rank}.json")).exists()
         ]
     return FileRun(_combine(name, found, ranks, has_ended, said), has_ended)
+
+
+def _end(process: "subprocess.Popen[str]") -> str:
+    """End a launcher and its ranks; return what they said."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        return process.communicate(timeout=_SECONDS_TO_END)[1]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[1]
 
 
 def _make_command(over: str, python: str, ranks: int, program: list[str]) -> list[str]:
@@ -123,9 +134,12 @@ def _combine(
         status = _rename(status)
         if status == "passed" and len(seen) < ranks:
             status, error = "hung", "not all ranks came to its end"
+        elif status == "hung":
+            reached = any(one == "running" for one, _ in seen)
+            error = "it did not end" if reached else "an earlier test of the file did not end"
         outcomes[test] = Outcome(status, error if status != "passed" else "")
     return outcomes
 
 
 def _rename(status: str) -> str:
-    return "hung" if status == "running" else status
+    return "hung" if status in ("running", "not reached") else status

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from allhands.mpi import errors
 from allhands.mpi.communicators import cartesian, graphs
-from allhands.mpi.constants import ERR_DIMS, ERR_RANK, ERR_TOPOLOGY, PROC_NULL
+from allhands.mpi.constants import ERR_ARG, ERR_DIMS, ERR_RANK, ERR_TOPOLOGY, PROC_NULL
 
 
 @given(st.integers(1, 512), st.integers(1, 4))
@@ -73,6 +73,31 @@ def test_graphs_are_those_of_the_standard() -> None:
     with pytest.raises(errors.Exception) as caught:
         graphs.check_graph([2, 3, 4, 6], [1, 3, 0, 3, 0, 2], 3)
     assert caught.value == ERR_TOPOLOGY
+
+
+@pytest.mark.parametrize(
+    ("index", "edges"), [([2, 1], [0, 1]), ([-1, 1], [0]), ([1, 5], [0, 1]), ([1, 2], [0, 2])]
+)
+def test_an_index_that_does_not_fit_its_edges_is_refused(
+    index: list[int], edges: list[int]
+) -> None:
+    with pytest.raises(errors.Exception) as caught:
+        graphs.check_graph(index, edges, 2)
+    assert caught.value == ERR_ARG
+
+
+def test_edges_of_no_node_are_left_out() -> None:
+    assert graphs.check_graph([1], [0, 9, 9], 1) == ([1], [0])
+    assert graphs.check_graph([0, 0, 1], [0], 2) == ([0, 1], [0])
+    assert graphs.check_graph([], [], 2) == ([], [])
+
+
+def test_a_neighbour_is_a_rank_or_proc_null() -> None:
+    graphs.check_ranks([0, 1, PROC_NULL], 2)
+    for stranger in (-1, 2):
+        with pytest.raises(errors.Exception) as caught:
+            graphs.check_ranks([0, stranger], 2)
+        assert caught.value == ERR_ARG
 
 
 def test_edges_that_others_give_reach_both_ends() -> None:

@@ -80,9 +80,13 @@ class BufferCollectives:
 
     def Barrier(self) -> None:
         """Return when all ranks have come here."""
-        direct = self._direct
-        if direct is None or not direct.barrier(None, None):
-            self._run(self._plans.barrier())
+        if (direct := self._direct) is not None:
+            try:
+                if direct.barrier(None, None):
+                    return
+            except Exception as error:
+                raise errors.translate(error) from None
+        self._run(self._plans.barrier())
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Send a buffer of the root to all ranks."""

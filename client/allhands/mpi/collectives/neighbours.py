@@ -166,11 +166,13 @@ class NeighbourCollectives:
 
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
         """Send an object to all neighbours, and return theirs."""
+        self._check_alive()
         _, going = self._list_edges()
         return self._exchange_objects([sendobj] * len(going))
 
     def neighbor_alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """Send each neighbour an object, and return those that they sent."""
+        self._check_alive()
         _, going = self._list_edges()
         objects = [None] * len(going) if sendobj is None else list(sendobj)
         if len(objects) != len(going):
@@ -178,7 +180,6 @@ class NeighbourCollectives:
         return self._exchange_objects(objects)
 
     def _exchange_objects(self, objects: Sequence[Any]) -> list[Any]:
-        self._check_alive()
         coming, _ = self._list_edges()
         exchange = self._exchange_neighbours(
             [dump_object(one) for one in objects], [None] * len(coming)

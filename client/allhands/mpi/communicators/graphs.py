@@ -1,10 +1,11 @@
 """Graphs of processes: neighbours by index and edges, and edges by who gave them. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from allhands.mpi import errors
-from allhands.mpi.constants import ERR_ARG, ERR_TOPOLOGY
+from allhands.mpi.constants import ERR_ARG, ERR_TOPOLOGY, PROC_NULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,11 @@ def check_graph(
 ) -> tuple[list[int], list[int]]:
     """Return index and edges as MPI has them: where the neighbours of each node end.
 
-    An index that begins with 0, of where they begin, is taken too.
+    An index that begins with 0, of where they begin, is taken too. Edges that belong to no node
+    are left out.
+
+    Raises:
+        Exception: there are more nodes than ranks, or index and edges do not fit together.
     """
     ends, others = [int(one) for one in index], [int(one) for one in edges]
     if ends and ends[0] == 0 and ends[-1] == len(others) and len(ends) > 1:
@@ -31,6 +36,13 @@ def check_graph(
         raise errors.make_error(
             ERR_TOPOLOGY, f"the graph has {len(ends)} nodes, and there are {size} ranks"
         )
+    if any(end < begin for begin, end in pairwise([0, *ends])):
+        raise errors.make_error(ERR_ARG, f"an index decreases: {ends}")
+    if ends and ends[-1] > len(others):
+        raise errors.make_error(
+            ERR_ARG, f"the index is of {ends[-1]} edges, and there are {len(others)}"
+        )
+    del others[ends[-1] if ends else 0 :]
     if any(not 0 <= other < len(ends) for other in others):
         raise errors.make_error(ERR_ARG, "an edge leads to no node of the graph")
     return ends, others
@@ -39,6 +51,13 @@ def check_graph(
 def list_neighbours(index: Sequence[int], edges: Sequence[int], rank: int) -> list[int]:
     """Return the neighbours of a node."""
     return list(edges[(index[rank - 1] if rank else 0) : index[rank]])
+
+
+def check_ranks(ranks: Iterable[int], size: int) -> None:
+    """Raise if there is a rank that is neither in a communicator of this size nor PROC_NULL."""
+    strangers = sorted({rank for rank in ranks if rank != PROC_NULL and not 0 <= rank < size})
+    if strangers:
+        raise errors.make_error(ERR_ARG, f"neighbours {strangers} are not among the {size} ranks")
 
 
 Edge = tuple[int, int, int]

@@ -301,6 +301,7 @@ def create_dist_graph_adjacent(
     """Return the graph of which each rank gives its neighbours."""
     comm._check_alive()
     coming, going = list(sources or ()), list(destinations or ())
+    graphs.check_ranks([*coming, *going], len(comm._ranks))
     adjacency = graphs.Adjacency(
         coming,
         going,
@@ -326,6 +327,8 @@ def create_dist_graph(
     own = graphs.list_edges(list(sources), list(degrees), list(destinations), given)
     gathered = comm._share((own, given is not None))
     edges = [tuple(edge) for edges, _ in gathered for edge in edges]
+    # Of what all ranks gave, so that all of them raise, and none waits for those that did.
+    graphs.check_ranks((rank for edge in edges for rank in edge[:2]), len(comm._ranks))
     adjacency = graphs.select(edges, comm._rank, any(has for _, has in gathered))
     made = comm._make_communicator(range(len(comm._ranks)), Distgraphcomm, _adjacency=adjacency)
     return cast(Distgraphcomm, made)

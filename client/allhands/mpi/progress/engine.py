@@ -17,6 +17,7 @@ from allhands.engine.work.work import Work
 from allhands.mpi import errors
 from allhands.mpi.constants import ERR_OTHER, ERR_REVOKED
 from allhands.mpi.progress.channel import NOTHING, Channel
+from allhands.mpi.progress.deadlines import Deadline, name_ranks
 from allhands.mpi.progress.frames import (
     FRAME_BYTES,
     HEAD,
@@ -301,10 +302,11 @@ class Engine:
             return
         if not transfer.needs_frames and (self.is_idle or self._background is not None):
             # Nothing else needs this thread: frames come to the one beside it.
-            until = time.monotonic() + (self._get_timeout() if seconds is None else seconds)
+            deadline = Deadline(self._get_timeout() if seconds is None else seconds)
             while not transfer.wait_briefly(_SLICE_SECONDS):
-                self._check(transfer.describe, transfer.list_awaited, until)
+                self._check(transfer.describe, transfer.list_awaited, deadline)
             if transfer.poll():
+                deadline.end(transfer.describe)
                 return
         self._wait_until(transfer.poll, transfer.describe, transfer.list_awaited, transfer, seconds)
 
@@ -326,7 +328,7 @@ class Engine:
         transfer: Transfer | None,
         seconds: float | None,
     ) -> None:
-        until = time.monotonic() + (self._get_timeout() if seconds is None else seconds)
+        deadline = Deadline(self._get_timeout() if seconds is None else seconds)
         next_check = time.monotonic() + _SLICE_SECONDS
         while not predicate():
             if self._leader.acquire(blocking=False):
@@ -338,20 +340,21 @@ class Engine:
                                 break
                             span = 0.0
                         if not self._receive_frame(span) and time.monotonic() >= next_check:
-                            self._check(describe, ranks, until, transfer)
+                            self._check(describe, ranks, deadline, transfer)
                             next_check = time.monotonic() + _SLICE_SECONDS
                 finally:
                     self._release_leader()
             else:
                 with self._changed:
                     if predicate():
-                        return
+                        break
                     self._waiting += 1
                     self._changed.wait(_SLICE_SECONDS)
                     self._waiting -= 1
                 if time.monotonic() >= next_check:
-                    self._check(describe, ranks, until, transfer)
+                    self._check(describe, ranks, deadline, transfer)
                     next_check = time.monotonic() + _SLICE_SECONDS
+        deadline.end(describe)
 
     def _release_leader(self) -> None:
         self._leader.release()
@@ -413,7 +416,7 @@ class Engine:
         self,
         describe: Callable[[], str],
         ranks: Callable[[], Sequence[int]],
-        until: float,
+        deadline: Deadline,
         transfer: Transfer | None = None,
     ) -> None:
         """Raise if the time is over, or what is awaited cannot come any more."""
@@ -430,11 +433,11 @@ class Engine:
             failure = errors.make_error(ERR_REVOKED, f"{describe()}: the communicator was revoked")
         elif lost and (len(lost) == len(awaited)):
             failure = errors.translate(lost[0])
-        elif time.monotonic() >= until:
-            named = f" (world ranks {sorted(set(awaited))})" if awaited else ""
+        elif deadline.has_passed:
+            named = f" ({name_ranks(awaited)})" if awaited else ""
             failure = errors.make_error(
                 ERR_OTHER,
-                f"{describe()}{named} has not ended within {self._get_timeout():g} s on rank "
+                f"{describe()}{named} has not ended within {deadline.seconds:g} s on rank "
                 f"{self.rank} of the world: see `allhands diagnose`",
             )
         if failure is not None:
@@ -442,6 +445,7 @@ class Engine:
                 transfer.cancel()
                 transfer.error, transfer.done = failure, True
             raise failure
+        deadline.warn(describe, awaited)
 
     def has_lost(self, rank: int) -> bool:
         """Say whether a rank of the world is known to be lost."""
