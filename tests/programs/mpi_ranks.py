@@ -185,20 +185,28 @@ def lose_one() -> None:
     MPI = _start()
     comm = MPI.COMM_WORLD
     rank = comm.rank
-    comm.Barrier()
+    comm.Shrink().Free()  # nothing is lost yet
+    assert comm.sendrecv(rank, (rank + 1) % 3, 1, None, (rank - 1) % 3, 1) == (rank - 1) % 3
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         comm.Recv(np.empty(1), 1, 7)
     except MPI.Exception as error:
         tell(what="lost", code=error.Get_error_class() == MPI.ERR_PROC_FAILED, text=str(error))
-    with pytest.raises(MPI.Exception) as caught:
-        comm.Barrier()
-    assert caught.value.Get_error_class() == MPI.ERR_PROC_FAILED
+    pending = comm.Irecv(np.empty(1), 2 - rank, 9)
+    for call in (comm.Barrier, lambda: comm.Send(np.zeros(1 << 20), 1)):
+        with pytest.raises(MPI.Exception) as caught:
+            call()
+        assert caught.value.Get_error_class() == MPI.ERR_PROC_FAILED
+    pending.Cancel()
+    pending.Wait()
     rest = comm.Shrink()
     neighbour = 1 - rest.rank
     assert rest.sendrecv(rank, neighbour, 1, None, neighbour, 1) == rest._ranks[neighbour]
-    tell(what="went on", sum=rest.allreduce(rank), size=rest.size)
+    again = rest.Dup()
+    rest.Free()
+    assert again.sendrecv(rank, neighbour, 1, None, neighbour, 1) == again._ranks[neighbour]
+    tell(what="went on", sum=again.allreduce(rank), size=again.size)
     MPI.Finalize()
 
 

@@ -96,24 +96,28 @@ class BlocksMessage:
         return self._whole
 
 
+def view_bytes(buf: Any, *, writeable: bool) -> Bytes | None:
+    """Return the bytes of a plain array that is a message; None: it is to be read with care."""
+    if type(buf) is _ARRAY and buf.dtype in by_dtype:
+        flags = buf.flags
+        if flags.c_contiguous and (flags.writeable or not writeable):
+            return buf.view(np.uint8) if buf.ndim == 1 else buf.reshape(-1).view(np.uint8)
+    return None
+
+
 def parse_send(spec: Any) -> SimpleMessage:
     """Read the message of a send; see the module."""
-    if type(spec) is _ARRAY:
-        datatype = by_dtype.get(spec.dtype)
-        if datatype is not None and spec.flags.c_contiguous:
-            data = spec.view(np.uint8) if spec.ndim == 1 else spec.reshape(-1).view(np.uint8)
-            return SimpleMessage(datatype, spec.size, data)
+    data = view_bytes(spec, writeable=False)
+    if data is not None:
+        return SimpleMessage(by_dtype[spec.dtype], spec.size, data)
     return _parse_simple(spec, 0, writeable=False)
 
 
 def parse_receive(spec: Any) -> SimpleMessage:
     """Read the message of a receive, whose buffer must be writable."""
-    if type(spec) is _ARRAY:
-        datatype = by_dtype.get(spec.dtype)
-        flags = spec.flags
-        if datatype is not None and flags.c_contiguous and flags.writeable:
-            data = spec.view(np.uint8) if spec.ndim == 1 else spec.reshape(-1).view(np.uint8)
-            return SimpleMessage(datatype, spec.size, data)
+    data = view_bytes(spec, writeable=True)
+    if data is not None:
+        return SimpleMessage(by_dtype[spec.dtype], spec.size, data)
     return _parse_simple(spec, 0, writeable=True)
 
 

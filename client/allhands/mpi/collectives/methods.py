@@ -5,7 +5,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from allhands.mpi import errors
+from allhands.mpi.buffers.messages import view_bytes
 from allhands.mpi.collectives.plans import Plan
+from allhands.mpi.memory.special import is_in_place
 from allhands.mpi.operations.op import Op
 from allhands.mpi.operations.predefined import SUM
 from allhands.mpi.p2p.requests import Prequest, Request
@@ -76,6 +78,8 @@ class BufferCollectives:
         """Prepare a call that a function begins, which returns a request."""
         return Prequest._prepare(lambda: start()._transfer)
 
+    _peers: tuple[int, ...]
+
     # ------------------------------------------------------------ blocking
 
     def Barrier(self) -> None:
@@ -90,6 +94,17 @@ class BufferCollectives:
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Send a buffer of the root to all ranks."""
+        if (
+            (direct := self._direct) is not None
+            and root.__class__ is int
+            and 0 <= root < len(self._peers)
+            and (data := view_bytes(buf, writeable=True)) is not None
+        ):
+            try:
+                if direct.broadcast(data, root, None, None):
+                    return
+            except Exception as error:
+                raise errors.translate(error) from None
         self._run(self._plans.bcast(buf, root))
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -135,20 +150,13 @@ class BufferCollectives:
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         """Combine buffers of all ranks at all ranks."""
         if (
-            type(sendbuf) is _ARRAY
-            and type(recvbuf) is _ARRAY
-            and sendbuf.dtype == recvbuf.dtype
-            and sendbuf.size == recvbuf.size
+            type(recvbuf) is _ARRAY
             and (direct := self._direct) is not None
             and (native := op.native(recvbuf.dtype)) is not None
-            and sendbuf.flags.c_contiguous
             and recvbuf.flags.c_contiguous
-            and not np.may_share_memory(sendbuf, recvbuf)
+            and recvbuf.flags.writeable
+            and (is_in_place(sendbuf) or _copy_plain(sendbuf, recvbuf))
         ):
-            if sendbuf.shape == recvbuf.shape:
-                recvbuf[...] = sendbuf
-            else:
-                recvbuf.reshape(-1)[:] = sendbuf.reshape(-1)
             try:
                 if direct.all_reduce(recvbuf, native, None, None):
                     return
@@ -304,3 +312,20 @@ class BufferCollectives:
 
 
 _ARRAY = np.ndarray
+
+
+def _copy_plain(source: Any, target: Any) -> bool:
+    """Copy one plain array to another of equal numbers; False: it has to be read with care."""
+    if (
+        type(source) is not _ARRAY
+        or source.dtype != target.dtype
+        or source.size != target.size
+        or not source.flags.c_contiguous
+        or np.may_share_memory(source, target)
+    ):
+        return False
+    if source.shape == target.shape:
+        target[...] = source
+    else:
+        target.reshape(-1)[:] = source.reshape(-1)
+    return True

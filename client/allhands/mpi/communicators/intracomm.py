@@ -98,8 +98,8 @@ class Intracomm(Comm, ObjectPrefixes):
 
     @property
     def _direct(self) -> Any:
-        group = self._cached_group
-        if group is None or not runtime.engine.is_idle:
+        group, engine = self._cached_group, runtime.engine
+        if group is None or not engine.is_idle or self._context in engine.revoked:
             return None
         return group.order.direct_calls
 
@@ -382,14 +382,18 @@ class Intracomm(Comm, ObjectPrefixes):
         if self._context == NULL_CONTEXT:
             self._check_alive()
         group = self._open_survivors()
-        told = as_numbers(runtime.next_context)
+        engine = runtime.engine
+        members = [runtime.group.members.index(one) for one in group.members]
+        is_lacking = any(
+            rank not in members and not engine.has_lost(rank) for rank in engine.channel_ranks
+        )
+        told = np.array([runtime.next_context, is_lacking], np.int64)
         group.all_reduce(told, "max").wait()
         context = take_context(int(told[0]))
-        members = [runtime.group.members.index(one) for one in group.members]
-        engine = runtime.engine
-        if all(rank in members or engine.has_lost(rank) for rank in range(engine.size)):
-            # All that remain are here: their messages go on by a way without the lost ones.
-            engine.replace_channel(Channel(group, members))
+        if not told[1] and len(members) < len(engine.channel_ranks):
+            # All that remain are here, and know it: messages go on by a way without the lost ones.
+            # It is a group of its own, which outlives this communicator.
+            engine.replace_channel(Channel(group.shrink(), members))
         made = Intracomm._make(context, members)
         made._cached_group = group
         return made

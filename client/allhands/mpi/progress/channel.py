@@ -30,10 +30,10 @@ class Channel:
     def __init__(self, group: Group, ranks: Sequence[int] | None = None) -> None:
         """Make the way to ranks of the world, by their places in the group; None: all of them."""
         self.group = group
-        self._ranks = tuple(range(group.size) if ranks is None else ranks)
-        self._places = {rank: place for place, rank in enumerate(self._ranks)}
-        self._callers = dict(zip(group.ranks, self._ranks, strict=True))
-        self.rank, self.size = self._ranks[group.rank], group.size
+        self.ranks = tuple(range(group.size) if ranks is None else ranks)
+        self._places = {rank: place for place, rank in enumerate(self.ranks)}
+        self._callers = dict(zip(group.ranks, self.ranks, strict=True))
+        self.rank, self.size = self.ranks[group.rank], group.size
         self._posted: tuple[Work, Bytes] | None = None
 
     @property
@@ -126,4 +126,4 @@ class Channel:
         self._posted = None
         work.wait()
         frame[:] = target
-        return self._ranks[work.source_rank()]
+        return self.ranks[work.source_rank()]

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from allhands.engine.work.work import Work
+from allhands.errors import AllhandsError
 from allhands.mpi import errors
-from allhands.mpi.constants import ERR_OTHER, ERR_REVOKED
+from allhands.mpi.constants import ANY_SOURCE, ANY_TAG, ERR_OTHER, ERR_REVOKED
 from allhands.mpi.progress.channel import NOTHING, Channel
 from allhands.mpi.progress.deadlines import Deadline, name_ranks
 from allhands.mpi.progress.frames import (
@@ -88,6 +89,11 @@ class Engine:
         self._background_error: BaseException | None = None
         self._stops = threading.Event()
 
+    @property
+    def channel_ranks(self) -> Sequence[int]:
+        """Ranks of the world among which messages go."""
+        return self._channel.ranks
+
     # ------------------------------------------------------------ messages
 
     @property
@@ -135,21 +141,33 @@ class Engine:
 
     def send(self, dst: int, context: int, source: int, tag: int, data: Bytes) -> None:
         """Send, and return when the data may be changed."""
-        if data.size > INLINE_BYTES and dst != self.rank and self.is_idle:
-            with self.lock:
-                self._number = number = self._number + 1
-                out = self._out
-                HEAD.pack_into(
-                    out, 0, 1, context, data.size, number, self.rank, tag, source, 0, 0, 0
-                )
-                work = self._channel.send_frame(out, dst)
-            self._channel.send(data, dst, payload_tag(number))
-            if work is not None:
-                self.wait(Send(dst, [work], False, None))
+        nbytes = data.size
+        is_inline = nbytes <= INLINE_BYTES
+        if dst == self.rank or not (is_inline or self.is_idle):
+            transfer = self.start_send(dst, context, source, tag, data)
+            if transfer is not None:
+                self._finish(transfer)
             return
-        transfer = self.start_send(dst, context, source, tag, data)
-        if transfer is not None:
-            self.wait(transfer)
+        with self.lock:
+            self._number = number = self._number + 1
+            out = self._out
+            HEAD.pack_into(out, 0, 1, context, nbytes, number, self.rank, tag, source, 0, 0, 0)
+            if is_inline:
+                out[_HEAD_BYTES : _HEAD_BYTES + nbytes] = data
+            work = self._channel.send_frame(out, dst)
+        if not is_inline:
+            try:
+                self._channel.send(data, dst, payload_tag(number))
+            except AllhandsError as error:
+                raise errors.translate(error) from None
+        if work is not None:
+            self._finish(Send(dst, [work], False, None))
+
+    def _finish(self, transfer: Transfer) -> None:
+        """Wait for a transfer, and raise its error."""
+        self.wait(transfer)
+        if transfer.error is not None:
+            raise errors.translate(transfer.error)
 
     def _send_to_self(
         self, context: int, source: int, tag: int, data: Bytes, awaits_match: bool
@@ -171,6 +189,48 @@ class Engine:
             if arrival is not None:
                 self._deliver(arrival, receive)
         return receive
+
+    def receive_next(self, context: int, source: int, tag: int, memory: Bytes) -> bool:
+        """Receive a message at once, if the next frame brings it; a shorter way for plain calls.
+
+        Args:
+            source: rank of the sender in its group, or ANY_SOURCE.
+            memory: packed and contiguous; the message may be shorter.
+
+        Returns:
+            False: it has not come so, and `start_receive` is to be called.
+        """
+        if not self.is_idle or self.table.has_unexpected(context):
+            return False
+        if context // 4 in self.revoked or not self._leader.acquire(blocking=False):
+            return False
+        try:
+            frame = self._in
+            if not self._poll_frame(_SLICE_SECONDS):
+                return False
+            kind, at, nbytes, number, sender, got, origin, wants_ack, _, _ = HEAD.unpack_from(frame)
+            if (
+                kind != 1  # FrameKind.MESSAGE
+                or at != context
+                or wants_ack
+                or (origin != source and source != ANY_SOURCE)
+                or (got != tag and tag != ANY_TAG)
+                or nbytes > memory.size
+            ):
+                with self.lock:
+                    self._take_frame(frame)
+                return False
+            if nbytes <= INLINE_BYTES:
+                memory[:nbytes] = frame[_HEAD_BYTES : _HEAD_BYTES + nbytes]
+            else:
+                try:
+                    with self.lock:
+                        self._channel.receive(memory[:nbytes], sender, payload_tag(number))
+                except AllhandsError as error:
+                    raise errors.translate(error) from None
+            return True
+        finally:
+            self._release_leader()
 
     def deliver(self, arrival: Arrival, receive: Receive) -> None:
         """Let a receive have a message that was taken out of the table."""
@@ -364,22 +424,26 @@ class Engine:
 
     def _receive_frame(self, seconds: float) -> bool:
         """Receive and handle a frame, if one comes within some time; the leader calls this."""
+        if not self._poll_frame(seconds):
+            return False
+        with self.lock:
+            self._take_frame(self._in)
+        return True
+
+    def _poll_frame(self, seconds: float) -> bool:
+        """Receive a frame, if one comes within some time; the leader calls this."""
         frame = self._in
         frame[0] = 0
         try:
-            sender = self._channel.poll(frame, seconds)
+            return self._channel.poll(frame, seconds) != NOTHING
         except BaseException as error:
             if frame[0]:  # it came in the instant of a signal, whose handler has raised
-                self._take_frame(frame)
+                with self.lock:
+                    self._take_frame(frame)
             translated = errors.translate(error)
             if translated is error:
                 raise
             raise translated from error
-        if sender == NOTHING:
-            return False
-        with self.lock:
-            self._take_frame(frame)
-        return True
 
     def _take_frame(self, frame: Any) -> None:
         head = FrameHead._make(HEAD.unpack_from(frame))

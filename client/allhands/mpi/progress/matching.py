@@ -61,6 +61,10 @@ class MatchTable(Generic[E, R]):
             self.posted_count += 1
         return envelope
 
+    def has_unexpected(self, context: int) -> bool:
+        """Say whether there is a message without a receive."""
+        return bool(self._unexpected.get(context))
+
     def find(self, context: int, source: int, tag: int) -> E | None:
         """Return the first message that fits, and leave it."""
         for envelope in self._unexpected.get(context, ()):
