@@ -183,7 +183,7 @@ def share_windows(folder: str) -> None:
 def lose_one() -> None:
     """Rank 1 dies; others wait for it, and go on without it."""
     MPI = _start()
-    comm = MPI.COMM_WORLD
+    comm = MPI.COMM_WORLD.Dup()
     rank = comm.rank
     comm.Shrink().Free()  # nothing is lost yet
     assert comm.sendrecv(rank, (rank + 1) % 3, 1, None, (rank - 1) % 3, 1) == (rank - 1) % 3
@@ -200,6 +200,9 @@ def lose_one() -> None:
         assert caught.value.Get_error_class() == MPI.ERR_PROC_FAILED
     pending.Cancel()
     pending.Wait()
+    comm.Revoke()
+    assert comm.Is_revoked()
+    assert (comm.Get_rank(), comm.Get_size()) == (rank, 3)
     rest = comm.Shrink()
     neighbour = 1 - rest.rank
     assert rest.sendrecv(rank, neighbour, 1, None, neighbour, 1) == rest._ranks[neighbour]

@@ -75,7 +75,7 @@ class Comm(
     def _kind_of(self) -> "Comm":
         """The communicator of its kind that carries out its calls; see `_real`."""
         if self._real is None or self._context == NULL_CONTEXT:
-            self._check_alive()
+            self._check_exists()
             raise errors.make_error(ERR_COMM, "the communicator is of no kind")
         return self._real
 
@@ -92,11 +92,15 @@ class Comm(
     def _identity(self) -> object:
         return None if self._context == NULL_CONTEXT else self._context
 
-    def _check_alive(self) -> None:
+    def _check_exists(self) -> None:
+        """Raise if the communicator is null; calls that need no other rank go on if revoked."""
         if self._context == NULL_CONTEXT:
             raise errors.make_error(
                 ERR_COMM, "the communicator is null: it was freed, or this rank is not in it"
             )
+
+    def _check_alive(self) -> None:
+        self._check_exists()
         if self._context in runtime.engine.revoked:
             raise errors.make_error(ERR_REVOKED, f"{self._title} was revoked")
 
@@ -109,21 +113,21 @@ class Comm(
 
     def Get_group(self) -> Group:
         """Return the group of its ranks."""
-        self._check_alive()
+        self._check_exists()
         return Group._of(self._ranks)
 
     group = property(Get_group, doc="Group of its ranks.")
 
     def Get_size(self) -> int:
         """Return the number of its ranks."""
-        self._check_alive()
+        self._check_exists()
         return len(self._ranks)
 
     size = property(Get_size, doc="Number of its ranks.")
 
     def Get_rank(self) -> int:
         """Return the rank of this process."""
-        self._check_alive()
+        self._check_exists()
         return self._rank
 
     rank = property(Get_rank, doc="Rank of this process.")
@@ -155,27 +159,27 @@ class Comm(
 
     def Set_name(self, name: str) -> None:
         """Set its name, on this rank."""
-        self._check_alive()
+        self._check_exists()
         self._name = name[: MAX_OBJECT_NAME - 1]
 
     name = property(Get_name, Set_name, doc="Its name on this rank.")
 
     def Get_info(self) -> Info:
         """Return a copy of its hints."""
-        self._check_alive()
+        self._check_exists()
         return Info.Create() if self._info is None else self._info.Dup()
 
     def Set_info(self, info: Info) -> None:
         """Set its hints, on all ranks alike."""
-        self._check_alive()
+        self._check_exists()
         self._info = info.Dup() if info else None
 
     info = property(Get_info, Set_info, doc="Its hints.")
 
     def Compare(self, comm: "Comm") -> int:
         """Return IDENT, CONGRUENT (other messages), SIMILAR (another order), or UNEQUAL."""
-        self._check_alive()
-        comm._check_alive()
+        self._check_exists()
+        comm._check_exists()
         if comm._context == self._context:
             return IDENT
         if self.Is_inter() != comm.Is_inter():
@@ -319,10 +323,10 @@ class Comm(
     # ------------------------------------------------------------ attributes
 
     def _check_attributes(self) -> None:
-        self._check_alive()
+        self._check_exists()
 
     def _check_errhandler(self) -> None:
-        self._check_alive()
+        self._check_exists()
 
     def _predefined_attribute(self, keyval: int) -> Any:
         match keyval:

@@ -1,5 +1,6 @@
 """What goes on after a rank was lost: names of ULFM (MPI Forum ticket 20) on what allhands has."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class FaultTolerance:
         """Say whether it was revoked, as far as is known here."""
         if self._context < 0:
             raise errors.make_error(ERR_COMM, "the communicator is null")
-        runtime.engine.progress()
+        with contextlib.suppress(errors.Exception):  # after a loss: those that wait are told
+            runtime.engine.progress()
         return self._context in runtime.engine.revoked
 
     def Get_failed(self) -> Group:

@@ -48,11 +48,11 @@ class Intercomm(Comm):
         return self
 
     def Is_inter(self) -> bool:
-        self._check_alive()
+        self._check_exists()
         return True
 
     def Get_topology(self) -> int:
-        self._check_alive()
+        self._check_exists()
         return UNDEFINED
 
     @property

@@ -55,11 +55,11 @@ class Intracomm(Comm, ObjectPrefixes):
         self._cached_group = self._cached_plans = None
 
     def Is_inter(self) -> bool:
-        self._check_alive()
+        self._check_exists()
         return False
 
     def Get_topology(self) -> int:
-        self._check_alive()
+        self._check_exists()
         return UNDEFINED
 
     @classmethod
@@ -77,7 +77,7 @@ class Intracomm(Comm, ObjectPrefixes):
         """The group of allhands that carries out the collectives."""
         group = self._cached_group
         if group is None:
-            self._check_alive()
+            self._check_exists()
             if self._ranks == tuple(range(runtime.engine.size)) and self._context == 0:
                 group = runtime.group
             else:
@@ -380,7 +380,7 @@ class Intracomm(Comm, ObjectPrefixes):
 
     def Shrink(self) -> "Intracomm":
         if self._context == NULL_CONTEXT:
-            self._check_alive()
+            self._check_exists()
         group = self._open_survivors()
         engine = runtime.engine
         members = [runtime.group.members.index(one) for one in group.members]

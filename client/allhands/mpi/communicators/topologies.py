@@ -36,7 +36,7 @@ class Topocomm(Intracomm, NeighbourCollectives):
         return super().__new__(cls, comm)
 
     def Get_topology(self) -> int:
-        self._check_alive()
+        self._check_exists()
         return self._kind
 
     topology = property(Get_topology, doc="Kind of its topology.")
@@ -48,7 +48,7 @@ class Topocomm(Intracomm, NeighbourCollectives):
     @property
     def inoutedges(self) -> tuple[list[int], list[int]]:
         """The ranks that this one receives from, and sends to."""
-        self._check_alive()
+        self._check_exists()
         return self._list_edges()
 
     @property
@@ -94,7 +94,7 @@ class Cartcomm(Topocomm):
 
     def Get_dim(self) -> int:
         """Return the number of dimensions."""
-        self._check_alive()
+        self._check_exists()
         return len(self._dims)
 
     dim = property(Get_dim, doc="Number of dimensions.")
@@ -102,7 +102,7 @@ class Cartcomm(Topocomm):
 
     def Get_topo(self) -> tuple[list[int], list[int], list[int]]:
         """Return the lengths, whether they are periodic, and this rank's coordinates."""
-        self._check_alive()
+        self._check_exists()
         periods = [int(one) for one in self._periods]
         return list(self._dims), periods, cartesian.find_coordinates(self._dims, self._rank)
 
@@ -113,21 +113,21 @@ class Cartcomm(Topocomm):
 
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
         """Return the rank at coordinates."""
-        self._check_alive()
+        self._check_exists()
         if len(coords) != len(self._dims):
             raise ValueError(f"expecting {len(self._dims)} items, got {len(coords)}")
         return cartesian.find_rank(self._dims, self._periods, coords)
 
     def Get_coords(self, rank: int) -> list[int]:
         """Return the coordinates of a rank."""
-        self._check_alive()
+        self._check_exists()
         if not 0 <= rank < len(self._ranks):
             raise errors.make_error(ERR_RANK, f"rank {rank} is not on the grid")
         return cartesian.find_coordinates(self._dims, rank)
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """Return the ranks to receive from and to send to, to shift data in a dimension."""
-        self._check_alive()
+        self._check_exists()
         return cartesian.shift(self._dims, self._periods, self._rank, direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> "Cartcomm":
@@ -169,7 +169,7 @@ class Graphcomm(Topocomm):
 
     def Get_dims(self) -> tuple[int, int]:
         """Return the numbers of nodes and edges."""
-        self._check_alive()
+        self._check_exists()
         return len(self._index), len(self._edges)
 
     dims = property(Get_dims, doc="Numbers of nodes and edges.")
@@ -178,7 +178,7 @@ class Graphcomm(Topocomm):
 
     def Get_topo(self) -> tuple[list[int], list[int]]:
         """Return where the neighbours of each node end, and the neighbours."""
-        self._check_alive()
+        self._check_exists()
         return list(self._index), list(self._edges)
 
     topo = property(Get_topo, doc="See `Get_topo`.")
@@ -191,7 +191,7 @@ class Graphcomm(Topocomm):
 
     def Get_neighbors(self, rank: int) -> list[int]:
         """Return the neighbours of a rank."""
-        self._check_alive()
+        self._check_exists()
         if not 0 <= rank < len(self._ranks):
             raise errors.make_error(ERR_RANK, f"rank {rank} is not in the graph")
         return graphs.list_neighbours(self._index, self._edges, rank)
@@ -216,7 +216,7 @@ class Distgraphcomm(Topocomm):
 
     def Get_dist_neighbors_count(self) -> tuple[int, int, bool]:
         """Return the numbers of ranks that send here and are sent to, and whether they weigh."""
-        self._check_alive()
+        self._check_exists()
         found = self._adjacency
         return len(found.sources), len(found.destinations), found.source_weights is not None
 
@@ -224,7 +224,7 @@ class Distgraphcomm(Topocomm):
         self,
     ) -> tuple[list[int], list[int], tuple[list[int], list[int]] | None]:
         """Return the ranks that send here and are sent to, and their weights, if they have any."""
-        self._check_alive()
+        self._check_exists()
         found = self._adjacency
         weights = None
         if found.source_weights is not None:

@@ -342,7 +342,11 @@ class Engine:
     # ------------------------------------------------------------ progress
 
     def progress(self) -> None:
-        """Handle the frames that have come, unless another thread does."""
+        """Handle the frames that have come, unless another thread does.
+
+        Raises:
+            Exception: none can come any more, as after a loss.
+        """
         if not self._leader.acquire(blocking=False):
             return
         try:
