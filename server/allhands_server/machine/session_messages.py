@@ -54,7 +54,13 @@ def _apply_message(
             check_name("the name of the group", group)
             world.groups.check_room(group, job.memory.limits.job_groups, job.name)
             world.open_group(member, group, ranks)
-            return [] if job.verdicts is None else job.verdicts.on_group_opened(group)
+            if job.verdicts is None or job.group_changes is None:
+                return []
+            # A change that was asked for at once may have come before this, on its own stream.
+            return [
+                *job.verdicts.on_group_opened(group),
+                *job.group_changes.reconsider(now),
+            ]
         case CloseGroup(group):
             world.close_group(member, group)
             return []

@@ -21,6 +21,7 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.requests import ChangeGroup
 from allhands_server.machine.values import GroupChange
 from allhands_server.machine.world.world import World
+from allhands_server.machine.world.world_state import WORLD
 from allhands_server.machine.world_changes import GroupDecided
 
 _KINDS = ("agree", "shrink", "grow", "admit", "replace")
@@ -139,6 +140,9 @@ class GroupChanges:
         present = self._list_present(ranks)
         if not proposal.requests or any(rank not in proposal.requests for rank in present):
             return effects
+        if not self._is_known(group):
+            # Its opening is on the way, on another stream: only then are its ranks known.
+            return effects
         request = proposal.first
         asked = [one for _, one in proposal.requests.values()]
         committed = max(max(one.returned for one in asked), min(one.computed for one in asked))
@@ -248,6 +252,9 @@ class GroupChanges:
 
     def _list_present(self, ranks: Sequence[int]) -> list[int]:
         return [rank for rank in ranks if rank in self._world.present]
+
+    def _is_known(self, group: str) -> bool:
+        return group == WORLD or self._world.groups.get_ranks(group) is not None
 
     def _list_ranks(self, group: str) -> Sequence[int]:
         """List a group's ranks in order; all of the world for an unopened group."""

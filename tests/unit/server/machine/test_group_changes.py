@@ -8,8 +8,8 @@ from allhands_server.machine.values import GroupChange
 from allhands_server.testing import Transcript
 
 
-def reform(t: Transcript, session: int, kind: str, **more: int) -> ChangeGroup:
-    settings = {"group": "world", **more}
+def reform(t: Transcript, session: int, kind: str, **more: int | str) -> ChangeGroup:
+    settings: dict[str, int | str] = {"group": "world", **more}
     return ChangeGroup(job="j", member_id=f"member{session}", kind=kind, **settings)  # type: ignore[arg-type]
 
 
@@ -66,6 +66,24 @@ def test_a_shrink_keeps_those_who_are_present_in_their_order() -> None:
     assert isinstance(decided[0], GroupChange)
     assert decided[0].group == "world@3"
     assert decided[0].epoch == 3
+
+
+def test_a_change_may_be_asked_for_before_its_group_is_known_to_be_open() -> None:
+    t = Transcript()
+    sessions = t.form_world(3)
+    asked = [t.ask(reform(t, one, "shrink", group="pair")) for one in sessions[:2]]
+    assert t.outcomes == {}
+    t.send(sessions[1], OpenGroup("pair", (1, 0)))
+    assert [ranks(t.outcomes[one]) for one in asked] == [[1, 0]] * 2
+
+
+def test_a_group_of_all_ranks_is_decided_on_once_its_order_is_known() -> None:
+    t = Transcript()
+    sessions = t.form_world(2)
+    asked = [t.ask(reform(t, one, "shrink", group="both")) for one in sessions]
+    assert t.outcomes == {}
+    t.send(sessions[0], OpenGroup("both", (1, 0)))
+    assert [ranks(t.outcomes[one]) for one in asked] == [[1, 0]] * 2
 
 
 def test_calls_are_done_for_all_if_one_has_returned_or_all_have_the_result() -> None:
