@@ -6,6 +6,7 @@ measure their links, and fail where one does not work.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -93,8 +94,10 @@ def _measure_as(
                 finally:
                     ah.destroy_process_group()
             return measurement.finish()
-        finally:
-            measurement.clear()
+        except BaseException:
+            with contextlib.suppress(AllhandsError):  # the first error is the one to raise
+                measurement.clear()
+            raise
 
 
 def _join(config: WorldConfig, endpoint: Endpoint) -> None:
@@ -172,13 +175,17 @@ class _Measurement:
             self._synchronize(f"link/{turn}", among_ends=True)
 
     def finish(self) -> list[PairResult] | None:
-        """Give the results to rank 0; return them there."""
+        """Give the results to rank 0, which deletes what all have left; return them there.
+
+        Rank 0 may host the coordinator and end it next: others ask for nothing after the barrier.
+        """
         self._tell("results", [asdict(one) for one in self._results.values()])
         found = None
         if not self._rank:
             told = [self._ask("results", one.rank) for one in self._ends]
             found = [_read_result(fields) for results in told for fields in results]
             found.sort(key=lambda one: (one.source.rank, one.target.rank))
+            self._control.delete_prefix(f"{_NAMESPACE}/")
         self._synchronize("finish")
         return found
 
