@@ -1119,6 +1119,41 @@ class ShmP2P:
         the group is closed. When a signal's handler raises, the message may be in `x` already.
         """
 
+    def send_frame(
+        self,
+        frame: NDArray[Any],
+        data: object,
+        place: int,
+        context: int,
+        sender: int,
+        tag: int,
+        source: int,
+        number: int,
+        waits: bool,
+        /,
+    ) -> bool:
+        """Send an array of numbers in a frame as `mpi.progress.frames` lays it out, and behind it.
+
+        False: nothing has happened: `data` is something else, or the frame cannot go at once, or
+        the data is too large for it and `waits` is false.
+        """
+
+    def receive_frame(
+        self,
+        frame: NDArray[Any],
+        memory: object,
+        context: int,
+        source: int,
+        tag: int,
+        seconds: float,
+        /,
+    ) -> int:
+        """Receive a frame, as `poll`, and its data if it is of that context, source (-1: any), tag.
+
+        Return 1: the data is in `memory`; 0: the frame is another, or its data is larger; -1:
+        nothing came; -2: as `poll`, or `memory` is no array of numbers.
+        """
+
     def start(
         self,
         receives: bool,

@@ -32,6 +32,11 @@ def test_messages_match_as_mpi_has_it(job: Job, size: int, backend: str) -> None
 
 
 @pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_arrays_arrive_whatever_their_size_and_way(job: Job, backend: str) -> None:
+    _end_well(job(2, program.stream_arrays))
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
 @pytest.mark.parametrize("size", [1, 4])
 def test_collectives_give_what_mpi_gives(job: Job, size: int, backend: str) -> None:
     _end_well(job(size, program.call_collectives))

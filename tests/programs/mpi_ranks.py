@@ -62,6 +62,65 @@ def exchange_messages() -> None:
     tell(what="done")
 
 
+def stream_arrays() -> None:
+    """Blocking sends of one rank to the next, of all sizes and types, in all ways of both ends."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    rank, status = comm.rank, MPI.Status()
+    random = np.random.default_rng(7)
+    types = [np.int8, np.float64, np.complex128, np.bool_, np.uint16]
+    for at in range(300):
+        count, tag = int(random.choice([0, 1, 40, 54, 55, 433, 3000, 90_000])), at % 5
+        data = (random.random(count) * 100).astype(types[at % 5])
+        if rank == 0:
+            send = comm.Ssend if at % 7 == 0 else comm.Send
+            send(data, 1, tag)
+        elif rank == 1:
+            got = np.full(count + 3, 1, data.dtype)
+            source = MPI.ANY_SOURCE if at % 2 else 0
+            wanted = MPI.ANY_TAG if at % 3 == 0 else tag
+            if at % 4 == 0:
+                comm.Recv(got, source, wanted, status)
+                assert (status.source, status.tag) == (0, tag)
+                assert status.Get_count(MPI.BYTE) == data.nbytes
+            elif at % 9 == 0:
+                comm.Irecv(got, source, wanted).Wait()
+            else:
+                comm.Recv(got, source, wanted)
+            assert (got[:count] == data).all(), at
+            assert (got[count:] == 1).all(), "nothing behind the message is touched"
+    order = (5, 6, 7)
+    for count in (3, 3000):
+        if rank == 0:
+            requests = [comm.Isend(np.full(count, tag), 1, tag) for tag in order]
+            MPI.Request.Waitall(requests)
+        else:
+            for tag in reversed(order):
+                got = np.empty(count, np.int64)
+                comm.Recv(got, 0, tag)
+                assert (got == tag).all()
+    for count in (10, 1000):
+        if rank == 0:
+            comm.Send(np.ones(count), 1, 8)
+        else:
+            with pytest.raises(MPI.Exception, match="room for 8 bytes"):
+                comm.Recv(np.empty(1), 0, 8)
+    comm.Barrier()
+    if rank == 0:
+        comm.Send(np.ones(2), 1, 9)
+        with pytest.raises(BufferError, match="not contiguous"):
+            comm.Send(np.arange(6)[::2], 1, 9)
+    else:
+        kept = np.zeros(2)
+        kept.flags.writeable = False
+        with pytest.raises(BufferError, match="must not be written"):
+            comm.Recv(kept, 0, 9)
+        comm.Recv(got := np.empty(2), 0, 9)
+        assert got.all()
+        assert not kept.any()
+    tell(what="done")
+
+
 def call_collectives() -> None:
     """Collectives on buffers in place, of own operations and datatypes, begun and awaited."""
     MPI = _start()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from allhands.mpi import errors
-from allhands.mpi.buffers.messages import SimpleMessage, parse_receive, parse_send, view_bytes
+from allhands.mpi.buffers.messages import SimpleMessage, parse_receive, parse_send
 from allhands.mpi.constants import (
     ANY_SOURCE,
     ANY_TAG,
@@ -140,12 +140,13 @@ class PointToPoint:
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a buffer; return when it may be changed, received or not."""
         if dest.__class__ is int and 0 <= dest < len(self._peers) and 0 <= tag <= TAG_LIMIT:
-            data = view_bytes(buf, writeable=False)
-            if data is None:
-                data = parse_send(buf).pack()
-            context = self._context * _CONTEXTS
-            runtime.engine.send(self._peers[dest], context, self._rank, tag, data)
-            return
+            engine, context = runtime.engine, self._context * _CONTEXTS
+            peer = self._peers[dest]
+            if engine.try_send(peer, context, self._rank, tag, buf):
+                return
+            if self._context not in engine.revoked:
+                engine.send(peer, context, self._rank, tag, parse_send(buf).pack())
+                return
         self._complete(self._begin_send(buf, dest, tag))
 
     def Recv(
@@ -157,8 +158,7 @@ class PointToPoint:
             and source.__class__ is int
             and -1 <= source < len(self._peers)  # -1: ANY_SOURCE
             and -1 <= tag <= TAG_LIMIT
-            and (memory := view_bytes(buf, writeable=True)) is not None
-            and runtime.engine.receive_next(self._context * _CONTEXTS, source, tag, memory)
+            and runtime.engine.receive_next(self._context * _CONTEXTS, source, tag, buf)
         ):
             return
         self._complete(self._begin_receive(buf, source, tag), status)

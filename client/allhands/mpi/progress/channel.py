@@ -30,19 +30,26 @@ class Channel:
     def __init__(self, group: Group, ranks: Sequence[int] | None = None) -> None:
         """Make the way to ranks of the world, by their places in the group; None: all of them."""
         self.group = group
+        self._order = group.order
         self.ranks = tuple(range(group.size) if ranks is None else ranks)
-        self._places = {rank: place for place, rank in enumerate(self.ranks)}
+        self.places = {rank: place for place, rank in enumerate(self.ranks)}
         self._callers = dict(zip(group.ranks, self.ranks, strict=True))
         self.rank, self.size = self.ranks[group.rank], group.size
         self._posted: tuple[Work, Bytes] | None = None
 
     @property
-    def _shm(self) -> "ShmP2P | None":
-        return self.group.order.p2p
+    def shm(self) -> "ShmP2P | None":
+        """The way over shared memory, where all ranks share it."""
+        return self._order.p2p
+
+    @property
+    def has_posted(self) -> bool:
+        """Whether a receive of a frame is posted, which the next frame ends."""
+        return self._posted is not None
 
     def send_frame(self, frame: Bytes, rank: int) -> Work | None:
         """Send a frame; None: it has gone, and else the work of a copy."""
-        shm = self._shm
+        shm = self.shm
         if shm is not None and shm.try_send(frame, self._find(rank), FRAME_TAG, None, None):
             return None
         return self.start_send(frame.copy(), rank, FRAME_TAG)
@@ -53,19 +60,19 @@ class Channel:
 
     def try_send(self, data: Bytes, rank: int, tag: int) -> bool:
         """Send what can go at once; False: nothing has happened."""
-        shm = self._shm
+        shm = self.shm
         return shm is not None and shm.try_send(data, self._find(rank), tag, None, None)
 
     def send(self, data: Bytes, rank: int, tag: int) -> None:
         """Send, and return when the data may be changed."""
-        shm = self._shm
+        shm = self.shm
         caller = self.group.ranks[self._find(rank)]
         if shm is None or not shm.send(data, caller, tag, None, None):
             self.start_send(data, rank, tag).wait()
 
     def receive(self, target: Bytes, rank: int, tag: int) -> None:
         """Receive data that its sender has begun to send."""
-        shm = self._shm
+        shm = self.shm
         place = self._find(rank)
         if shm is None or shm.recv(target, self.group.ranks[place], tag, None, None) < 0:
             self.group.recv(target, place, tag).wait()
@@ -76,7 +83,7 @@ class Channel:
         Raises:
             AllhandsError: none can come any more.
         """
-        shm = self._shm
+        shm = self.shm
         if (
             self._posted is None
             and shm is not None
@@ -89,7 +96,7 @@ class Channel:
 
     def find_loss(self, rank: int, what: str) -> AllhandsError | None:
         """Return why nothing can come from a rank any more; None: nothing is known."""
-        place = self._places.get(rank)
+        place = self.places.get(rank)
         if place is None:
             return PeerFailed(f"{what}: rank {rank} of the world was lost before", (rank,))
         return self.group.submitter.engine.find_message_failure(place, what)
@@ -100,7 +107,7 @@ class Channel:
         Raises:
             PeerFailed: it was lost before this way was opened.
         """
-        place = self._places.get(rank)
+        place = self.places.get(rank)
         if place is None:
             raise PeerFailed(f"rank {rank} of the world was lost before", (rank,))
         return place

@@ -5,18 +5,19 @@ behind a frame is received where the frame is handled: its sender has begun to s
 """
 
 import collections
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError
 from allhands.mpi import errors
-from allhands.mpi.constants import ANY_SOURCE, ANY_TAG, ERR_OTHER, ERR_REVOKED
+from allhands.mpi.constants import ERR_OTHER, ERR_REVOKED
 from allhands.mpi.progress.channel import NOTHING, Channel
 from allhands.mpi.progress.deadlines import Deadline, name_ranks
 from allhands.mpi.progress.frames import (
@@ -39,6 +40,8 @@ _SLICE_SECONDS = 0.05
 _SHARED_SLICE_SECONDS = 0.001
 """While other things than frames are awaited too."""
 _BACKGROUND_IDLE_SECONDS = 0.002
+_TAKE_OVER_SECONDS = 0.01
+"""For the thread beside to handle the frame that it has received."""
 _EMPTY: Bytes = np.empty(0, np.uint8)
 
 
@@ -74,7 +77,9 @@ class Engine:
         self._waiting = 0
         self._in: Any = np.zeros(FRAME_BYTES, np.uint8)
         self._out: Any = np.zeros(FRAME_BYTES, np.uint8)
-        self._number = 0
+        self._numbers = itertools.count(1)
+        self._plain_out: Bytes = np.zeros(FRAME_BYTES, np.uint8)
+        """Frame of `try_send`, which native code fills and sends without a pause for threads."""
         self._unacknowledged: dict[int, Send] = {}
         self._handlers: dict[int, Handler] = {}
         self._unhandled: collections.deque[tuple[int, FrameHead, Bytes]] = collections.deque()
@@ -118,7 +123,7 @@ class Engine:
             data: packed and contiguous; it belongs to the send until its end.
         """
         with self.lock:
-            self._number = number = self._number + 1
+            number = next(self._numbers)
             if dst == self.rank:
                 return self._send_to_self(context, source, tag, data, awaits_match)
             nbytes = data.size
@@ -149,7 +154,7 @@ class Engine:
                 self._finish(transfer)
             return
         with self.lock:
-            self._number = number = self._number + 1
+            number = next(self._numbers)
             out = self._out
             HEAD.pack_into(out, 0, 1, context, nbytes, number, self.rank, tag, source, 0, 0, 0)
             if is_inline:
@@ -190,45 +195,51 @@ class Engine:
                 self._deliver(arrival, receive)
         return receive
 
-    def receive_next(self, context: int, source: int, tag: int, memory: Bytes) -> bool:
-        """Receive a message at once, if the next frame brings it; a shorter way for plain calls.
+    def try_send(self, dst: int, context: int, source: int, tag: int, buf: object) -> bool:
+        """Send a plain array, if it can go at once; a shorter way.
+
+        Returns:
+            False: nothing has happened, and `buf` is anything that a program may send.
+        """
+        channel = self._channel
+        shm = channel.shm
+        if shm is None or (self.revoked and context // 4 in self.revoked):
+            return False
+        waits = self.table.posted_count == 0 and not self.services
+        place, number = channel.places.get(dst, -1), next(self._numbers)
+        try:
+            return shm.send_frame(
+                self._plain_out, buf, place, context, self.rank, tag, source, number, waits
+            )
+        except AllhandsError as error:
+            raise errors.translate(error) from None
+
+    def receive_next(self, context: int, source: int, tag: int, buf: object) -> bool:
+        """Receive a message into a plain array, if the next frame brings it; a shorter way.
 
         Args:
             source: rank of the sender in its group, or ANY_SOURCE.
-            memory: packed and contiguous; the message may be shorter.
 
         Returns:
-            False: it has not come so, and `start_receive` is to be called.
+            False: it has not come so, and `start_receive` is to be called; `buf` is anything that
+            a program may receive into.
         """
-        if not self.is_idle or self.table.has_unexpected(context):
+        if not self.is_idle or self.table.has_unexpected(context) or context // 4 in self.revoked:
             return False
-        if context // 4 in self.revoked or not self._leader.acquire(blocking=False):
+        shm = self._channel.shm
+        if shm is None or self._channel.has_posted or not self._leader.acquire(blocking=False):
             return False
         try:
             frame = self._in
-            if not self._poll_frame(_SLICE_SECONDS):
-                return False
-            kind, at, nbytes, number, sender, got, origin, wants_ack, _, _ = HEAD.unpack_from(frame)
-            if (
-                kind != 1  # FrameKind.MESSAGE
-                or at != context
-                or wants_ack
-                or (origin != source and source != ANY_SOURCE)
-                or (got != tag and tag != ANY_TAG)
-                or nbytes > memory.size
-            ):
+            frame[0] = 0
+            try:
+                found = shm.receive_frame(frame, buf, context, source, tag, _SLICE_SECONDS)
+            except BaseException as error:
+                self._raise(error)
+            if found == 0:
                 with self.lock:
                     self._take_frame(frame)
-                return False
-            if nbytes <= INLINE_BYTES:
-                memory[:nbytes] = frame[_HEAD_BYTES : _HEAD_BYTES + nbytes]
-            else:
-                try:
-                    with self.lock:
-                        self._channel.receive(memory[:nbytes], sender, payload_tag(number))
-                except AllhandsError as error:
-                    raise errors.translate(error) from None
-            return True
+            return found == 1
         finally:
             self._release_leader()
 
@@ -296,7 +307,7 @@ class Engine:
             payload: copied where it does not go at once, unless `keep` says that it stays as it is.
         """
         with self.lock:
-            self._number = number = self._number + 1
+            number = next(self._numbers)
             five = (*fields, 0, 0, 0, 0, 0)[:5]
             data = _EMPTY if payload is None else payload
             nbytes = data.size
@@ -347,13 +358,24 @@ class Engine:
         Raises:
             Exception: none can come any more, as after a loss.
         """
-        if not self._leader.acquire(blocking=False):
+        if not self._leader.acquire(blocking=False) and not self._take_over():
             return
         try:
             while self._receive_frame(0.0):
                 pass
         finally:
             self._release_leader()
+
+    def _take_over(self) -> bool:
+        """Become the leader in place of the thread beside, which may have a frame in hand."""
+        if self._background is None:
+            return False
+        with self.lock:
+            self._waiting += 1
+        is_leader = self._leader.acquire(timeout=_TAKE_OVER_SECONDS)
+        with self.lock:
+            self._waiting -= 1
+        return is_leader
 
     def wait(self, transfer: Transfer, seconds: float | None = None) -> None:
         """Return when a transfer has ended.
@@ -441,13 +463,17 @@ class Engine:
         try:
             return self._channel.poll(frame, seconds) != NOTHING
         except BaseException as error:
-            if frame[0]:  # it came in the instant of a signal, whose handler has raised
-                with self.lock:
-                    self._take_frame(frame)
-            translated = errors.translate(error)
-            if translated is error:
-                raise
-            raise translated from error
+            self._raise(error)
+
+    def _raise(self, error: BaseException) -> NoReturn:
+        """Take a frame that came in the instant of a signal, and raise an error of MPI."""
+        if self._in[0]:
+            with self.lock:
+                self._take_frame(self._in)
+        translated = errors.translate(error)
+        if translated is error:
+            raise error
+        raise translated from error
 
     def _take_frame(self, frame: Any) -> None:
         head = FrameHead._make(HEAD.unpack_from(frame))

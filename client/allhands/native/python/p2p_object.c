@@ -20,14 +20,14 @@ unsigned p2p_generation;
 
 static void in_child(void) { p2p_generation++; }
 
-static bool is_open(const P2PObject *self) {
+bool p2p_is_open(const P2PObject *self) {
     return !self->closed && self->generation == p2p_generation;
 }
 
 /* ---------------------------------------------------------------- what a message is */
 
 /* An array that needs no second look; everything else is for the careful way. */
-static PyArrayObject *plain_array_of(PyObject *given, bool written) {
+PyArrayObject *plain_array_of(PyObject *given, bool written) {
     if (!PyArray_CheckExact(given)) return NULL;
     PyArrayObject *array = (PyArrayObject *)given;
     int wanted = NPY_ARRAY_C_CONTIGUOUS | (written ? NPY_ARRAY_WRITEABLE : 0);
@@ -79,17 +79,15 @@ static int64_t start_time(const P2PObject *self) {
     return self->log.ring != NULL ? clock_now() : ah_now();
 }
 
-/* 1: well, 0: not here, -1 with an exception. */
-static int exchange(P2PObject *self, ah_message *message, PyArrayObject *array, PyObject *tag,
-                    PyObject *timeout, PyObject *label) {
-    int64_t limit = limit_of(self, message, tag, timeout);
-    if (limit == 0) return 0;
+bool p2p_exchange(P2PObject *self, ah_message *message, PyArrayObject *array, int64_t limit,
+                  PyObject *label) {
     PyObject *text = NULL;
-    if (!message_describe(self, message, array, &text)) return -1;
+    if (!message_describe(self, message, array, &text)) return false;
     int64_t now = start_time(self);
     message->deadline = now + limit;
     uint64_t entry = log_begin(&self->log, message, (PyObject *)PyArray_DESCR(array), now, label);
-    int result = -1, started = ah_p2p_start(self->p2p, message);
+    bool is_done = false;
+    int started = ah_p2p_start(self->p2p, message);
     if (started < 0) {
         log_end(&self->log, entry, message, AH_FAILED);
         PyErr_NoMemory();
@@ -103,13 +101,13 @@ static int exchange(P2PObject *self, ah_message *message, PyArrayObject *array, 
         }
         log_end(&self->log, entry, message, ah_message_outcome(message));
         if (status == AH_OK && ah_message_outcome(message) == AH_DELIVERED)
-            result = 1;
+            is_done = true;
         else if (!PyErr_Occurred())
             message_raise(self, message, limit, label);
     }
     free(message->expected_text);
     Py_DECREF(text);
-    return result;
+    return is_done;
 }
 
 /* The place of a rank of the world; -1: it has none here, or is no other rank. */
@@ -131,10 +129,25 @@ static PyObject *p2p_send(P2PObject *self, PyObject *const *args, Py_ssize_t nar
     PyArrayObject *array = plain_array_of(args[0], false);
     message.receives = message.is_async = false;
     message.peer = group_rank_of(self, args[1]);
-    if (array == NULL || message.peer < 0 || !is_open(self)) Py_RETURN_FALSE;
-    int done = exchange(self, &message, array, args[2], args[3], args[4]);
-    if (done < 0) return NULL;
-    return PyBool_FromLong(done);
+    if (array == NULL || message.peer < 0 || !p2p_is_open(self)) Py_RETURN_FALSE;
+    int64_t limit = limit_of(self, &message, args[2], args[3]);
+    if (limit == 0) Py_RETURN_FALSE;
+    if (!p2p_exchange(self, &message, array, limit, args[4])) return NULL;
+    Py_RETURN_TRUE;
+}
+
+int p2p_post(P2PObject *self, ah_message *message, PyArrayObject *array, PyObject *label) {
+    PyObject *text = NULL;
+    if (!message_describe(self, message, array, &text)) return -1;
+    int64_t now = start_time(self);
+    bool posted = ah_p2p_try_send(self->p2p, message);
+    if (posted) {
+        uint64_t entry =
+            log_begin(&self->log, message, (PyObject *)PyArray_DESCR(array), now, label);
+        log_end(&self->log, entry, message, AH_DELIVERED);
+    }
+    Py_DECREF(text);
+    return posted;
 }
 
 static PyObject *p2p_try_send(P2PObject *self, PyObject *const *args, Py_ssize_t nargs) {
@@ -148,18 +161,10 @@ static PyObject *p2p_try_send(P2PObject *self, PyObject *const *args, Py_ssize_t
     PyArrayObject *array = plain_array_of(args[0], false);
     message.receives = message.is_async = false;
     message.peer = (int)place;
-    if (array == NULL || !is_open(self) || limit_of(self, &message, args[2], args[3]) == 0)
+    if (array == NULL || !p2p_is_open(self) || limit_of(self, &message, args[2], args[3]) == 0)
         Py_RETURN_FALSE;
-    PyObject *text = NULL;
-    if (!message_describe(self, &message, array, &text)) return NULL;
-    int64_t now = start_time(self);
-    bool posted = ah_p2p_try_send(self->p2p, &message);
-    if (posted) {
-        uint64_t entry =
-            log_begin(&self->log, &message, (PyObject *)PyArray_DESCR(array), now, args[4]);
-        log_end(&self->log, entry, &message, AH_DELIVERED);
-    }
-    Py_DECREF(text);
+    int posted = p2p_post(self, &message, array, args[4]);
+    if (posted < 0) return NULL;
     return PyBool_FromLong(posted);
 }
 
@@ -171,34 +176,24 @@ static PyObject *p2p_recv(P2PObject *self, PyObject *const *args, Py_ssize_t nar
     message.receives = true;
     message.is_async = false;
     message.peer = args[1] == Py_None ? -1 : group_rank_of(self, args[1]);
-    if (array == NULL || (message.peer < 0 && args[1] != Py_None) || !is_open(self))
+    if (array == NULL || (message.peer < 0 && args[1] != Py_None) || !p2p_is_open(self))
         return PyLong_FromLong(-1);
-    int done = exchange(self, &message, array, args[2], args[3], args[4]);
-    if (done < 0) return NULL;
-    return PyLong_FromLong(done ? self->ranks[message.source] : -1);
+    int64_t limit = limit_of(self, &message, args[2], args[3]);
+    if (limit == 0) return PyLong_FromLong(-1);
+    if (!p2p_exchange(self, &message, array, limit, args[4])) return NULL;
+    return PyLong_FromLong(self->ranks[message.source]);
 }
 
-/* Receive from whoever sends, if that comes within some time; the log has nothing of it. */
-static PyObject *p2p_poll(P2PObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3) /* x, tag, seconds */
-        return PyErr_Format(PyExc_TypeError, "wants 3 arguments, has %zd", nargs);
-    double seconds = PyFloat_AsDouble(args[2]);
-    if (PyErr_Occurred()) return NULL;
-    ah_message message = {.receives = true, .peer = -1};
-    PyArrayObject *array = plain_array_of(args[0], true);
-    if (array == NULL || !(seconds >= 0) || !(seconds < 1e6) || !read_tag(&message, args[1]))
-        return PyErr_Format(PyExc_ValueError, "no such message over shared memory");
-    if (!is_open(self)) return PyLong_FromLong(-2);
+int p2p_poll_array(P2PObject *self, PyArrayObject *array, uint32_t tag, int64_t span) {
+    ah_message message = {.receives = true, .peer = -1, .tag = tag, .deadline = INT64_MAX};
+    if (!p2p_is_open(self)) return P2P_CLOSED;
     PyObject *text = NULL;
-    if (!message_describe(self, &message, array, &text)) return NULL;
-    message.deadline = INT64_MAX;
-    PyObject *result = NULL;
-    int started = ah_p2p_start(self->p2p, &message);
+    if (!message_describe(self, &message, array, &text)) return P2P_RAISED;
+    int result = P2P_RAISED, started = ah_p2p_start(self->p2p, &message);
     if (started < 0)
         PyErr_NoMemory();
     else {
         if (!started) {
-            int64_t span = (int64_t)(seconds * NANOSECONDS);
             Waiting waiting;
             ah_wait_hooks hooks = message_hooks(&waiting, span);
             if (ah_p2p_wait(self->p2p, &message, ah_now() + span, &hooks) != AH_OK)
@@ -206,17 +201,43 @@ static PyObject *p2p_poll(P2PObject *self, PyObject *const *args, Py_ssize_t nar
         }
         int outcome = ah_message_outcome(&message);
         if (PyErr_Occurred()) /* of a signal's handler */
-            result = NULL;
+            result = P2P_RAISED;
         else if (outcome == AH_DELIVERED)
-            result = PyLong_FromLong(self->ranks[message.source]);
+            result = message.source;
         else if (outcome == AH_CANCELLED)
-            result = PyLong_FromLong(-1);
+            result = P2P_NOTHING;
         else
-            message_raise(self, &message, (int64_t)(seconds * NANOSECONDS), Py_None);
+            message_raise(self, &message, span, Py_None);
     }
     free(message.expected_text);
     Py_DECREF(text);
     return result;
+}
+
+bool read_span(PyObject *given, int64_t *span) {
+    double seconds = PyFloat_AsDouble(given);
+    if (PyErr_Occurred()) return false;
+    if (!(seconds >= 0) || !(seconds < 1e6)) {
+        PyErr_SetString(PyExc_ValueError, "no such time");
+        return false;
+    }
+    *span = (int64_t)(seconds * NANOSECONDS);
+    return true;
+}
+
+/* Receive from whoever sends, if that comes within some time; the log has nothing of it. */
+static PyObject *p2p_poll(P2PObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 3) /* x, tag, seconds */
+        return PyErr_Format(PyExc_TypeError, "wants 3 arguments, has %zd", nargs);
+    int64_t span;
+    if (!read_span(args[2], &span)) return NULL;
+    ah_message message;
+    PyArrayObject *array = plain_array_of(args[0], true);
+    if (array == NULL || !read_tag(&message, args[1]))
+        return PyErr_Format(PyExc_ValueError, "no such message over shared memory");
+    int source = p2p_poll_array(self, array, message.tag, span);
+    if (source == P2P_RAISED) return NULL;
+    return PyLong_FromLong(source < 0 ? source : self->ranks[source]);
 }
 
 /* ---------------------------------------------------------------- beside it */
@@ -235,7 +256,7 @@ static PyObject *p2p_start(P2PObject *self, PyObject *args) {
     if (peer < (receives ? -1 : 0) || peer >= self->size || peer == self->rank ||
         !PyArray_CHKFLAGS(array, wanted) || !(deadline > 0) || !(deadline < 1e9))
         return PyErr_Format(PyExc_ValueError, "no such message over shared memory");
-    if (!is_open(self)) Py_RETURN_NONE;
+    if (!p2p_is_open(self)) Py_RETURN_NONE;
     ah_message message = {
         .receives = receives,
         .is_async = true,
@@ -400,6 +421,8 @@ static PyMethodDef p2p_methods[] = {
     {"try_send", (PyCFunction)(void (*)(void))p2p_try_send, METH_FASTCALL, NULL},
     {"recv", (PyCFunction)(void (*)(void))p2p_recv, METH_FASTCALL, NULL},
     {"poll", (PyCFunction)(void (*)(void))p2p_poll, METH_FASTCALL, NULL},
+    {"send_frame", (PyCFunction)(void (*)(void))p2p_send_frame, METH_FASTCALL, NULL},
+    {"receive_frame", (PyCFunction)(void (*)(void))p2p_receive_frame, METH_FASTCALL, NULL},
     {"start", (PyCFunction)p2p_start, METH_VARARGS, NULL},
     {"serve", (PyCFunction)p2p_serve, METH_NOARGS, NULL},
     {"remove_peer", (PyCFunction)p2p_remove_peer, METH_O, NULL},

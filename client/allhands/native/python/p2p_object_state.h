@@ -57,6 +57,31 @@ typedef struct {
 
 extern unsigned p2p_generation; /* counts forks: a child shares the memory, but is no member */
 
+/* ---- p2p_object.c */
+
+/* Results of `p2p_poll_array`, other than the place of the sender. */
+enum { P2P_NOTHING = -1, P2P_CLOSED = -2, P2P_RAISED = -3 };
+
+/* Whether this process may use it: it was not closed, nor inherited by a fork. */
+bool p2p_is_open(const P2PObject *self);
+/* An array that needs no second look, borrowed; NULL: it is for the careful way. */
+PyArrayObject *plain_array_of(PyObject *given, bool written);
+/* Seconds as nanoseconds; false with an exception. */
+bool read_span(PyObject *given, int64_t *span);
+/* Send, or receive, and wait until that is done, some nanoseconds at most. False with an exception.
+ */
+bool p2p_exchange(P2PObject *self, ah_message *message, PyArrayObject *array, int64_t limit,
+                  PyObject *label);
+/* Send what can go at once. 1: it has gone, 0: nothing has happened, -1 with an exception. */
+int p2p_post(P2PObject *self, ah_message *message, PyArrayObject *array, PyObject *label);
+/* Receive from whoever sends, if that comes within some nanoseconds. */
+int p2p_poll_array(P2PObject *self, PyArrayObject *array, uint32_t tag, int64_t span);
+
+/* ---- p2p_frames.c */
+
+PyObject *p2p_send_frame(P2PObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *p2p_receive_frame(P2PObject *self, PyObject *const *args, Py_ssize_t nargs);
+
 /* ---- message_type.c */
 
 /* Describe an array by its message: type, signature, place; `text` is a new reference that its type
