@@ -7,6 +7,7 @@ from . import hooks as hooks
 from . import kv as kv
 from . import testing as testing
 from .api.call_hooks import on_call as on_call
+from .api.call_hooks import record_comm as record_comm
 from .api.checked_coalesced import all_gather_coalesced as all_gather_coalesced
 from .api.checked_coalesced import all_reduce_coalesced as all_reduce_coalesced
 from .api.coalesced import all_gather_into_tensor_coalesced as all_gather_into_tensor_coalesced

@@ -269,6 +269,40 @@ def test_a_hook_is_refused_without_a_world_or_a_function() -> None:
     run_threads(1)(act)
 
 
+def test_the_label_of_a_block_is_of_its_task_in_hooks_and_in_errors() -> None:
+    async def act() -> list[str | None]:
+        labels: list[str | None] = []
+        async with ah.aio.connect(backend="threads", timeout=20) as world:
+            with ah.on_call(lambda call: labels.append(call.label), group=world):
+                with ah.record_comm("step", group=world):
+                    await world.barrier()
+                    with pytest.raises(ah.CollectiveMismatch, match="step"):
+                        await world.all_reduce(np.ones(2 + world.rank))
+                await asyncio.create_task(world.barrier())
+        return labels
+
+    found = run_threads(2, init=False)(lambda: asyncio.run(act()))
+    assert found == [["step", "step", None]] * 2
+
+
+def test_the_label_of_a_block_is_refused_without_a_world_or_a_text() -> None:
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        ah.record_comm("step")
+
+    def act() -> None:
+        with pytest.raises(TypeError, match="the name must be a text, not int"):
+            ah.record_comm(3)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="must not be empty"):
+            ah.record_comm("")
+        with pytest.raises(LookupError), ah.record_comm("step"):
+            raise LookupError
+        ah.barrier()
+        assert ah.flight_recorder()[-1].label == ""
+        assert not isinstance(ah.default_group().order, HookedNumbering)
+
+    run_threads(1)(act)
+
+
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_not_finite_inputs_are_named_before_a_call(value: float) -> None:
     def act() -> None:

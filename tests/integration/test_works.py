@@ -75,6 +75,22 @@ def test_p107_labels_are_recorded_whatever_way_a_call_goes(job: Job) -> None:
         )
 
 
+def test_p107_calls_of_a_block_have_its_label_but_those_with_their_own(job: Job) -> None:
+    for rank, one in enumerate(run_pair(job, works.label_calls_of_blocks)):
+        assert one["calls"] == [
+            ["all_reduce", "outer"],
+            ["all_reduce", "outer"],
+            ["scan", "inner"],
+            ["broadcast", "own"],
+            ["recv" if rank else "send", "outer"],
+            ["monitored_barrier", "outer"],
+            ["barrier", ""],
+            ["barrier", "of the group"],
+            ["reduce", ""],
+            ["all_reduce", ""],
+        ]
+
+
 def test_p102_peers_are_named_by_one_number_whatever_way_a_message_goes(job: Job) -> None:
     told = run_pair(
         job,

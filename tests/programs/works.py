@@ -155,6 +155,32 @@ def label_calls() -> None:
     ah.destroy_process_group()
 
 
+def label_calls_of_blocks() -> None:
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    x, group = np.ones(4), ah.new_group([0, 1])
+    ah.all_reduce(x)  # so that the next calls go as most do: past the queue
+    earlier = len(ah.flight_recorder())
+    with ah.record_comm("outer"):
+        ah.all_reduce(x)
+        ah.all_reduce(x, group=group, async_op=True).wait()
+        with ah.record_comm("inner"):
+            ah.scan(x)
+            ah.broadcast(x, 0, label="own")
+        (ah.send if me == 0 else ah.recv)(x, 1 - me)
+        ah.monitored_barrier()
+        beside = threading.Thread(target=ah.barrier)  # which is in no block
+        beside.start()
+        beside.join()
+    with ah.record_comm("of the group", group=group):
+        ah.barrier(group)
+        ah.reduce(x, 0)
+    ah.all_reduce(x)
+    later = ah.flight_recorder()[earlier:]
+    tell("done", calls=[(one.operation, one.label) for one in later])
+    ah.destroy_process_group()
+
+
 def name_peers_by_one_number() -> None:
     ah.init_process_group(timeout=30)
     me = ah.get_rank()

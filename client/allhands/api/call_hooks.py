@@ -1,9 +1,10 @@
 """Registration of call hooks, on the groups of the default world or on one group."""
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from allhands.api.default_world import AnyGroup, require_world
-from allhands.group.call_hooks import CallHookHandle
+from allhands.group.call_hooks import CallHookHandle, CallHooks
 from allhands.group.call_spans import CallSpans
 from allhands.group.finite_check import check_inputs, check_outputs
 from allhands.group.group import Group
@@ -41,14 +42,43 @@ def on_call(
         RuntimeError: `init_process_group` has not been called, and there is no `group`.
         TypeError: there is no function, or something that cannot be called.
     """
+    hooks, groups = _find_hooks(group)
+    return hooks.add(before, after, groups)
+
+
+def record_comm(name: str, *, group: "AnyGroup | HasGroup" = None) -> AbstractContextManager[None]:
+    """Give calls a label: those made in the block, by its thread or task, without a `label=`.
+
+    The label stands in the flight recorder, in traces, logs and errors. Of blocks in blocks the
+    inner one counts. The calls go the checked way, as with hooks.
+
+    Args:
+        name: the label.
+        group: the only group whose calls get it; None: all groups of the world, also later ones.
+
+    Raises:
+        RuntimeError: as of `on_call`.
+        TypeError: the name is no text.
+        ValueError: it is empty.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name must be a text, not {type(name).__name__}")
+    if not name:
+        raise ValueError("the name of calls must not be empty")
+    hooks, groups = _find_hooks(group)
+    return hooks.label_calls(name, groups)
+
+
+def _find_hooks(group: "AnyGroup | HasGroup") -> "tuple[CallHooks, tuple[Group, ...] | None]":
+    """Return the hooks of a world, and the groups of it that are meant; None: all."""
     if group is None:
-        return require_world().call_hooks.add(before, after)
+        return require_world().call_hooks, None
     found = group if isinstance(group, Group | NonMember) else group.group
     if isinstance(found, NonMember):
-        return require_world().call_hooks.add(before, after, ())
+        return require_world().call_hooks, ()
     if found.call_hooks is None:
         raise RuntimeError(f"{found} belongs to no world: hooks are for groups of a world")
-    return found.call_hooks.add(before, after, (found,))
+    return found.call_hooks, (found,)
 
 
 def check_finite(

@@ -30,6 +30,10 @@ _ERRORS: Mapping[grpc.StatusCode, tuple[Callable[[str], Exception], str]] = {
         CoordinatorUnavailable,
         "the call to the coordinator at {target} was cut off ({said})",
     ),
+    _Code.INTERNAL: (  # of gRPC here: the coordinator ended the call while a message was written
+        CoordinatorUnavailable,
+        "the call to the coordinator at {target} was cut off ({said})",
+    ),
     _Code.UNAUTHENTICATED: (
         Unauthenticated,
         "the coordinator at {target} wants its token ({said}): set ALLHANDS_TOKEN",

@@ -4,13 +4,22 @@ Where a group has hooks its calls go through a `HookedSubmitter`, and its plain 
 checked way, as while calls are coalesced. Where it has none, nothing is in the way of its calls.
 """
 
+import contextlib
 import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
-from allhands.group.hooked import After, Before, CallHook, HookedSubmitter, HookState
+from allhands.group.hooked import (
+    CALL_LABEL,
+    After,
+    Before,
+    CallHook,
+    HookedSubmitter,
+    HookState,
+)
 from allhands.group.interfaces import Submitter
 
 
@@ -81,7 +90,21 @@ class CallHooks:
         for name, function in (("before", before), ("after", after)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be a function, not {type(function).__name__}")
-        hook = CallHook(before, after)
+        return self._add(CallHook(before, after), groups)
+
+    @contextlib.contextmanager
+    def label_calls(
+        self, label: str, groups: "tuple[HookableGroup, ...] | None" = None
+    ) -> Iterator[None]:
+        """Give the calls of this thread or task a label, those that have none of their own."""
+        token = CALL_LABEL.set(label)
+        try:
+            with self._add(CallHook(None, None), groups):
+                yield
+        finally:
+            CALL_LABEL.reset(token)
+
+    def _add(self, hook: CallHook, groups: "tuple[HookableGroup, ...] | None") -> CallHookHandle:
         with self._lock:
             self._hooks[hook] = None if groups is None else tuple(map(weakref.ref, groups))
             self._update_all()
@@ -125,7 +148,7 @@ def _set_hooks(
 ) -> None:
     for one in (submitter, inline_submitter):
         if isinstance(one, HookedSubmitter):
-            one.hooks = hooks
+            one.hooks = tuple(hook for hook in hooks if hook.before or hook.after)
             if not hooks:
                 one.order.release()
 

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -38,9 +39,13 @@ Before: TypeAlias = Callable[[CallInfo], object]
 After: TypeAlias = Callable[[CallInfo, BaseException | None, float], object]
 
 
+CALL_LABEL: "ContextVar[str | None]" = ContextVar("allhands_call_label", default=None)
+"""Label of the calls of this thread or task that have none of their own."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CallHook:
-    """A pair of functions around calls; either may be missing."""
+    """A pair of functions around calls; either may be missing, both where calls get a label."""
 
     before: Before | None
     after: After | None
@@ -175,7 +180,7 @@ class _HookedFuture(Future[Result]):
 
 
 class HookedSubmitter:
-    """Runs hooks around the calls of another submitter of a group."""
+    """Runs hooks around the calls of another submitter of a group, and gives the calls labels."""
 
     def __init__(
         self,
@@ -203,6 +208,7 @@ class HookedSubmitter:
         return self.submitter.executor
 
     def start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
+        label = label or CALL_LABEL.get()
         return self._run(
             lambda number: describe_primitive(number, self._locate(), call, label),
             lambda: self.submitter.start(call, timeout, label),
@@ -211,6 +217,7 @@ class HookedSubmitter:
     def start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
+        label = label or CALL_LABEL.get()
         return self._run(
             lambda number: describe_composite(number, self._locate(), composite, label),
             lambda: self.submitter.start_composite(composite, timeout, label),
@@ -219,6 +226,7 @@ class HookedSubmitter:
     def start_monitored_barrier(
         self, timeout: CallTimeout, wait_all_ranks: bool, label: str | None
     ) -> Work:
+        label = label or CALL_LABEL.get()
         barrier = CompositeCall(CallSignature("monitored_barrier"), _generate_no_steps)
         return self._run(
             lambda number: describe_composite(number, self._locate(), barrier, label),
@@ -236,6 +244,7 @@ class HookedSubmitter:
         label: str | None,
         staging: Staging | None = None,
     ) -> Work:
+        label = label or CALL_LABEL.get()
         rank = None if peer is None else self.engine.ranks.index(peer)
         return self._run(
             lambda number: describe_message(

@@ -143,8 +143,8 @@ MUTATIONS: Final = (
         111,
         "who sent over memory is told by its place in the group",
         "native/python/p2p_object.c",
-        "return PyLong_FromLong(done ? self->ranks[message.source] : -1);",
-        "return PyLong_FromLong(done ? message.source : -1);",
+        "return PyLong_FromLong(self->ranks[message.source]);",
+        "return PyLong_FromLong(message.source);",
     ),
     Mutation(
         111,

@@ -129,7 +129,7 @@ ROWS = {
     105: "new_group is made by the world of the default group; PyTorch would hand over to a method "
     "`new_group` of that group, which is left out, since tags and descriptions would be lost",
     106: "joining with every backend; a group's rank, size and name",
-    107: "the label of a call is recorded: `label=` on arrays, `record_comm` on tensors",
+    107: "the label of a call is recorded: `label=`, and `record_comm` on arrays and tensors",
     108: "isend, irecv and batches of them",
     109: "object collectives and messages",
     110: "AVG of complex numbers",

@@ -355,7 +355,7 @@ class _Failed(grpc.RpcError):
         (grpc.StatusCode.ALREADY_EXISTS, errors.Refused),
         (grpc.StatusCode.FAILED_PRECONDITION, errors.Refused),
         (grpc.StatusCode.ABORTED, errors.Refused),
-        (grpc.StatusCode.INTERNAL, errors.AllhandsError),
+        (grpc.StatusCode.INTERNAL, errors.CoordinatorUnavailable),
         (grpc.StatusCode.UNKNOWN, errors.AllhandsError),
     ],
 )
