@@ -27,8 +27,9 @@ from allhands_proto.issuing import Authority, Issued
 from allhands_proto.kv_handshake import CallerHandshake
 from allhands_server import healthcheck
 from programs import launched_ranks
+from support.ranks.addresses import free_port
 from support.ranks.forking import PATIENCE
-from support.ranks.launchers import as_script
+from support.ranks.launchers import as_script, environment
 
 ALLHANDS = (sys.executable, "-m", "allhands.cli.main")
 
@@ -151,6 +152,38 @@ def test_links_between_ranks_are_encrypted(
     assert done.stdout.count(f"sums, plaintext 0 sockets {sockets}") == 2, done.stdout
 
 
+def test_ranks_meet_at_rank_0_though_its_certificate_has_another_name(
+    files: Path, tmp_path: Path
+) -> None:
+    authority = load_authority(files)
+    write_pair(files / "daemon", authority.issue("daemon", ["node7.example"], timedelta(days=1)))
+    shared = environment(tmp_path) | {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "ALLHANDS_TLS_NAME": "node7.example",
+        "ALLHANDS_BACKEND": "socket",
+    }
+    script = as_script(launched_ranks.show_sums_and_plaintext)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *script],
+            env=shared | {"RANK": str(rank), "ALLHANDS_TLS_DIR": str(files / folder)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, folder in enumerate(("daemon", "worker"))
+    ]
+    try:
+        said = [one.communicate(timeout=PATIENCE)[0] for one in ranks]
+    finally:
+        for one in ranks:
+            one.kill()
+            one.communicate()
+    assert [one.returncode for one in ranks] == [0, 0]
+    assert all("sums, plaintext 0 sockets 1" in one for one in said), said
+
+
 def test_the_key_value_port_is_used_with_a_certificate(daemon: DaemonProcess, files: Path) -> None:
     endpoint = find_coordinator(None, as_worker(daemon, files / "worker"))
     with Control(endpoint, job="j", timeout=PATIENCE) as control:
@@ -170,6 +203,11 @@ def test_the_health_check_takes_the_directory(
     assert healthcheck.main([target, "--tls-ca", str(files / "worker/ca.crt")]) == 1
 
 
+def load_authority(files: Path) -> Authority:
+    folder = files / "authority"
+    return Authority.load((folder / "ca.crt").read_bytes(), (folder / "ca.key").read_bytes())
+
+
 def write_pair(folder: Path, issued: Issued) -> None:
     (folder / "tls.crt").write_bytes(issued.certificate)
     (folder / "tls.key").write_bytes(issued.key)
@@ -178,9 +216,7 @@ def write_pair(folder: Path, issued: Issued) -> None:
 def make_refused(case: str, files: Path, endpoint: Endpoint) -> Endpoint:
     worker = files / "worker"
     other = Authority(ec.generate_private_key(ec.SECP256R1()), "another")
-    authority = Authority.load(
-        (files / "authority/ca.crt").read_bytes(), (files / "authority/ca.key").read_bytes()
-    )
+    authority = load_authority(files)
     match case:
         case "no certificate":
             return replace(endpoint, tls_cert=None, tls_key=None)

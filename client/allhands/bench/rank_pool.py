@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from allhands.bench.ipc import JsonConnection, Message
 from allhands.bench.launchers import RANK_MODULE, THIS_HOST, BenchHost, Launcher, ProcessSpec
 from allhands.bench.start_gate import StartGate
+from allhands.bench.systems import ENCRYPTED
 
 _START_SECONDS = 90.0
 _TRIAL_SECONDS = 180.0
@@ -49,6 +50,7 @@ class RankPool:
         self._log = folder / "output"
         self._children: list[subprocess.Popen[bytes]] = []
         self._connections: list[JsonConnection] = []
+        self._files = contextlib.ExitStack()
         gate = folder / "gate"
         gate.write_bytes(bytes(StartGate.count_bytes(ranks)))
         with socket.socket(socket.AF_UNIX) as listener:
@@ -57,8 +59,10 @@ class RankPool:
             arguments = ["--driver", str(folder / "driver"), "--gate", str(gate)]
             arguments += ["--meeting", str(folder / "meeting")]
             try:
+                secured = self._open_certificates() if self.name == ENCRYPTED else {}
                 self._start(
-                    launcher.list_processes(hosts, ranks, arguments, _find_free_port(), module)
+                    launcher.list_processes(hosts, ranks, arguments, _find_free_port(), module),
+                    secured,
                 )
                 self._accept_ranks(listener)
             except BaseException:
@@ -109,14 +113,28 @@ class RankPool:
         for child in self._children:
             _end(child)
         self._children = []
+        self._files.close()
 
-    def _start(self, processes: Sequence[ProcessSpec]) -> None:
+    def _open_certificates(self) -> dict[str, str]:
+        """Make an authority and a certificate; return the settings by which ranks use TLS."""
+        from allhands.launcher.throwaway_tls import NAME, open_throwaway_tls
+
+        tls = self._files.enter_context(open_throwaway_tls())
+        return {
+            "ALLHANDS_INSECURE": "0",
+            "ALLHANDS_TLS_CA": tls.authority,
+            "ALLHANDS_TLS_CERT": tls.certificate,
+            "ALLHANDS_TLS_KEY": tls.key,
+            "ALLHANDS_TLS_NAME": NAME,
+        }
+
+    def _start(self, processes: Sequence[ProcessSpec], settings: Mapping[str, str]) -> None:
         with self._log.open("wb") as log:
             for process in processes:
                 self._children.append(
                     subprocess.Popen(
                         process.command,
-                        env=dict(process.environment),
+                        env={**process.environment, **settings},
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,

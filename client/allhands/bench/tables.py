@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from allhands.bench.case import COLLECTIVES, OBJECTS, SCANS, VARIABLE
-from allhands.bench.systems import MPI, TCP, TORCH
+from allhands.bench.systems import ENCRYPTED, MPI, TCP, TORCH
 from allhands.bench.table_request import TableRequest, TwoHosts
 
 T = TypeVar("T")
@@ -49,7 +49,8 @@ def _make_hosts(rate: str | None, ranks_per_host: int) -> NamedTable:
     request = TableRequest(
         _ON_HOSTS, (), (*_SMALL, 64 * _MIB), hosts=TwoHosts(rate, ranks_per_host)
     )
-    return NamedTable(request, peers=("gloo", TCP) if ranks_per_host == 1 else ("gloo",))
+    peers = ("gloo", TCP) if ranks_per_host == 1 else ("gloo",)
+    return NamedTable(request, ("allhands", ENCRYPTED), peers)
 
 
 _TORCH_TOO = ("allhands", TORCH)

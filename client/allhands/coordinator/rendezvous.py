@@ -236,6 +236,7 @@ async def _start_coordinator(
                 Address(name, running.port),
                 running.token,
                 authority,
+                tls_name=config.tls_name,
                 tls_cert=config.tls_cert,
                 tls_key=config.tls_key,
             ),

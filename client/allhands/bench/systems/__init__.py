@@ -8,6 +8,7 @@ alone (`join`), under that system's Python.
 from allhands.bench.systems.names import (
     ALLHANDS,
     AWAITED,
+    ENCRYPTED,
     MPI,
     PEERS,
     TCP,
@@ -15,4 +16,4 @@ from allhands.bench.systems.names import (
     UNRECORDED,
 )
 
-__all__ = ["ALLHANDS", "AWAITED", "MPI", "PEERS", "TCP", "TORCH", "UNRECORDED"]
+__all__ = ["ALLHANDS", "AWAITED", "ENCRYPTED", "MPI", "PEERS", "TCP", "TORCH", "UNRECORDED"]

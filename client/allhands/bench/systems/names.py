@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 UNRECORDED = "allhands-unrecorded"
+ENCRYPTED = "allhands-tls"
 TORCH = "allhands-torch"
 
 BACKENDS: Mapping[str, str] = {"allhands-socket": "socket", "allhands-grpc": "grpc"}
@@ -15,11 +16,12 @@ POLICIES: Mapping[str, Mapping[str, object]] = {
 AWAITED = ("allhands-asyncio", "allhands-uvloop")
 """Calls of allhands awaited on a running event loop: asyncio's own, and uvloop's."""
 ALLHANDS = (
-    *("allhands", "allhands-arena", "allhands-persistent", UNRECORDED),
+    *("allhands", "allhands-arena", "allhands-persistent", UNRECORDED, ENCRYPTED),
     *(*BACKENDS, *POLICIES, *AWAITED, TORCH),
 )
-"""allhands on any arrays; on its own; with calls made ready once; without the flight recorder; over
-each kind of links alone; with safer calls; awaited; as the backend of torch.distributed."""
+"""allhands on any arrays; on its own; with calls made ready once; without the flight recorder; with
+TLS between hosts; over each kind of links alone; with safer calls; awaited; as the backend of
+torch.distributed."""
 MPI = ("openmpi", "mpich")
 TCP = "tcp"
 """A loop in C over one TCP connection: the bound of two ranks on two hosts."""
