@@ -55,6 +55,23 @@ def test_windows_and_files_are_shared(job: Job, tmp_path: Path, backend: str) ->
     _end_well(ranks)
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_windows_of_new_memory_are_the_same_on_one_host_and_on_several(
+    job: Job, hosts: int
+) -> None:
+    _end_well(job(3, program.allocate_windows, hosts))
+
+
+def test_who_waits_for_the_lock_of_a_dead_rank_is_told(job: Job) -> None:
+    ranks = job(3, program.die_with_a_lock)
+    for rank in (ranks[0], ranks[2]):
+        told = rank.expect("lost")
+        assert told["code"], told
+        assert "rank 1" in told["text"]
+        rank.say()
+        assert rank.ended() == 0
+
+
 def test_a_lost_rank_is_an_error_and_the_others_go_on(job: Job) -> None:
     ranks = job(3, program.lose_one)
     for rank in (ranks[0], ranks[2]):

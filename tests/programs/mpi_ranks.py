@@ -1,5 +1,6 @@
 """Ranks that are written for mpi4py, on the MPI of allhands."""
 
+import itertools
 import os
 import signal
 import threading
@@ -237,6 +238,101 @@ def share_windows(folder: str) -> None:
         MPI.File.Open(comm, path + ".absent", MPI.MODE_RDONLY)
     assert caught.value.Get_error_class() == MPI.ERR_NO_SUCH_FILE
     tell(what="done")
+
+
+def allocate_windows(hosts: int) -> None:
+    """Windows of new memory: locks, atomic operations, exposures, fences, and what is refused."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    rank, size = comm.rank, comm.size
+    if hosts > 1:
+        from allhands.mpi.communicators import intracomm
+
+        vars(intracomm)["name_host"] = lambda: f"host {rank % hosts}"
+        with pytest.raises(MPI.Exception, match="on several hosts"):
+            MPI.Win.Allocate_shared(8, 8, comm=comm)
+    window = MPI.Win.Allocate(32 if rank else 64, 8, comm=comm)
+    has_thread = "allhands mpi progress" in [one.name for one in threading.enumerate()]
+    assert has_thread == (hosts > 1)
+    own = np.frombuffer(window.tomemory(), np.int64)
+    assert own.tolist() == [0] * (4 if rank else 8)
+    comm.Barrier()
+    number, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+    for _ in range(30):  # alone with a lock, and with nothing else
+        window.Lock(0)
+        window.Get(number, 0, 0)
+        window.Flush(0)
+        window.Put(number + 1, 0, 0)
+        window.Unlock(0)
+    comm.Barrier()
+    taken = []
+    window.Lock_all()
+    for _ in range(30):
+        window.Fetch_and_op(one, number, 0, 1)
+        window.Flush(0)
+        taken.append(int(number[0]))
+        window.Accumulate(np.array([rank, 1]), 0, (2, 2, MPI.INT64_T))
+    while True:  # each rank once, in the order of ranks
+        window.Compare_and_swap(np.array([rank + 1]), np.array([rank]), number, 0, 4)
+        window.Flush(0)
+        if number[0] == rank:
+            break
+    comm.Barrier()  # all hold all locks meanwhile
+    window.Unlock_all()
+    assert sorted(itertools.chain.from_iterable(comm.allgather(taken))) == list(range(30 * size))
+    if rank == 0:
+        window.Lock(0)
+        sums = [30 * size, 30 * size, 30 * sum(range(size)), 30 * size, size]
+        assert own[:5].tolist() == sums
+        comm.Barrier()
+        own[5] = 77
+        window.Unlock(0)
+    else:
+        comm.Barrier()
+        window.Lock(0)  # in vain, until rank 0 gives it back
+        window.Get(number, 0, 5)
+        window.Unlock(0)
+        assert number[0] == 77
+    right, left = (rank + 1) % size, (rank - 1) % size
+    world = comm.Get_group()
+    window.Post(world.Incl([left]))
+    window.Start(world.Incl([right]))
+    odd = MPI.INT64_T.Create_vector(2, 1, 2).Commit()
+    window.Put(np.array([10 + rank, 20 + rank]), right, (0, 1, odd))
+    window.Complete()
+    window.Wait()
+    assert own[[0, 2]].tolist() == [10 + left, 20 + left]
+    window.Fence()
+    request = window.Rget_accumulate(one, number, left, 0, MPI.MAX)
+    request.Wait()
+    assert number[0] == 10 + (left - 1) % size
+    window.Fence()
+    window.Lock(1)
+    window.Put(np.arange(2), 1, 3)
+    with pytest.raises(MPI.Exception, match="of a buffer of 32 bytes") as caught:
+        window.Unlock(1)
+    assert caught.value.Get_error_class() == MPI.ERR_RMA_RANGE
+    comm.Barrier()
+    window.Free()
+    tell(what="done")
+
+
+def die_with_a_lock() -> None:
+    """Rank 1 dies with the lock of rank 0, for which others wait."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    window = MPI.Win.Allocate(8, 8, comm=comm)
+    if comm.rank == 1:
+        window.Lock(0)
+    comm.Barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        window.Lock(0)
+    except MPI.Exception as error:
+        tell(what="lost", code=error.Get_error_class() == MPI.ERR_PROC_FAILED, text=str(error))
+    hear()
+    os._exit(0)
 
 
 def lose_one() -> None:

@@ -5,42 +5,21 @@ are atomic and come in the order of their origin. Each operation has one answer,
 origin that it has been carried out.
 """
 
-import enum
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from allhands.mpi import errors
-from allhands.mpi.constants import ERR_OP, ERR_RMA_RANGE, ERR_RMA_SYNC, ERR_TYPE
-from allhands.mpi.datatypes.datatype import find_constant
-from allhands.mpi.operations.predefined import CONSTANTS as OPERATIONS
+from allhands.mpi.constants import ERR_RMA_SYNC
 from allhands.mpi.progress.engine import Engine
 from allhands.mpi.progress.frames import Bytes, FrameKind
 from allhands.mpi.progress.transfers import Target, Transfer
 from allhands.mpi.windows import places
 from allhands.mpi.windows.locks import LockQueue
+from allhands.mpi.windows.operations import Kind, carry_out, explain
 from allhands.mpi.windows.places import Place
 
 _EMPTY: Bytes = np.empty(0, np.uint8)
-
-
-class Kind(enum.IntEnum):
-    """What a frame of a window is."""
-
-    PUT = 1
-    GET = 2
-    ACCUMULATE = 3
-    FETCH = 4
-    """Accumulate, and answer with what was there."""
-    SWAP = 5
-    """Compare and swap: the data is what to compare with, and what to store."""
-    LOCK = 6
-    UNLOCK = 7
-    POST = 8
-    COMPLETE = 9
-    ANSWER = 10
-    FAILURE = 11
-    FENCE = 12
 
 
 class Operation(Transfer):
@@ -183,9 +162,11 @@ class WindowExchange:
         if not is_failure:
             operation.end(payload)
             return
-        operation.error = errors.make_error(
-            code, f"{operation.describe()}: {payload.tobytes().decode(errors='replace')}"
-        )
+        self._fail(operation, code, payload.tobytes().decode(errors="replace"))
+
+    def _fail(self, operation: Operation, code: int, text: str) -> None:
+        """End an operation with an error, which the next synchronization raises."""
+        operation.error = errors.make_error(code, f"{operation.describe()}: {text}")
         operation.done = True
         self._failure = self._failure or operation.error
 
@@ -208,51 +189,12 @@ class WindowExchange:
         try:
             place, data = places.load(payload)
             memory, start = self._find(place)
-            answer: Bytes | None = None
-            match kind:
-                case Kind.PUT:
-                    places.write(place, memory, start, data)
-                case Kind.GET:
-                    answer = places.read(place, memory, start)
-                case Kind.ACCUMULATE | Kind.FETCH:
-                    before = places.read(place, memory, start)
-                    answer = before.copy() if kind == Kind.FETCH else None
-                    self._accumulate(place, memory, start, before, data)
-                case Kind.SWAP:
-                    answer = places.read(place, memory, start).copy()
-                    if data.size != 2 * answer.size:
-                        raise ValueError("a swap brings what to compare with and what to store")
-                    if (answer == data[: answer.size]).all():
-                        places.write(place, memory, start, data[answer.size :])
-                case _:
-                    raise ValueError(f"{kind} is no operation on windows")
-        except errors.Exception as error:
-            self._refuse(sender, number, error.Get_error_class(), str(error))
-        except ValueError as error:
-            self._refuse(sender, number, ERR_RMA_RANGE, str(error))
+            answer = carry_out(kind, place, memory, start, data)
+        except Exception as error:
+            code, text = explain(error)
+            self._refuse(sender, number, code, text)
         else:
             self._answer(sender, number, answer)
-
-    def _accumulate(
-        self, place: Place, memory: Bytes, start: int, before: Bytes, data: Bytes
-    ) -> None:
-        operation = OPERATIONS.get(place.op)
-        if operation is None:
-            raise errors.make_error(ERR_OP, f"{place.op!r} is no predefined operation")
-        if place.op == "NO_OP":
-            return
-        if data.size != before.size:
-            raise ValueError(f"{data.size} bytes are brought for a place of {before.size}")
-        if place.op == "REPLACE":
-            places.write(place, memory, start, data)
-            return
-        if not places.is_known(place.element):
-            raise errors.make_error(ERR_TYPE, "the elements of an accumulation are of one kind")
-        datatype = find_constant(place.element)
-        result = before.copy()
-        count = result.size // datatype.size if datatype.size else 0
-        operation.reduce_into(data, result, datatype, count)
-        places.write(place, memory, start, result)
 
     def _find(self, place: Place) -> tuple[Bytes, int]:
         """Return the memory that a place is in, and where it begins."""

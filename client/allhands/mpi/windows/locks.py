@@ -1,6 +1,11 @@
 """Locks of a window at its target: shared or exclusive, granted in the order of asking. Pure."""
 
 import collections
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
 
 
 class LockQueue:
@@ -32,6 +37,43 @@ class LockQueue:
             raise ValueError(f"rank {rank} unlocks a window that it has not locked")
         return self._grant()
 
+    def withdraw(self, rank: int) -> list[tuple[int, int]]:
+        """Forget a rank that waits, or give back what it holds; return who has got the lock."""
+        if self._exclusive == rank or self._shared[rank]:
+            return self.release(rank)
+        self._waiting = collections.deque(one for one in self._waiting if one[0] != rank)
+        return self._grant()
+
+    def list_holders(self) -> list[int]:
+        """Return the ranks that hold the lock."""
+        if self._exclusive is not None:
+            return [self._exclusive]
+        return sorted(+self._shared)
+
+    def dump(self) -> list[int]:
+        """Return the numbers from which `load` makes the same again."""
+        shared, waiting = list(self._shared.elements()), self._waiting
+        return [
+            -1 if self._exclusive is None else self._exclusive,
+            len(shared),
+            len(waiting),
+            *shared,
+            *(int(number) for one in waiting for number in one),
+        ]
+
+    @classmethod
+    def load(cls, numbers: Sequence[int]) -> Self:
+        """Return the locks of numbers, behind which there may be others."""
+        exclusive, shared, waiting = numbers[:3]
+        self = cls()
+        self._exclusive = None if exclusive < 0 else exclusive
+        self._shared.update(numbers[3 : 3 + shared])
+        at = 3 + shared
+        for start in range(at, at + 3 * waiting, 3):
+            rank, number, is_shared = numbers[start : start + 3]
+            self._waiting.append((rank, number, bool(is_shared)))
+        return self
+
     def _grant(self) -> list[tuple[int, int]]:
         granted = []
         while self._waiting:
@@ -45,3 +87,37 @@ class LockQueue:
                 self._exclusive = rank
             granted.append((rank, number))
         return granted
+
+
+class LockTable:
+    """The locks at all ranks of a window, in memory that these ranks share.
+
+    A rank holds or waits for the lock of a target once at most. Who calls this has the target's
+    memory alone.
+    """
+
+    def __init__(self, memory: npt.NDArray[np.uint8], ranks: int) -> None:
+        """Use memory of `count_bytes(ranks)` bytes, which were 0 before its first use."""
+        self._rows = memory.view(np.int64).reshape(ranks, _count_numbers(ranks))
+
+    @staticmethod
+    def count_bytes(ranks: int) -> int:
+        """Return the size of the memory."""
+        return ranks * _count_numbers(ranks) * 8
+
+    def clear(self) -> None:
+        """Make all locks free."""
+        self._rows[:, 0] = -1
+
+    def read(self, target: int) -> LockQueue:
+        """Return the locks of a target."""
+        return LockQueue.load(self._rows[target].tolist())
+
+    def write(self, target: int, queue: LockQueue) -> None:
+        """Store the locks of a target."""
+        numbers = queue.dump()
+        self._rows[target, : len(numbers)] = numbers
+
+
+def _count_numbers(ranks: int) -> int:
+    return 3 + 4 * ranks  # one that has it shared, three of each that waits

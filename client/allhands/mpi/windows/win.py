@@ -1,7 +1,6 @@
 """Windows: memory that the ranks of a communicator open to one another."""
 
 import operator
-import os
 from collections.abc import Sequence
 from typing import Any, Literal, Self, cast
 
@@ -45,9 +44,11 @@ from allhands.mpi.p2p.requests import Request
 from allhands.mpi.progress.frames import Bytes, FrameKind
 from allhands.mpi.progress.transfers import Completed, Transfer
 from allhands.mpi.runtime import runtime
-from allhands.mpi.windows.exchange import Kind, WindowExchange, describe_address
+from allhands.mpi.windows.direct_exchange import DirectExchange, Shares
+from allhands.mpi.windows.exchange import WindowExchange, describe_address
+from allhands.mpi.windows.operations import Kind
 from allhands.mpi.windows.places import Place, make_place
-from allhands.mpi.windows.shared_memory import make_memory, open_memory
+from allhands.mpi.windows.shares import LINE_BYTES, open_shares
 
 
 class Win(Handle, HasAttributes, HasErrhandler):
@@ -68,8 +69,8 @@ class Win(Handle, HasAttributes, HasErrhandler):
     _exposed: tuple[int, ...]
     """Ranks of the world that `Post` has let in."""
     _locked: set[int]
-    _shares: list[tuple[Bytes, int]]
-    """Of a shared window: memory and unit of each rank."""
+    _shares: Shares | None
+    """Memory that this process sees, of all ranks; None: its own alone."""
 
     def __new__(cls, win: "Win | None" = None) -> Self:
         self = super().__new__(cls, win)
@@ -102,6 +103,7 @@ class Win(Handle, HasAttributes, HasErrhandler):
         flavor: int,
         info: Info,
         owner: Any = None,
+        shares: Shares | None = None,
     ) -> Self:
         if disp_unit < 1:
             raise errors.make_error(ERR_DISP, f"disp_unit={disp_unit} is not positive")
@@ -110,18 +112,21 @@ class Win(Handle, HasAttributes, HasErrhandler):
         self._comm._group  # noqa: B018 (made now: the ranks are together)
         self._memory, self._disp_unit, self._flavor = memory, disp_unit, flavor
         self._owner = owner
-        self._shares = []
+        self._shares = shares
         self._name = ""
         self._info = info.Dup() if info else None
         self._accessed = ()
         self._exposed = ()
         self._locked = set()
-        engine = runtime.engine
-        self._exchange = WindowExchange(engine, self._comm._context, memory, disp_unit)
-        _open_windows()[self._comm._context] = self._exchange
-        with engine.lock:
-            engine.services += 1
-        engine.start_background()
+        engine, context = runtime.engine, self._comm._context
+        if shares is None:
+            self._exchange = WindowExchange(engine, context, memory, disp_unit)
+            with engine.lock:
+                engine.services += 1
+            engine.start_background()
+        else:  # frames come to ranks in calls that wait for them
+            self._exchange = DirectExchange(engine, context, engine.rank, shares)
+        _open_windows()[context] = self._exchange
         self._comm.Barrier()
         return self
 
@@ -137,9 +142,14 @@ class Win(Handle, HasAttributes, HasErrhandler):
     def Allocate(
         cls, size: int, disp_unit: int = 1, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF
     ) -> Self:
-        """Open new memory of so many bytes. A collective call."""
+        """Open new memory of so many bytes, which ranks on one host share. A collective call."""
         _check_size(size)
-        return cls._make(comm, np.zeros(size, np.uint8), disp_unit, WIN_FLAVOR_ALLOCATE, info)
+        shares = open_shares(comm, size, disp_unit, LINE_BYTES)
+        if shares is None:
+            memory: Bytes = np.zeros(size, np.uint8)
+        else:
+            memory = shares.by_rank[comm._ranks[comm._rank]].data
+        return cls._make(comm, memory, disp_unit, WIN_FLAVOR_ALLOCATE, info, shares=shares)
 
     @classmethod
     def Allocate_shared(
@@ -151,31 +161,15 @@ class Win(Handle, HasAttributes, HasErrhandler):
             Exception: the ranks are not on one host.
         """
         _check_size(size)
-        if len(set(comm._gather_hosts())) > 1:
+        shares = open_shares(comm, size, disp_unit, 1)
+        if shares is None:
             raise errors.make_error(
                 ERR_RMA_SHARED,
-                "ranks on several hosts share no memory: Split_type(MPI.COMM_TYPE_SHARED) first",
+                "ranks on several hosts, or in containers of their own, share no memory: "
+                "Split_type(MPI.COMM_TYPE_SHARED) first",
             )
-        sizes = comm._share((size, disp_unit))
-        total = sum(one for one, _ in sizes)
-        descriptor = None
-        if comm._rank == 0:
-            whole, descriptor = make_memory(total)
-        pid, number = comm._tell((os.getpid(), descriptor), 0)
-        if comm._rank:
-            whole = open_memory(pid, number, total)
-        comm.Barrier()
-        if descriptor is not None:
-            os.close(descriptor)
-        shares = []
-        at = 0
-        for nbytes, unit in sizes:
-            shares.append((whole[at : at + nbytes], unit))
-            at += nbytes
-        own = shares[comm._rank][0]
-        self = cls._make(comm, own, disp_unit, WIN_FLAVOR_SHARED, info)
-        self._shares = shares
-        return self
+        own = shares.by_rank[comm._ranks[comm._rank]].data
+        return cls._make(comm, own, disp_unit, WIN_FLAVOR_SHARED, info, shares=shares)
 
     def Shared_query(self, rank: int) -> tuple[buffer, int]:
         """Return the memory of a rank that this process sees, and its unit.
@@ -190,10 +184,14 @@ class Win(Handle, HasAttributes, HasErrhandler):
             asked = 0 if rank == PROC_NULL else self._check_rank(rank)
             is_own = asked == comm._rank and self._memory is not None
             found = (self._memory if is_own else _NOTHING, self._disp_unit)
-        elif rank == PROC_NULL:
-            found = next((one for one in self._shares if one[0].size), (_NOTHING, 1))
         else:
-            found = self._shares[self._check_rank(rank)]
+            assert self._shares is not None
+            shares = [self._shares.by_rank[one] for one in comm._ranks]
+            if rank == PROC_NULL:
+                chosen = next((one for one in shares if one.data.size), None)
+            else:
+                chosen = shares[self._check_rank(rank)]
+            found = (_NOTHING, 1) if chosen is None else (chosen.data, chosen.disp_unit)
         memory, unit = found
         assert memory is not None
         return buffer._over(memory, self), unit
@@ -231,7 +229,10 @@ class Win(Handle, HasAttributes, HasErrhandler):
         comm.Barrier()
         engine = runtime.engine
         with engine.lock:
-            engine.services -= 1
+            if isinstance(self._exchange, DirectExchange):
+                self._exchange.close()
+            else:
+                engine.services -= 1
             _open_windows().pop(comm._context, None)
         comm.Free()
         self._make_null()
@@ -521,7 +522,12 @@ class Win(Handle, HasAttributes, HasErrhandler):
             raise errors.make_error(constants.ERR_LOCKTYPE, f"{lock_type} is no kind of lock")
         if rank == PROC_NULL:
             return
-        self._wait_for(self._ask_lock(self._check_rank(rank), lock_type == LOCK_SHARED))
+        asked = self._ask_lock(self._check_rank(rank), lock_type == LOCK_SHARED)
+        try:
+            self._wait_for(asked)
+        except BaseException:
+            self._locked.discard(rank)
+            raise
 
     def _ask_lock(self, rank: int, is_shared: bool) -> Transfer:
         if rank in self._locked:

@@ -1,0 +1,212 @@
+"""Operations on windows whose ranks share memory: carried out by their origins.
+
+Each rank sees the memory of all. Operations that nothing may come between, and changes of locks,
+are made with the mutex of the target's memory held, for microseconds. Only who waits for a lock,
+`Post` and `Complete` have messages.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from allhands.mpi import errors
+from allhands.mpi.constants import ERR_OTHER, ERR_RMA_SYNC
+from allhands.mpi.progress.engine import Engine
+from allhands.mpi.progress.frames import Bytes, FrameKind
+from allhands.mpi.progress.transfers import Target
+from allhands.mpi.windows.exchange import Operation, WindowExchange
+from allhands.mpi.windows.locks import LockTable
+from allhands.mpi.windows.operations import ATOMIC, Kind, carry_out, explain
+from allhands.mpi.windows.places import Place
+from allhands.mpi.windows.shared_memory import SharedMemory
+
+_MUTEX_SECONDS = 60.0
+_EMPTY: Bytes = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Memory of one rank, as this process sees it."""
+
+    place: int
+    """Rank in the communicator of the window."""
+    data: Bytes
+    disp_unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Memory of all ranks of a window, and their locks."""
+
+    memory: SharedMemory
+    locks: LockTable
+    by_rank: Mapping[int, Share]
+    """By the rank in the world."""
+
+
+class _LockRequest(Operation):
+    """A lock that is asked for; the rank that has it is waited for."""
+
+    __slots__ = ("_exchange",)
+
+    def __init__(self, what: str, rank: int, exchange: "DirectExchange") -> None:
+        super().__init__(what, rank, None)
+        self._exchange = exchange
+
+    def list_awaited(self) -> Sequence[int]:
+        return self._exchange.list_holders(self.rank)
+
+    def cancel(self) -> None:
+        self._exchange.withdraw(self)
+
+
+class DirectExchange(WindowExchange):
+    """The operations of one window, on one rank of those that share its memory."""
+
+    def __init__(self, engine: Engine, context: int, rank: int, shares: Shares) -> None:
+        """`rank` is this process's in the world."""
+        own = shares.by_rank[rank]
+        super().__init__(engine, context, own.data, own.disp_unit)
+        self._rank = rank
+        self._shares = shares
+
+    # ------------------------------------------------------------ origin
+
+    def start(
+        self,
+        what: str,
+        kind: Kind,
+        rank: int,
+        place: Place | None,
+        data: Bytes | None = None,
+        target: Target | None = None,
+        flag: int = 0,
+    ) -> Operation:
+        """Do an operation at a rank of the world; only a lock may be under way then."""
+        if kind == Kind.LOCK:
+            return self._ask_lock(what, rank, bool(flag))
+        operation = Operation(what, rank, target)
+        if kind == Kind.UNLOCK:
+            self._give_back(operation)
+            return operation
+        assert place is not None
+        share = self._shares.by_rank[rank]
+        start = place.disp * share.disp_unit
+        brought = _EMPTY if data is None else data
+        try:
+            if kind in ATOMIC:
+                self._acquire(rank)
+                try:
+                    answer = carry_out(kind, place, share.data, start, brought)
+                finally:
+                    self._release(rank)
+            else:
+                answer = carry_out(kind, place, share.data, start, brought)
+        except Exception as error:
+            self._fail(operation, *explain(error))
+        else:
+            operation.end(_EMPTY if answer is None else answer)
+        return operation
+
+    def _ask_lock(self, what: str, rank: int, is_shared: bool) -> Operation:
+        request = _LockRequest(what, rank, self)
+        with self._engine.lock:
+            self._number = number = self._number + 1
+            self._pending[number] = request
+        target = self._shares.by_rank[rank].place
+        self._acquire(rank)
+        try:
+            queue = self._shares.locks.read(target)
+            granted = queue.ask(self._rank, number, is_shared)
+            self._shares.locks.write(target, queue)
+        finally:
+            self._release(rank)
+        self._grant(rank, granted)
+        return request
+
+    def _give_back(self, operation: Operation) -> None:
+        rank = operation.rank
+        target = self._shares.by_rank[rank].place
+        granted = []
+        self._acquire(rank)
+        try:
+            queue = self._shares.locks.read(target)
+            granted = queue.release(self._rank)
+            self._shares.locks.write(target, queue)
+        except ValueError as error:
+            self._fail(operation, ERR_RMA_SYNC, str(error))
+        finally:
+            self._release(rank)
+        operation.done = True
+        self._grant(rank, granted)
+
+    def _grant(self, target: int, granted: Sequence[tuple[int, int]]) -> None:
+        """Tell ranks that they hold the lock of a target."""
+        for rank, number in granted:
+            if rank == self._rank:
+                self._take_lock(number)
+            else:
+                fields = (Kind.GRANT, number, 0)
+                self._engine.send_frame(rank, FrameKind.RMA, self._context, fields, None)
+
+    def _take_lock(self, number: int) -> None:
+        with self._engine.lock:
+            request = self._pending.pop(number, None)
+            if request is not None:
+                request.done = True
+
+    def withdraw(self, request: Operation) -> None:
+        """Give up a request, and the lock if it came meanwhile."""
+        with self._engine.lock:
+            self._pending = {at: one for at, one in self._pending.items() if one is not request}
+        target = self._shares.by_rank[request.rank].place
+        self._acquire(request.rank)
+        try:
+            queue = self._shares.locks.read(target)
+            granted = queue.withdraw(self._rank)
+            self._shares.locks.write(target, queue)
+        finally:
+            self._release(request.rank)
+        self._grant(request.rank, granted)
+
+    def list_holders(self, rank: int) -> list[int]:
+        """Return the ranks of the world that hold the lock of a rank."""
+        target = self._shares.by_rank[rank].place
+        self._acquire(rank)
+        try:
+            return self._shares.locks.read(target).list_holders()
+        finally:
+            self._release(rank)
+
+    # ------------------------------------------------------------ both
+
+    def handle(self, sender: int, fields: tuple[int, ...], payload: Bytes) -> None:
+        """Take a frame of this window; the engine's lock is held."""
+        if fields[0] == Kind.GRANT:
+            self._take_lock(fields[1])
+        elif fields[0] in (Kind.POST, Kind.COMPLETE):
+            super().handle(sender, fields, payload)
+
+    def close(self) -> None:
+        """Give the file of the memory back; the memory stays until nobody uses it."""
+        self._shares.memory.close()
+
+    def _acquire(self, rank: int) -> None:
+        """Have the memory of a rank alone, among the operations that say so."""
+        self._engine.lock.acquire()
+        try:
+            self._shares.memory.acquire(self._shares.by_rank[rank].place, _MUTEX_SECONDS)
+        except BaseException as error:
+            self._engine.lock.release()
+            if isinstance(error, TimeoutError):
+                raise errors.make_error(
+                    ERR_OTHER, f"an operation at rank {rank} of the world: {error}"
+                ) from None
+            raise
+
+    def _release(self, rank: int) -> None:
+        try:
+            self._shares.memory.release(self._shares.by_rank[rank].place)
+        finally:
+            self._engine.lock.release()
