@@ -55,11 +55,12 @@ def test_windows_and_files_are_shared(job: Job, tmp_path: Path, backend: str) ->
     _end_well(ranks)
 
 
+@pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_windows_of_new_memory_are_the_same_on_one_host_and_on_several(
-    job: Job, hosts: int
+def test_windows_are_the_same_on_one_host_and_on_several(
+    job: Job, hosts: int, is_new: bool
 ) -> None:
-    _end_well(job(3, program.allocate_windows, hosts))
+    _end_well(job(3, program.open_windows, hosts, is_new))
 
 
 def test_who_waits_for_the_lock_of_a_dead_rank_is_told(job: Job) -> None:
@@ -68,6 +69,7 @@ def test_who_waits_for_the_lock_of_a_dead_rank_is_told(job: Job) -> None:
         told = rank.expect("lost")
         assert told["code"], told
         assert "rank 1" in told["text"]
+        rank.expect("lost, too")
         rank.say()
         assert rank.ended() == 0
 

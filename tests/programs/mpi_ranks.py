@@ -240,8 +240,8 @@ def share_windows(folder: str) -> None:
     tell(what="done")
 
 
-def allocate_windows(hosts: int) -> None:
-    """Windows of new memory: locks, atomic operations, exposures, fences, and what is refused."""
+def open_windows(hosts: int, is_new: bool) -> None:
+    """Windows of memory that is new, or the program's: all that they do, and what is refused."""
     MPI = _start()
     comm = MPI.COMM_WORLD
     rank, size = comm.rank, comm.size
@@ -251,10 +251,14 @@ def allocate_windows(hosts: int) -> None:
         vars(intracomm)["name_host"] = lambda: f"host {rank % hosts}"
         with pytest.raises(MPI.Exception, match="on several hosts"):
             MPI.Win.Allocate_shared(8, 8, comm=comm)
-    window = MPI.Win.Allocate(32 if rank else 64, 8, comm=comm)
+    if is_new:
+        window = MPI.Win.Allocate(32 if rank else 64, 8, comm=comm)
+        own = np.frombuffer(window.tomemory(), np.int64)
+    else:
+        own = np.zeros(4 if rank else 8, np.int64)
+        window = MPI.Win.Create(own, 8, comm=comm)
     has_thread = "allhands mpi progress" in [one.name for one in threading.enumerate()]
     assert has_thread == (hosts > 1)
-    own = np.frombuffer(window.tomemory(), np.int64)
     assert own.tolist() == [0] * (4 if rank else 8)
     comm.Barrier()
     number, one = np.zeros(1, np.int64), np.ones(1, np.int64)
@@ -322,6 +326,7 @@ def die_with_a_lock() -> None:
     MPI = _start()
     comm = MPI.COMM_WORLD
     window = MPI.Win.Allocate(8, 8, comm=comm)
+    other = MPI.Win.Create(np.zeros(1), 8, comm=comm)
     if comm.rank == 1:
         window.Lock(0)
     comm.Barrier()
@@ -331,6 +336,11 @@ def die_with_a_lock() -> None:
         window.Lock(0)
     except MPI.Exception as error:
         tell(what="lost", code=error.Get_error_class() == MPI.ERR_PROC_FAILED, text=str(error))
+    other.Put(np.ones(1), 1)
+    with pytest.raises(MPI.Exception) as caught:
+        other.Flush(1)
+    assert caught.value.Get_error_class() == MPI.ERR_PROC_FAILED
+    tell(what="lost, too")
     hear()
     os._exit(0)
 

@@ -49,6 +49,20 @@ def unpack(layout: Layout, source: Bytes, data: Bytes, offset: int, count: int) 
     _copy(data, offsets, lengths, source, stores=True)
 
 
+def list_runs(layout: Layout, offset: int, count: int, limit: int) -> tuple[Offsets, Offsets]:
+    """Return offsets and lengths of the runs of elements from byte `offset` on, in their order.
+
+    Raises:
+        ValueError: they reach beyond `limit` bytes.
+    """
+    if not layout.is_contiguous:
+        return _expand(layout, offset, count, limit)
+    nbytes = layout.size * count
+    if offset < 0 or offset + nbytes > limit:
+        raise _beyond(offset, offset + nbytes, limit)
+    return np.array([offset], np.int64), np.array([nbytes], np.int64)
+
+
 def _expand(layout: Layout, offset: int, count: int, limit: int) -> tuple[Offsets, Offsets]:
     """Return the runs of so many elements, all within the data."""
     if count == 1:

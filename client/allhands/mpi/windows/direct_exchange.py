@@ -1,8 +1,8 @@
-"""Operations on windows whose ranks share memory: carried out by their origins.
+"""Operations on windows of one host: carried out by their origins.
 
-Each rank sees the memory of all. Operations that nothing may come between, and changes of locks,
-are made with the mutex of the target's memory held, for microseconds. Only who waits for a lock,
-`Post` and `Complete` have messages.
+Each rank sees the memory of all, or reaches it through the kernel. Operations that nothing may come
+between, and changes of locks, are made with the mutex of the target's memory held, for
+microseconds. Only who waits for a lock, `Post` and `Complete` have messages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from allhands.mpi.progress.frames import Bytes, FrameKind
 from allhands.mpi.progress.transfers import Target
 from allhands.mpi.windows.exchange import Operation, WindowExchange
 from allhands.mpi.windows.locks import LockTable
+from allhands.mpi.windows.memories import MappedMemory, Memory
 from allhands.mpi.windows.operations import ATOMIC, Kind, carry_out, explain
 from allhands.mpi.windows.places import Place
 from allhands.mpi.windows.shared_memory import SharedMemory
@@ -31,18 +32,25 @@ class Share:
 
     place: int
     """Rank in the communicator of the window."""
-    data: Bytes
+    memory: Memory
     disp_unit: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Memory of all ranks of a window, and their locks."""
+    """Memory of all ranks of a window, on one host, and their locks."""
 
-    memory: SharedMemory
+    table: SharedMemory
+    """What the locks and the mutexes are in."""
     locks: LockTable
     by_rank: Mapping[int, Share]
     """By the rank in the world."""
+
+    def get_mapped(self, rank: int) -> Bytes:
+        """Return the memory of a rank of the world, which this process sees."""
+        memory = self.by_rank[rank].memory
+        assert isinstance(memory, MappedMemory)
+        return memory.data
 
 
 class _LockRequest(Operation):
@@ -62,12 +70,11 @@ class _LockRequest(Operation):
 
 
 class DirectExchange(WindowExchange):
-    """The operations of one window, on one rank of those that share its memory."""
+    """The operations of one window, on one rank of those that reach each other's memory."""
 
     def __init__(self, engine: Engine, context: int, rank: int, shares: Shares) -> None:
         """`rank` is this process's in the world."""
-        own = shares.by_rank[rank]
-        super().__init__(engine, context, own.data, own.disp_unit)
+        super().__init__(engine, context, None, shares.by_rank[rank].disp_unit)
         self._rank = rank
         self._shares = shares
 
@@ -98,11 +105,11 @@ class DirectExchange(WindowExchange):
             if kind in ATOMIC:
                 self._acquire(rank)
                 try:
-                    answer = carry_out(kind, place, share.data, start, brought)
+                    answer = carry_out(kind, place, share.memory, start, brought)
                 finally:
                     self._release(rank)
             else:
-                answer = carry_out(kind, place, share.data, start, brought)
+                answer = carry_out(kind, place, share.memory, start, brought)
         except Exception as error:
             self._fail(operation, *explain(error))
         else:
@@ -190,13 +197,13 @@ class DirectExchange(WindowExchange):
 
     def close(self) -> None:
         """Give the file of the memory back; the memory stays until nobody uses it."""
-        self._shares.memory.close()
+        self._shares.table.close()
 
     def _acquire(self, rank: int) -> None:
         """Have the memory of a rank alone, among the operations that say so."""
         self._engine.lock.acquire()
         try:
-            self._shares.memory.acquire(self._shares.by_rank[rank].place, _MUTEX_SECONDS)
+            self._shares.table.acquire(self._shares.by_rank[rank].place, _MUTEX_SECONDS)
         except BaseException as error:
             self._engine.lock.release()
             if isinstance(error, TimeoutError):
@@ -207,6 +214,6 @@ class DirectExchange(WindowExchange):
 
     def _release(self, rank: int) -> None:
         try:
-            self._shares.memory.release(self._shares.by_rank[rank].place)
+            self._shares.table.release(self._shares.by_rank[rank].place)
         finally:
             self._engine.lock.release()

@@ -16,6 +16,7 @@ from allhands.mpi.progress.frames import Bytes, FrameKind
 from allhands.mpi.progress.transfers import Target, Transfer
 from allhands.mpi.windows import places
 from allhands.mpi.windows.locks import LockQueue
+from allhands.mpi.windows.memories import MappedMemory
 from allhands.mpi.windows.operations import Kind, carry_out, explain
 from allhands.mpi.windows.places import Place
 
@@ -189,7 +190,7 @@ class WindowExchange:
         try:
             place, data = places.load(payload)
             memory, start = self._find(place)
-            answer = carry_out(kind, place, memory, start, data)
+            answer = carry_out(kind, place, MappedMemory(memory), start, data)
         except Exception as error:
             code, text = explain(error)
             self._refuse(sender, number, code, text)

@@ -5,11 +5,12 @@ import enum
 import numpy as np
 
 from allhands.mpi import errors
-from allhands.mpi.constants import ERR_OP, ERR_RMA_RANGE, ERR_TYPE
+from allhands.mpi.constants import ERR_OP, ERR_PROC_FAILED, ERR_RMA_RANGE, ERR_TYPE
 from allhands.mpi.datatypes.datatype import find_constant
 from allhands.mpi.operations.predefined import CONSTANTS as OPERATIONS
 from allhands.mpi.progress.frames import Bytes
 from allhands.mpi.windows import places
+from allhands.mpi.windows.memories import Memory
 from allhands.mpi.windows.places import Place
 
 
@@ -37,29 +38,30 @@ ATOMIC = frozenset({Kind.ACCUMULATE, Kind.FETCH, Kind.SWAP})
 """Operations that nothing comes between, at the same place."""
 
 
-def carry_out(kind: int, place: Place, memory: Bytes, start: int, data: Bytes) -> Bytes | None:
+def carry_out(kind: int, place: Place, memory: Memory, start: int, data: Bytes) -> Bytes | None:
     """Do an operation to memory; return the data that it answers with, perhaps a view.
 
     Raises:
         ValueError: the place lies not within the memory, or the data has another size.
+        ProcessLookupError: the process that has the memory has ended.
         Exception: the operation is none of those on windows.
     """
     match kind:
         case Kind.PUT:
-            places.write(place, memory, start, data)
+            memory.write(place, start, data)
         case Kind.GET:
-            return places.read(place, memory, start)
+            return memory.read(place, start)
         case Kind.ACCUMULATE | Kind.FETCH:
-            before = places.read(place, memory, start)
+            before = memory.read(place, start)
             answer = before.copy() if kind == Kind.FETCH else None
             _accumulate(place, memory, start, before, data)
             return answer
         case Kind.SWAP:
-            before = places.read(place, memory, start).copy()
+            before = memory.read(place, start).copy()
             if data.size != 2 * before.size:
                 raise ValueError("a swap brings what to compare with and what to store")
             if (before == data[: before.size]).all():
-                places.write(place, memory, start, data[before.size :])
+                memory.write(place, start, data[before.size :])
             return before
         case _:
             raise ValueError(f"{kind} is no operation on windows")
@@ -76,10 +78,12 @@ def explain(error: Exception) -> tuple[int, str]:
         return error.Get_error_class(), str(error)
     if isinstance(error, ValueError):
         return ERR_RMA_RANGE, str(error)
+    if isinstance(error, ProcessLookupError):
+        return ERR_PROC_FAILED, str(error)
     raise error
 
 
-def _accumulate(place: Place, memory: Bytes, start: int, before: Bytes, data: Bytes) -> None:
+def _accumulate(place: Place, memory: Memory, start: int, before: Bytes, data: Bytes) -> None:
     operation = OPERATIONS.get(place.op)
     if operation is None:
         raise errors.make_error(ERR_OP, f"{place.op!r} is no predefined operation")
@@ -88,7 +92,7 @@ def _accumulate(place: Place, memory: Bytes, start: int, before: Bytes, data: By
     if data.size != before.size:
         raise ValueError(f"{data.size} bytes are brought for a place of {before.size}")
     if place.op == "REPLACE":
-        places.write(place, memory, start, data)
+        memory.write(place, start, data)
         return
     if not places.is_known(place.element):
         raise errors.make_error(ERR_TYPE, "the elements of an accumulation are of one kind")
@@ -96,4 +100,4 @@ def _accumulate(place: Place, memory: Bytes, start: int, before: Bytes, data: By
     result = np.array(before)
     count = result.size // datatype.size if datatype.size else 0
     operation.reduce_into(data, result, datatype, count)
-    places.write(place, memory, start, result)
+    memory.write(place, start, result)

@@ -1,15 +1,18 @@
-"""Memory of a window that all its ranks see: made by the first, opened by the others."""
+"""Memory of a window that all its ranks reach: made by the first of them, or their own."""
 
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from allhands.mpi.progress.frames import Bytes
 from allhands.mpi.windows.direct_exchange import Share, Shares
+from allhands.mpi.windows.exchange import describe_address
 from allhands.mpi.windows.locks import LockTable
+from allhands.mpi.windows.memories import MappedMemory, RemoteMemory
 from allhands.mpi.windows.shared_memory import SharedMemory
 
 LINE_BYTES = 64
@@ -64,10 +67,54 @@ def open_shares(comm: Ranks, size: int, disp_unit: int, alignment: int) -> Share
     if comm._rank == 0:
         locks.clear()
     shares = {
-        world: Share(place, data[starts[place] :][: wanted[place][0]], wanted[place][1])
+        world: Share(
+            place, MappedMemory(data[starts[place] :][: wanted[place][0]]), wanted[place][1]
+        )
         for place, world in enumerate(comm._ranks)
     }
     return Shares(memory, locks, shares)
+
+
+def reach_memory(comm: Ranks, own: Bytes, disp_unit: int, files: dict[int, int]) -> Shares | None:
+    """Let all ranks reach memory that they have; a collective call.
+
+    Args:
+        own: this rank's memory, which is not moved while the shares are used.
+        files: open files of the memory of processes, by their numbers; others are added.
+
+    Returns:
+        None, on all ranks: they are not on one host, or may not reach each other's memory.
+    """
+    shares = open_shares(comm, 0, disp_unit, LINE_BYTES)
+    if shares is None:
+        return None
+    nonce = np.frombuffer(secrets.token_bytes(_NONCE_BYTES), np.uint8)
+    told = comm._share(
+        [os.getpid(), describe_address(nonce), nonce.tobytes(), describe_address(own), own.size]
+    )
+    found: dict[int, Share] = {}
+    for place, (world, one) in enumerate(zip(comm._ranks, told, strict=True)):
+        memory = MappedMemory(own) if place == comm._rank else _reach(one, files)
+        if memory is None:
+            break
+        found[world] = replace(shares.by_rank[world], memory=memory)
+    if not all(comm._share(len(found) == len(told))):
+        shares.table.close()
+        return None
+    return replace(shares, by_rank=found)
+
+
+def _reach(told: Any, files: dict[int, int]) -> RemoteMemory | None:
+    """Return the memory of another process; None: this process may not reach it."""
+    pid, nonce_address, nonce, address, nbytes = told
+    try:
+        if pid not in files:
+            files[pid] = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        if os.pread(files[pid], len(nonce), nonce_address) != nonce:
+            return None
+    except OSError:
+        return None
+    return RemoteMemory(files[pid], address, nbytes)
 
 
 def _make(nbytes: int) -> tuple[SharedMemory | None, list[Any] | None]:

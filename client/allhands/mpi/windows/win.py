@@ -48,7 +48,7 @@ from allhands.mpi.windows.direct_exchange import DirectExchange, Shares
 from allhands.mpi.windows.exchange import WindowExchange, describe_address
 from allhands.mpi.windows.operations import Kind
 from allhands.mpi.windows.places import Place, make_place
-from allhands.mpi.windows.shares import LINE_BYTES, open_shares
+from allhands.mpi.windows.shares import LINE_BYTES, open_shares, reach_memory
 
 
 class Win(Handle, HasAttributes, HasErrhandler):
@@ -105,8 +105,6 @@ class Win(Handle, HasAttributes, HasErrhandler):
         owner: Any = None,
         shares: Shares | None = None,
     ) -> Self:
-        if disp_unit < 1:
-            raise errors.make_error(ERR_DISP, f"disp_unit={disp_unit} is not positive")
         self = cls.__new__(cls)
         self._comm = comm.Dup()
         self._comm._group  # noqa: B018 (made now: the ranks are together)
@@ -135,8 +133,11 @@ class Win(Handle, HasAttributes, HasErrhandler):
         cls, memory: Any, disp_unit: int = 1, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF
     ) -> Self:
         """Open a buffer of this rank; BOTTOM, None: no memory. A collective call."""
+        _check_unit(disp_unit)
         data = _NOTHING if is_bottom(memory) else view_bytes(memory, writeable=True)
-        return cls._make(comm, data, disp_unit, WIN_FLAVOR_CREATE, info, memory)
+        files = runtime.storage.setdefault("memory of processes", {})
+        shares = reach_memory(comm, data, disp_unit, files)
+        return cls._make(comm, data, disp_unit, WIN_FLAVOR_CREATE, info, memory, shares)
 
     @classmethod
     def Allocate(
@@ -144,11 +145,12 @@ class Win(Handle, HasAttributes, HasErrhandler):
     ) -> Self:
         """Open new memory of so many bytes, which ranks on one host share. A collective call."""
         _check_size(size)
+        _check_unit(disp_unit)
         shares = open_shares(comm, size, disp_unit, LINE_BYTES)
         if shares is None:
             memory: Bytes = np.zeros(size, np.uint8)
         else:
-            memory = shares.by_rank[comm._ranks[comm._rank]].data
+            memory = shares.get_mapped(comm._ranks[comm._rank])
         return cls._make(comm, memory, disp_unit, WIN_FLAVOR_ALLOCATE, info, shares=shares)
 
     @classmethod
@@ -161,6 +163,7 @@ class Win(Handle, HasAttributes, HasErrhandler):
             Exception: the ranks are not on one host.
         """
         _check_size(size)
+        _check_unit(disp_unit)
         shares = open_shares(comm, size, disp_unit, 1)
         if shares is None:
             raise errors.make_error(
@@ -168,7 +171,7 @@ class Win(Handle, HasAttributes, HasErrhandler):
                 "ranks on several hosts, or in containers of their own, share no memory: "
                 "Split_type(MPI.COMM_TYPE_SHARED) first",
             )
-        own = shares.by_rank[comm._ranks[comm._rank]].data
+        own = shares.get_mapped(comm._ranks[comm._rank])
         return cls._make(comm, own, disp_unit, WIN_FLAVOR_SHARED, info, shares=shares)
 
     def Shared_query(self, rank: int) -> tuple[buffer, int]:
@@ -186,12 +189,15 @@ class Win(Handle, HasAttributes, HasErrhandler):
             found = (self._memory if is_own else _NOTHING, self._disp_unit)
         else:
             assert self._shares is not None
-            shares = [self._shares.by_rank[one] for one in comm._ranks]
+            mapped = [self._shares.get_mapped(one) for one in comm._ranks]
             if rank == PROC_NULL:
-                chosen = next((one for one in shares if one.data.size), None)
+                place = next((at for at, one in enumerate(mapped) if one.size), None)
             else:
-                chosen = shares[self._check_rank(rank)]
-            found = (_NOTHING, 1) if chosen is None else (chosen.data, chosen.disp_unit)
+                place = self._check_rank(rank)
+            if place is None:
+                found = (_NOTHING, 1)
+            else:
+                found = (mapped[place], self._shares.by_rank[comm._ranks[place]].disp_unit)
         memory, unit = found
         assert memory is not None
         return buffer._over(memory, self), unit
@@ -614,6 +620,11 @@ def _open_windows() -> dict[int, WindowExchange]:
         runtime.engine.set_handler(FrameKind.RMA, cast(Any, handle))
     windows: dict[int, WindowExchange] = storage["windows"]
     return windows
+
+
+def _check_unit(disp_unit: int) -> None:
+    if disp_unit < 1:
+        raise errors.make_error(ERR_DISP, f"disp_unit={disp_unit} is not positive")
 
 
 def _check_size(size: int) -> None:
