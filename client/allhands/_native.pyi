@@ -477,6 +477,9 @@ class Block:
     def __init__(self, segment: Segment, offset: int, nbytes: int, /) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class MemoryOwner:
+    """Base of classes in Python whose objects are buffers: of what their `tomemory` returns."""
+
 class ShmComm:
     """The communicator of one group over shared memory.
 

@@ -150,6 +150,18 @@ def test_an_exit_status_on_one_rank_ends_all(tmp_path: Path) -> None:
     assert ended.returncode == 3, ended.stderr
 
 
+def test_an_error_of_mpi_in_a_thread_ends_those_that_wait_for_it(tmp_path: Path) -> None:
+    text = (
+        _PROGRAM + "import threading\n"
+        "threading.Thread(target=MPI.COMM_SELF.Spawn, args=['worker']).start()\n"
+        "threading.Event().wait()\n"
+    )
+    ended = _run(sys.executable, "-m", "allhands.mpi", text=text, folder=tmp_path)
+    assert ended.returncode == 1
+    assert "sum 1 of 1" in ended.stdout
+    assert "NotImplementedError: " in ended.stderr
+
+
 def test_what_needs_mpi4py_says_so(tmp_path: Path) -> None:
     text = "from mpi4py import rc\nrc.initialize = False\nimport mpi4py.util.pkl5\n"
     blocked = (

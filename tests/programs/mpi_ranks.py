@@ -260,6 +260,7 @@ def open_windows(hosts: int, is_new: bool) -> None:
     has_thread = "allhands mpi progress" in [one.name for one in threading.enumerate()]
     assert has_thread == (hosts > 1)
     assert own.tolist() == [0] * (4 if rank else 8)
+    assert memoryview(window).nbytes == own.nbytes
     comm.Barrier()
     number, one = np.zeros(1, np.int64), np.ones(1, np.int64)
     for _ in range(30):  # alone with a lock, and with nothing else

@@ -1,12 +1,14 @@
 """Running of programs that say `from mpi4py import MPI` over allhands."""
 
+import os
 import runpy
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from allhands.mpi import import_hook
+from allhands.mpi import errors, import_hook
 
 USAGE = "usage: python -m allhands.mpi [-c CODE | -m MODULE | SCRIPT | -] [ARGUMENTS ...]"
 
@@ -58,6 +60,7 @@ def _run_text(text: str, name: str) -> None:
 
 def _run(program: Callable[[], object], name: str, arguments: Sequence[str]) -> None:
     import_hook.install()
+    threading.excepthook = _end_after_error
     sys.argv[:] = [name, *arguments]
     try:
         program()
@@ -65,6 +68,17 @@ def _run(program: Callable[[], object], name: str, arguments: Sequence[str]) -> 
         if ended.code not in (None, 0):
             _leave_at_once()
         raise
+
+
+def _end_after_error(
+    arguments: threading.ExceptHookArgs, show: Callable[..., object] = threading.excepthook
+) -> None:
+    """End this process where a thread does not handle an error of MPI: others may wait for it."""
+    show(arguments)
+    if isinstance(arguments.exc_value, errors.Exception | NotImplementedError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _leave_at_once() -> None:

@@ -112,6 +112,7 @@ def _make_environment(folder: Path, over: str) -> dict[str, str]:
     if over == ALLHANDS:
         # Its parts in Python, over our MPI.
         paths = [str(_CLIENT), str(folder / "src"), environment.get("PYTHONPATH", "")]
+        environment["MPI4PY_TEST_SPAWN"] = "no"
         return environment | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     environment.pop("PYTHONPATH", None)
     return environment

@@ -435,7 +435,8 @@ class Intracomm(Comm, ObjectPrefixes):
 
 _SPAWN = (
     "processes cannot be spawned from within a world: start as many as are needed with "
-    "`allhands run -n N` and Split them, or let more join with `allhands.executor`"
+    "`allhands run -n N` and Split them, or let more join with `allhands.executor`; programs of "
+    "mpi4py.futures: `allhands run --mpi -n N -m mpi4py.futures PROGRAM`"
 )
 _CONNECT = (
     "two worlds cannot be connected: start all processes in one (`allhands run -n N`), Split it, "

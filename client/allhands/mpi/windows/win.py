@@ -36,6 +36,7 @@ from allhands.mpi.groups import Group
 from allhands.mpi.handles import Handle
 from allhands.mpi.info import INFO_NULL, Info
 from allhands.mpi.memory.buffer import buffer
+from allhands.mpi.memory.owner import MemoryOwner
 from allhands.mpi.memory.special import is_bottom
 from allhands.mpi.memory.views import view_bytes
 from allhands.mpi.operations.op import Op
@@ -51,7 +52,7 @@ from allhands.mpi.windows.places import Place, make_place
 from allhands.mpi.windows.shares import LINE_BYTES, open_shares, reach_memory
 
 
-class Win(Handle, HasAttributes, HasErrhandler):
+class Win(Handle, HasAttributes, HasErrhandler, MemoryOwner):
     """A window; null once it was freed."""
 
     _comm: Intracomm | None
