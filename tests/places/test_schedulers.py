@@ -75,6 +75,18 @@ def test_actors_of_ray_are_the_ranks_of_a_world(run: Run, daemon: DaemonProcess)
     expect_end(daemon, found[1], 2)
 
 
+@needs_ray
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed: make test-torch"
+)
+def test_workers_of_ray_train_average_gradients_over_allhands(run: Run) -> None:
+    done = run(str(ROOT / "examples/on_ray_train.py"), "2")
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        said = f"rank {rank} of 2 over allhands: weights equal: True"
+        assert said in done.stdout + done.stderr, done.stderr
+
+
 LOSE_ONE = """
 import sys
 sys.path.insert(0, {examples!r})

@@ -78,13 +78,14 @@ def write_page(runs: Runs, files: list[str], ranks: list[int], peers: list[str])
         "# mpi4py's own tests",
         "",
         f"The tests of mpi4py {RELEASE} on {counts}, over the MPI of [allhands](mpi.md) and over "
-        "the MPI libraries that were there, in one run on one host. `make table-mpi` fetches the "
+        "the MPI libraries that were there, on one host. `make table-mpi` fetches the "
         "tests, which are no part of allhands, and writes this page.",
         "",
         "A number is that of tests on all these numbers of ranks: passed, failed, skipped by the "
         "tests themselves. A test that does not end within "
         f"{SECONDS} s of its file is one that failed, as are those after it; a file that cannot be "
-        "imported is one test.",
+        "imported is one test. Over allhands, which spawns no processes, the tests are told so "
+        "(`MPI4PY_TEST_SPAWN=no`), and skip those that would.",
         "",
         "| file | " + " | ".join(titles) + " |",
         "|---|" + "---|" * len(titles),
