@@ -5,7 +5,8 @@ between, and changes of locks, are made with the mutex of the target's memory he
 microseconds. Only who waits for a lock, `Post` and `Complete` have messages.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from allhands.mpi.progress.engine import Engine
 from allhands.mpi.progress.frames import Bytes, FrameKind
 from allhands.mpi.progress.transfers import Target
 from allhands.mpi.windows.exchange import Operation, WindowExchange
-from allhands.mpi.windows.locks import LockTable
+from allhands.mpi.windows.locks import LockQueue, LockTable
 from allhands.mpi.windows.memories import MappedMemory, Memory
 from allhands.mpi.windows.operations import ATOMIC, Kind, carry_out, explain
 from allhands.mpi.windows.places import Place
@@ -103,11 +104,8 @@ class DirectExchange(WindowExchange):
         brought = _EMPTY if data is None else data
         try:
             if kind in ATOMIC:
-                self._acquire(rank)
-                try:
+                with self._hold(rank):
                     answer = carry_out(kind, place, share.memory, start, brought)
-                finally:
-                    self._release(rank)
             else:
                 answer = carry_out(kind, place, share.memory, start, brought)
         except Exception as error:
@@ -121,30 +119,19 @@ class DirectExchange(WindowExchange):
         with self._engine.lock:
             self._number = number = self._number + 1
             self._pending[number] = request
-        target = self._shares.by_rank[rank].place
-        self._acquire(rank)
-        try:
-            queue = self._shares.locks.read(target)
+        with self._change_locks(rank) as queue:
             granted = queue.ask(self._rank, number, is_shared)
-            self._shares.locks.write(target, queue)
-        finally:
-            self._release(rank)
         self._grant(rank, granted)
         return request
 
     def _give_back(self, operation: Operation) -> None:
         rank = operation.rank
-        target = self._shares.by_rank[rank].place
-        granted = []
-        self._acquire(rank)
+        granted: Sequence[tuple[int, int]] = ()
         try:
-            queue = self._shares.locks.read(target)
-            granted = queue.release(self._rank)
-            self._shares.locks.write(target, queue)
+            with self._change_locks(rank) as queue:
+                granted = queue.release(self._rank)
         except ValueError as error:
             self._fail(operation, ERR_RMA_SYNC, str(error))
-        finally:
-            self._release(rank)
         operation.done = True
         self._grant(rank, granted)
 
@@ -167,24 +154,14 @@ class DirectExchange(WindowExchange):
         """Give up a request, and the lock if it came meanwhile."""
         with self._engine.lock:
             self._pending = {at: one for at, one in self._pending.items() if one is not request}
-        target = self._shares.by_rank[request.rank].place
-        self._acquire(request.rank)
-        try:
-            queue = self._shares.locks.read(target)
+        with self._change_locks(request.rank) as queue:
             granted = queue.withdraw(self._rank)
-            self._shares.locks.write(target, queue)
-        finally:
-            self._release(request.rank)
         self._grant(request.rank, granted)
 
     def list_holders(self, rank: int) -> list[int]:
         """Return the ranks of the world that hold the lock of a rank."""
-        target = self._shares.by_rank[rank].place
-        self._acquire(rank)
-        try:
-            return self._shares.locks.read(target).list_holders()
-        finally:
-            self._release(rank)
+        with self._hold(rank) as place:
+            return self._shares.locks.read(place).list_holders()
 
     # ------------------------------------------------------------ both
 
@@ -199,21 +176,26 @@ class DirectExchange(WindowExchange):
         """Give the file of the memory back; the memory stays until nobody uses it."""
         self._shares.table.close()
 
-    def _acquire(self, rank: int) -> None:
-        """Have the memory of a rank alone, among the operations that say so."""
-        self._engine.lock.acquire()
-        try:
-            self._shares.table.acquire(self._shares.by_rank[rank].place, _MUTEX_SECONDS)
-        except BaseException as error:
-            self._engine.lock.release()
-            if isinstance(error, TimeoutError):
+    @contextlib.contextmanager
+    def _change_locks(self, rank: int) -> Iterator[LockQueue]:
+        """Give the locks of a rank, which are stored at the end unless there is an error."""
+        with self._hold(rank) as place:
+            queue = self._shares.locks.read(place)
+            yield queue
+            self._shares.locks.write(place, queue)
+
+    @contextlib.contextmanager
+    def _hold(self, rank: int) -> Iterator[int]:
+        """Have the memory of a rank alone, among operations that do this; give its place."""
+        place, table = self._shares.by_rank[rank].place, self._shares.table
+        with self._engine.lock:
+            try:
+                table.acquire(place, _MUTEX_SECONDS)
+            except TimeoutError as error:
                 raise errors.make_error(
                     ERR_OTHER, f"an operation at rank {rank} of the world: {error}"
                 ) from None
-            raise
-
-    def _release(self, rank: int) -> None:
-        try:
-            self._shares.table.release(self._shares.by_rank[rank].place)
-        finally:
-            self._engine.lock.release()
+            try:
+                yield place
+            finally:
+                table.release(place)

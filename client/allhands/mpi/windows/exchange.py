@@ -20,8 +20,6 @@ from allhands.mpi.windows.memories import MappedMemory
 from allhands.mpi.windows.operations import Kind, carry_out, explain
 from allhands.mpi.windows.places import Place
 
-_EMPTY: Bytes = np.empty(0, np.uint8)
-
 
 class Operation(Transfer):
     """An operation under way at its target."""
