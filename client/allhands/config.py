@@ -110,6 +110,8 @@ def hash_limits(limits: ResolvedLimits) -> int:
 class Daemon:
     url: str
     """`ah://host:port` or `ah://host:port/job`."""
+    source: str = field(default="", compare=False)
+    """Name of the variable that holds the URL, for errors; empty: it was given as an argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +400,7 @@ def _resolve_rendezvous(
             f"tcp://host:port or file:///path{describe_foreign_backend(method, BACKENDS)}"
         )
     if url := environ.get("ALLHANDS_URL"):
-        return Daemon(url)
+        return Daemon(url, "ALLHANDS_URL")
     if "TORCHELASTIC_RUN_ID" in environ:
         _check_one_host(environ, "LOCAL_WORLD_SIZE", world_size, "torchrun")
         # The agent's own store listens on MASTER_PORT, so rank 0 cannot.

@@ -39,6 +39,11 @@ def to_seconds(timeout: Timeout) -> float:
     return length
 
 
+def format_timeout(seconds: float) -> str:
+    """Write a timeout for people, to three digits or the second: "28.8 s", "1800 s"."""
+    return f"{seconds:.3g} s" if seconds < 99.95 else f"{seconds:.0f} s"
+
+
 class deadline:
     """Let every call in the block end within so many seconds from its beginning on.
 

@@ -33,8 +33,9 @@ def trim_traceback(error: BaseException) -> None:
     """Take the engine's frames out of an error that a public call is about to raise on.
 
     What is left are the first frame, which is the call's, and those of functions of the user that
-    the engine has called. The errors behind it keep only the latter, and a context of which nothing
-    is left is not shown. ALLHANDS_TRACEBACKS=full keeps all.
+    the engine has called. The errors behind it keep only the latter; a context of which nothing is
+    left is not shown, nor an error of gRPC, whose text is part of this one's.
+    ALLHANDS_TRACEBACKS=full keeps all.
     """
     if config.keeps_full_tracebacks(os.environ):
         return
@@ -47,6 +48,8 @@ def trim_traceback(error: BaseException) -> None:
     for one in (error, *behind):
         if one.__context__ is not None and one.__context__.__traceback__ is None:
             one.__suppress_context__ = True
+        if type(one.__cause__).__module__.partition(".")[0] == "grpc":
+            one.__cause__ = None  # its six lines would come first
 
 
 def hide_traceback(error: BaseException) -> None:

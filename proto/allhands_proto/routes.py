@@ -3,6 +3,8 @@
 import contextlib
 import socket
 
+from allhands_proto.interface_addresses import list_outside_addresses
+
 _OUTSIDE_ADDRESSES = (
     (socket.AF_INET, "192.0.2.1"),
     (socket.AF_INET6, "2001:db8::1"),
@@ -11,10 +13,13 @@ _OUTSIDE_ADDRESSES = (
 
 
 def find_outside_addresses() -> list[str]:
-    """Return this host's addresses on its default routes, IPv4 first; empty: it has none."""
+    """Return this host's addresses on its default routes, IPv4 first.
+
+    Without a default route, as in a closed network: those of its interfaces; empty: only loopback.
+    """
     found = []
     for family, elsewhere in _OUTSIDE_ADDRESSES:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((elsewhere, 1))  # which sends nothing
             found.append(str(probe.getsockname()[0]))
-    return found
+    return found or list_outside_addresses()

@@ -51,7 +51,7 @@ class WaitPeriod:
     """Measured calls of a group in one length of time."""
 
     ago: float
-    """Seconds since its beginning."""
+    """Seconds since its beginning; of the first one, since the first call."""
     length: float
     """Seconds."""
     calls: int

@@ -11,6 +11,11 @@ from pathlib import Path
 
 DIRECTORY_VARIABLE = "ALLHANDS_TLS_DIR"
 AUTHORITIES, CERTIFICATE, KEY, TOKEN = "ca.crt", "tls.crt", "tls.key", "token"
+_SIDES = "daemon", "worker"
+"""Directories that `allhands token init` makes in the one that it is given."""
+_WANTED = (
+    f"a directory with {AUTHORITIES}, {CERTIFICATE} and {KEY}, such as `allhands token init` makes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +45,11 @@ def find_tls_directory(directory: Path | str, source: str = DIRECTORY_VARIABLE) 
         if not os.path.isfile(path)
     ]
     if missing:
+        sides = [one for one in _SIDES if os.path.isfile(os.path.join(folder, one, CERTIFICATE))]
+        named = " or ".join(os.path.join(os.fspath(directory), one) for one in sides)
         raise ValueError(
-            f"{source}={os.fspath(directory)} holds no {' and no '.join(missing)}: give a "
-            f"directory with {AUTHORITIES}, {CERTIFICATE} and {KEY}, "
-            "such as `allhands token init` makes"
+            f"{source}={os.fspath(directory)} holds no {' and no '.join(missing)}: give "
+            + (named or _WANTED)
         )
     return found
 
@@ -56,10 +62,21 @@ def apply_tls_directory(environ: Mapping[str, str]) -> Mapping[str, str]:
     Raises:
         ValueError: the directory lacks a file, or its token cannot be read.
     """
-    directory = environ.get(DIRECTORY_VARIABLE)
-    if not directory:
+    if not (directory := environ.get(DIRECTORY_VARIABLE)):
         return environ
-    files = find_tls_directory(directory)
+    own = {name: value for name, value in environ.items() if value}
+    return {**read_tls_directory(directory), **own}
+
+
+def read_tls_directory(
+    directory: Path | str, source: str = DIRECTORY_VARIABLE
+) -> Mapping[str, str]:
+    """Return the variables that a directory, named by `source`, stands for.
+
+    Raises:
+        ValueError: the directory lacks a file, or its token cannot be read.
+    """
+    files = find_tls_directory(directory, source)
     implied = {
         "ALLHANDS_TLS_CA": files.authorities,
         "ALLHANDS_TLS_CERT": files.certificate,
@@ -68,7 +85,7 @@ def apply_tls_directory(environ: Mapping[str, str]) -> Mapping[str, str]:
     }
     if token := read_directory_token(files):
         implied["ALLHANDS_TOKEN"] = token
-    return {**implied, **{name: value for name, value in environ.items() if value}}
+    return implied
 
 
 def read_directory_token(files: TlsDirectory) -> str | None:

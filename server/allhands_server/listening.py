@@ -42,8 +42,8 @@ def list_hosts(bound: tuple[HostPort, ...]) -> tuple[str, ...]:
 def list_advertised(config: ServerConfig, bound: tuple[HostPort, ...]) -> tuple[str, ...]:
     """List `host:port` of the addresses at which clients reach a coordinator, the first first.
 
-    Without advertised ones in the config those that are bound, and for a wildcard address this
-    host's addresses on its default routes.
+    Without advertised ones in the config those that are bound, and for a wildcard address those of
+    this host for others: on its default routes, else of its interfaces.
     """
     if config.advertise:
         return config.get_advertised(bound[0][1])

@@ -28,12 +28,17 @@ def name(rank: int) -> str:
 
 @asynccontextmanager
 async def world(
-    receivers: Sequence[Receiver], *, data_ports: bool = True, last: int | None = None
+    receivers: Sequence[Receiver],
+    *,
+    data_ports: bool = True,
+    last: int | None = None,
+    port_range: range | None = None,
+    encrypts: bool = False,
 ) -> AsyncIterator[list[Fabric]]:
     """Yield the fabrics of a world; `last` is the last rank's announced data port."""
-    ports = [Ports("socket" if data_ports else "grpc") for _ in receivers]
+    ports = [Ports("socket" if data_ports else "grpc", port_range) for _ in receivers]
     for one in ports:
-        await one.start("127.0.0.1")
+        await one.start("127.0.0.1", encrypts=encrypts)
     members = [
         Introduced(rank, f"127.0.0.1:{one.port}", one.data_port) for rank, one in enumerate(ports)
     ]
@@ -57,6 +62,20 @@ class TestBothWays(LinkSuite):
         return world(receivers)
 
 
+RANGE = range(31400, 31500)
+
+
+class TestInARange(LinkSuite):
+    encrypts = False
+
+    def fabrics(self, receivers: Sequence[Receiver]):  # type: ignore[no-untyped-def]
+        return world(receivers, port_range=RANGE, encrypts=self.encrypts)
+
+
+class TestEncryptedInARange(TestInARange):
+    encrypts = True
+
+
 class TestOnlyTheSecond(LinkSuite):
     def fabrics(self, receivers: Sequence[Receiver]):  # type: ignore[no-untyped-def]
         return world(receivers, last=1)  # where nobody listens
@@ -73,6 +92,21 @@ async def test_links_are_of_grpc_where_that_is_wanted(caplog: pytest.LogCaptureF
     async with world([RecordingReceiver(), RecordingReceiver()], data_ports=False) as fabrics:
         assert isinstance(await fabrics[0].dial(1), GrpcLink)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("data_ports", [False, True])
+async def test_each_encrypted_listener_has_a_port_of_the_range(data_ports: bool) -> None:
+    recorders = [RecordingReceiver() for _ in range(3)]
+    async with world(recorders, data_ports=data_ports, port_range=RANGE, encrypts=True) as fabrics:
+        for me, fabric in enumerate(fabrics):
+            for peer in range(3):
+                if peer != me:
+                    await (await fabric.dial(peer)).send([make_frame(me)])
+        for peer, recorder in enumerate(recorders):
+            await recorder.wait_counts(frames=2)
+            assert sorted(recorder.frames) == [
+                (me, make_frame(me)) for me in range(3) if me != peer
+            ]
 
 
 @pytest.mark.parametrize("data_port", [0, 1])

@@ -181,8 +181,9 @@ def test_every_rank_is_told_at_once_what_a_world_over_hosts_needs(
     assert len(texts) == 1, texts
     [text] = texts
     assert absent in text
-    for name in ("TOKEN", "INSECURE=1", "TLS_CA", "TLS_CERT", "TLS_KEY", "URL"):
+    for name in ("TOKEN", "INSECURE=1", "TLS_DIR", "TLS_CA", "TLS_CERT", "TLS_KEY", "URL"):
         assert f"ALLHANDS_{name}" in text, text
+    assert "`allhands token init tls --host 10.77.0.1`" in text
 
 
 @pytest.mark.parametrize("launched", [BY_TORCH, BY_SLURM])
@@ -212,7 +213,7 @@ def test_who_waits_is_told_where_a_token_was_refused(
     told = waiting.expect("begun")
     assert told["error"] == "CollectiveTimeout", told
     why = "wrong token" if token else "no token"
-    assert "never joined: 1 of 2" in told["text"]
+    assert "never joined: rank 1 (of 2 ranks)" in told["text"]
     assert f"refused by the coordinator: a process at 10.77.0.2 ({why})" in told["text"], told
     assert waiting.ended() == 0
     assert any(f"refused a process at 10.77.0.2: {why}" in line for line in waiting.errors)

@@ -120,6 +120,16 @@ def test_ctrl_c_ends_a_message_at_once_and_the_next_is_right(job: Job, call: str
     finished(ranks)
 
 
+@pytest.mark.parametrize("backend", ["socket"])  # shared memory starts and waits in one
+@pytest.mark.parametrize("call", ["send", "recv"])
+def test_ctrl_c_between_the_start_of_a_message_and_its_wait_ends_it(job: Job, call: str) -> None:
+    ranks = job(2, broken_messages.interrupt_a_message_once_started, call)
+    ranks[0].expect("interrupted")
+    for rank in ranks:
+        rank.expect("done")
+    finished(ranks)
+
+
 def test_a_group_that_not_all_have_made_is_waited_for_by_name(job: Job) -> None:
     ranks = job(2, broken_messages.message_in_an_unfinished_group)
     told = ranks[0].expect("early")

@@ -1,12 +1,17 @@
 """Daemons with several addresses: where they listen, what they advertise, how clients find them."""
 
 import asyncio
+import re
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
 
+from allhands.bench.launchers import BenchHost
 from allhands.coordinator import daemon_choice
 from allhands.coordinator.client import Control
 from allhands.coordinator.dialling import NoConnection, NoConnectionInTime, connect_to_any
@@ -18,6 +23,8 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 from allhands_server import embedded
 from allhands_server.config import ServerConfig
+from support.ranks.launchers import environment
+from support.ranks.two_hosts import hosts as hosts
 
 TOKEN = "token-of-a-test"
 UNKNOWN = "no-such-host.invalid:7070"
@@ -134,6 +141,25 @@ async def test_ipv4_and_ipv6_callers_reach_a_wildcard_address() -> None:
             with connect(f"{host}:{daemon.port}") as control:
                 assert await asyncio.to_thread(control.add, "n") == number
                 assert has_line(control)
+
+
+def test_without_a_default_route_a_wildcard_stands_for_the_interfaces(
+    hosts: tuple[BenchHost, BenchHost], tmp_path: Path
+) -> None:
+    host = hosts[0]
+    command = [sys.executable, "-m", "allhands.cli.main", "serve", "--listen", "0.0.0.0:0"]
+    with subprocess.Popen(
+        [*host.command_prefix, *command, "--insecure"],
+        env={**environment(tmp_path), "ALLHANDS_TOKEN": TOKEN},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as daemon:
+        try:
+            assert daemon.stderr is not None
+            told = next(line for line in daemon.stderr if "clients reach it at" in line)
+        finally:
+            daemon.terminate()
+    assert re.search(r"clients reach it at ah://([^:]+):\d+$", told.strip())[1] == host.address
 
 
 async def test_a_taken_address_is_named_of_several() -> None:

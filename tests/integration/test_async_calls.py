@@ -109,8 +109,11 @@ def test_a_work_that_outlives_its_group_leaves_the_memory_alone(job: Job) -> Non
     finished(job(2, works_over_memory.outlive_a_group))
 
 
-def test_calls_awaited_without_a_pause_leave_turns_to_other_tasks(job: Job) -> None:
-    ranks = job(2, awaited_over_memory.call_without_a_pause)
+@pytest.mark.parametrize("is_crowded", [False, True])
+def test_calls_awaited_without_a_pause_leave_turns_to_other_tasks(
+    job: Job, is_crowded: bool
+) -> None:
+    ranks = job(2, awaited_over_memory.call_without_a_pause, is_crowded)
     for rank in ranks:
         assert rank.expect("done")["turns"] >= awaited_over_memory.CALLS // 16
     finished(ranks)

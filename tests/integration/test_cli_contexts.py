@@ -68,6 +68,31 @@ def test_a_context_names_the_coordinator_and_its_token(
     assert "no context 'prod'; there are: none" in gone.stderr
 
 
+def test_a_context_of_a_folder_of_tls_files_has_the_paths_of_those_there_are(
+    elsewhere: DaemonProcess, tmp_path: Path
+) -> None:
+    folder = tmp_path / "worker"
+    folder.mkdir()
+    named = ("context", "set", "prod", "--coordinator", "ah://h:1", "--tls-dir", str(folder))
+    refused = elsewhere.run_command(*named)
+    assert refused.returncode == 2
+    assert "--tls-dir" in refused.stderr
+    assert "ca.crt" in refused.stderr
+    for name in ("ca.crt", "tls.crt", "tls.key"):
+        (folder / name).write_text("")
+
+    def read_paths() -> tuple[str, ...]:
+        shown = json.loads(elsewhere.run_command("context", "show", "prod", "-o", "json").stdout)
+        return tuple(shown[name] for name in ("token_file", "tls_ca", "tls_cert", "tls_key"))
+
+    assert elsewhere.run_command(*named).returncode == 0
+    files = [str(folder / name) for name in ("ca.crt", "tls.crt", "tls.key")]
+    assert read_paths() == (None, *files)
+    (folder / "token").write_text("secret\n")
+    assert elsewhere.run_command(*named, "--tls-ca", "/other.crt").returncode == 0
+    assert read_paths() == (str(folder / "token"), "/other.crt", *files[1:])
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

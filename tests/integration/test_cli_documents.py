@@ -186,6 +186,12 @@ def test_views_are_shown_again(daemon: DaemonProcess, running_job: str) -> None:
             watching.terminate()
 
 
+def test_a_report_goes_to_a_file(daemon: DaemonProcess, running_job: str) -> None:
+    done = daemon.run_command("report", running_job, "-o", "json")
+    assert done.returncode == 2
+    assert "--file FILE, not -o json" in done.stderr
+
+
 def test_a_trace_goes_to_a_file(daemon: DaemonProcess, running_job: str) -> None:
     done = daemon.run_command("trace", running_job, "-o", "json")
     assert done.returncode == 2

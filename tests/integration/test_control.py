@@ -195,6 +195,23 @@ def test_nobody_at_the_address_is_said_at_once() -> None:
             control.put("key", b"")
 
 
+@pytest.mark.parametrize("call", ["put", "jobs", "reports", "events"])
+def test_calls_of_a_closed_client_say_so(daemon: DaemonProcess, call: str) -> None:
+    control = Control(daemon.endpoint, job="j")
+    control.put("key", b"")
+    # As where a call goes over to gRPC because its line broke, and the client is closed meanwhile.
+    control._kv_pool.call = lambda *_: None  # type: ignore[method-assign,assignment]
+    control.close()
+    calls: dict[str, Callable[[], object]] = {
+        "put": lambda: control.put("key", b"1"),
+        "jobs": control.jobs,
+        "reports": control.reports,
+        "events": control.events,
+    }
+    with pytest.raises(errors.CoordinatorUnavailable, match="this client has been closed"):
+        calls[call]()
+
+
 def test_closing_wakes_who_waits(daemon: DaemonProcess, job_name: str) -> None:
     control = Control(daemon.endpoint, job=job_name)
     outcome: list[BaseException] = []

@@ -84,6 +84,15 @@ def test_ctrl_c_ends_a_call_and_the_others_hear_of_it(job: Job) -> None:
         rank.say()
 
 
+@pytest.mark.parametrize("moment", ["_create_operation", "_post_to_loop"])
+def test_ctrl_c_between_the_start_of_a_call_and_its_wait_ends_it(job: Job, moment: str) -> None:
+    ranks = job(2, direct_calls.interrupt_a_call_once_begun, moment)
+    mine, other = (rank.expect("interrupted") for rank in ranks)
+    assert mine["error"] == "KeyboardInterrupt"
+    assert (other["error"], other["reason"]) == ("GroupAborted", "Ctrl-C"), other
+    assert [(one["kept"], one["right"]) for one in finish(ranks)] == [(True, True)] * 2
+
+
 def test_two_threads_in_calls_at_once_are_refused_by_name(job: Job) -> None:
     for said in [rank.expect("done") for rank in job(2, direct_calls.call_from_two_threads)]:
         assert said["errors"]

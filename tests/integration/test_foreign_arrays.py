@@ -115,9 +115,13 @@ def test_a_call_that_fails_leaves_staged_outputs_as_they_were() -> None:
 
 
 UNWRITABLE: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
-    "bytes": (ValueError, r"read-only \(bytes\).*ah\.functional", lambda: b"12345678"),
+    "bytes": (
+        ValueError,
+        r"read-only \(a value of type bytes\).*ah\.functional",
+        lambda: b"12345678",
+    ),
     "copy": (ValueError, r"gives NumPy a copy.*ah\.functional", lambda: Copied(np.ones(3))),
-    "number": (ValueError, r"read-only \(float64\)", lambda: np.float64(1)),
+    "number": (ValueError, r"read-only \(a value of type float64\)", lambda: np.float64(1)),
     "float": (TypeError, r"not float.*np\.asarray", lambda: 0.5),
     "list": (TypeError, r"not list.*np\.asarray", lambda: [1.0, 2.0]),
     "text": (TypeError, "not str, which has neither", lambda: "text"),

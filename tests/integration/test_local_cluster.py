@@ -185,7 +185,7 @@ def test_leaving_the_block_ends_what_still_runs():
     with LocalCluster(2) as cluster:
         run = cluster.start(sleeps_on_1)
     assert gone(*run.pids)
-    with pytest.raises(RuntimeError, match="within its block"):
+    with pytest.raises(RuntimeError, match=r"within its block: with LocalCluster\(2\)"):
         cluster.run(sleeps_on_1)
 
 

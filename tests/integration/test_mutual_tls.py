@@ -249,6 +249,26 @@ def test_a_caller_without_a_good_certificate_is_told_what_is_wrong(
         assert words in str(caught.value)
 
 
+def test_a_command_says_in_one_line_that_the_daemon_is_of_another_authority(
+    daemon: DaemonProcess, files: Path
+) -> None:
+    other = Authority(ec.generate_private_key(ec.SECP256R1()), "another")
+    (files / "worker/ca.crt").write_bytes(other.certificate)
+    environ = as_worker(daemon, files / "worker")
+    del environ["ALLHANDS_TLS_DIR"]
+    done = subprocess.run(
+        [*ALLHANDS, "status", "--tls-dir", str(files / "worker")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "its certificate is not vouched for by the authorities" in done.stderr
+
+
 def say_hello(context: ssl.SSLContext, connected: socket.socket) -> bytes:
     """Return the first byte of the answer to a hello; none: the connection is over."""
     with context.wrap_socket(connected, server_hostname="localhost") as secure:
@@ -313,6 +333,8 @@ def test_strangers_write_no_line_for_each_handshake_that_fails(daemon: DaemonPro
 
 @pytest.mark.parametrize("lost", ["ca.crt", "tls.crt", "tls.key"])
 def test_a_directory_without_a_file_is_refused_by_name(files: Path, lost: str) -> None:
+    with pytest.raises(ValueError, match=r"give \S+/daemon or \S+/worker$"):
+        find_coordinator("ah://h:1", {"ALLHANDS_TLS_DIR": str(files)})
     (files / "worker" / lost).unlink()
     with pytest.raises(ValueError, match=rf"ALLHANDS_TLS_DIR=.*holds no {lost}"):
         find_coordinator("ah://h:1", {"ALLHANDS_TLS_DIR": str(files / "worker")})

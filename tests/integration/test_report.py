@@ -32,7 +32,7 @@ def test_a_report_names_the_late_rank_while_the_job_runs_and_afterwards(
     for rank in ranks:
         rank.say()
         assert rank.ended() == 0
-    command(cluster, "report", "job", "--file", str(last))
+    command(cluster, "report", "job", "-o", str(last))
     for text in (first.read_text(), last.read_text()):
         assert "rank 5 was last to begin" in text
         assert "Slowest operations" in text

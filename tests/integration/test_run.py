@@ -204,23 +204,27 @@ def test_ranks_listen_where_the_launcher_is_told(run: Start) -> None:
     assert running.output() == ["[0] 127.0.0.2"]
 
 
+@pytest.mark.parametrize("token", ["t", ""])
 def test_a_coordinator_that_is_not_there_yet_is_waited_for_before_any_rank_starts(
-    run: Start, tmp_path: Path
+    run: Start, tmp_path: Path, token: str
 ) -> None:
     port = free_port()
     url = f"ah://127.0.0.1:{port}"
+    # Without a token it is the one in the notice that the daemon leaves.
     running = run(
-        "-n", "2", "--coordinator", url, *as_script(launched.show_a_word), ALLHANDS_TOKEN="t"
+        "-n", "2", "--coordinator", url, *as_script(launched.show_a_word), ALLHANDS_TOKEN=token
     )
     assert running.said.wait(PATIENCE)
     [line] = running.errors
     assert f"127.0.0.1:{port} cannot be reached: nothing listens there" in line
     assert "trying again" in line
     serve = [sys.executable, "-m", "allhands.cli.main", "serve", "--listen", f"127.0.0.1:{port}"]
-    environment = {**os.environ, "ALLHANDS_TOKEN": "t", "XDG_RUNTIME_DIR": str(tmp_path)}
-    with subprocess.Popen(serve, env=environment, stderr=subprocess.DEVNULL) as daemon:
-        assert running.status() == 0
-        daemon.terminate()
+    given = {**environment(tmp_path), "ALLHANDS_TOKEN": token}
+    with subprocess.Popen(serve, env=given, stderr=subprocess.DEVNULL) as daemon:
+        try:
+            assert running.status() == 0, running.errors
+        finally:
+            daemon.terminate()
     assert sorted(running.output()) == ["[0] ran", "[1] ran"]
 
 

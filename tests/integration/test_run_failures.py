@@ -155,3 +155,12 @@ def test_survivors_are_told_how_a_rank_ended(run: Start, end: str, status: int, 
     ]
     assert all(line.endswith(f"is dead: {words}") for line in lines)
     assert running.status() == status
+
+
+def test_the_rank_that_others_waited_for_is_named(run: Start) -> None:
+    running = run("-n", "3", *as_script(launched_ranks.wait_in_vain))
+    assert running.status() == 1
+    assert "rank 1 was waited for in vain: rank 1 (host " in running.errors[-1]
+    assert " is busy: " in running.errors[-1]
+    assert "; then rank " in running.errors[-1]
+    assert any("in stay_outside" in line for line in running.errors)

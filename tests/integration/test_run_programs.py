@@ -68,6 +68,18 @@ def test_nothing_is_said_of_threads_whose_number_is_set(run: Start) -> None:
     assert running.errors == []
 
 
+@pytest.mark.parametrize("options", [(), ("--mpi",)])
+def test_a_program_of_mpi4py_is_told_how_it_runs_over_allhands(
+    run: Start, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("try:\n    from mpi4py import MPI\nexcept ImportError:\n    pass\n")
+    running = run("-n", "1", *options, str(program))
+    assert running.status() == 0
+    hints = [line for line in running.errors if "--mpi runs it over allhands" in line]
+    assert len(hints) == (not options)
+
+
 @pytest.mark.skipif(not _BOUND, reason="a rank each of two CPUs")
 @pytest.mark.parametrize("start", ["fork", "exec"])
 def test_ranks_are_bound_to_their_share_of_the_cpus(run: Start, start: str) -> None:

@@ -249,6 +249,19 @@ def test_a_port_that_does_not_listen_yet_is_tried_again_and_that_is_said_once(
     assert rank.expect("joined")["warnings"] == 1
 
 
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_rank_that_is_up_before_its_daemon_takes_what_the_notice_says(
+    cluster: Cluster, tmp_path: Path, is_encrypted: bool
+) -> None:
+    port = free_port()
+    rank = cluster.start(joins.join_when_it_is_there, "init", "127.0.0.1", port)
+    rank.expect("warned")
+    files = _issued(tmp_path, NAME)
+    options = ("--tls-cert", files.cert, "--tls-key", files.key) if is_encrypted else ()
+    cluster.serve("--listen", f"127.0.0.1:{port}", *options)
+    rank.expect("joined")
+
+
 @pytest.mark.parametrize("join", ["hosting", "store"])
 def test_a_name_that_has_no_address_yet_is_tried_again_and_that_is_said_once(
     cluster: Cluster, join: str

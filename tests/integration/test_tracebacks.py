@@ -51,8 +51,11 @@ def test_all_frames_are_kept_where_that_is_asked_for(job: Job) -> None:
 
 def test_frames_of_functions_of_the_user_and_errors_around_the_call_are_kept(job: Job) -> None:
     told = [rank.expect("done") for rank in job(2, tracebacks.fail_in_function_of_user)]
-    for one in told:
-        assert one["error"] == "LookupError"
+    # Which of the two combines first is open: the other one may hear of that before it combines.
+    assert {one["error"] for one in told} <= {"LookupError", "GroupAborted"}
+    failed = [one for one in told if one["error"] == "LookupError"]
+    assert failed
+    for one in failed:
         assert one["frames"][0].startswith("allhands.api.")
         assert one["frames"][-1] == "programs.tracebacks"
         assert not any(frame.startswith("allhands.") for frame in one["frames"][1:])

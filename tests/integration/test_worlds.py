@@ -150,7 +150,7 @@ def test_a_job_that_nobody_else_joins_times_out_with_names(cluster: Cluster) -> 
     told = lost.expect("out")
     assert told["error"] == "CollectiveTimeout", told
     assert told["ranks"] == [0, 2]
-    assert "never joined: 0, 2 of 3" in told["text"]
+    assert "never joined: ranks 0,2 (of 3 ranks)" in told["text"]
     absent = told["verdict"]["absent"]
     assert [(one["rank"], one["state"]) for one in absent] == [
         (0, "never joined"),

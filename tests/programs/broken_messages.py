@@ -1,6 +1,9 @@
 """Messages over shared memory: late, mismatched, cancelled, or with a killed peer."""
 
+import os
 import random
+import signal
+import sys
 import time
 
 import numpy as np
@@ -166,6 +169,38 @@ def interrupt_a_message(call: str) -> None:
     elif call == "send":
         ah.recv(x, 0)
         assert (x == 4).all()
+    tell("done")
+    ah.destroy_process_group()
+
+
+def interrupt_a_message_once_started(call: str) -> None:
+    """Interrupt a message after its start, before anybody waits for it."""
+    ah.init_process_group(timeout=40)
+    me = ah.get_rank()
+    share_memory()
+    x = array("plain", 1_300_000, me)
+
+    def interrupt(frame, event, _argument):
+        if event == "return" and frame.f_code.co_name == "start_p2p":
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    if me == 0:
+        sys.setprofile(interrupt)
+        try:
+            ah.send(x, 1) if call == "send" else ah.recv(x, 1)
+            tell("ended")
+        except KeyboardInterrupt:
+            tell("interrupted")
+        x[:] = 4
+    ah.barrier()
+    if (me == 0) == (call == "send"):
+        ah.send(array("plain", 1_300_000, 5), 1 - me)
+    else:
+        y = array("plain", 1_300_000)
+        ah.recv(y, 1 - me)
+        assert (y == 5).all()
+    assert me or (x == 4).all()
     tell("done")
     ah.destroy_process_group()
 

@@ -3,9 +3,11 @@
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -218,6 +220,36 @@ def interrupt_a_call(backend: str = "socket", victim: int = 0) -> None:
         hear()
         tell("interrupted", **failure(lambda: ah.all_reduce(x)), kept=not x.any())
     hear()
+
+
+def interrupt_a_call_once_begun(moment: str) -> None:
+    """Interrupt a call of a large array as a function returns, before anybody waits for it."""
+    me, _ = _join()
+    _warm_up()
+    x = np.full(500_000, me + 1.0)
+
+    def interrupt(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "return" and frame.f_code.co_name == moment:
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    if me == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.setprofile(interrupt)
+        try:
+            ah.all_reduce(x)
+            tell("interrupted", error="")
+        except KeyboardInterrupt:
+            tell("interrupted", error="KeyboardInterrupt")
+        sys.setprofile(None)
+        x[:] = 4.0  # it is this program's again
+    else:
+        tell("interrupted", **failure(lambda: ah.all_reduce(x)))
+        x[:] = 5.0
+    y = x.copy()
+    ah.all_reduce(y)
+    tell("done", kept=bool((x == 4.0 + me).all()), right=bool((y == 9.0).all()))
+    ah.destroy_process_group()
 
 
 def call_from_two_threads() -> None:

@@ -23,6 +23,11 @@ def show_interpreter(*arguments: str) -> None:
     print(os.environ["RANK"], sys.executable, *arguments)
 
 
+def show_input() -> None:
+    """Print the standard input, to its end."""
+    print(repr(sys.stdin.read()))
+
+
 def show_modules(names: str) -> None:
     """Print which modules, named in a list with commas, have been imported."""
     print(*(name in sys.modules for name in names.split(",")))

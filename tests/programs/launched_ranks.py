@@ -218,6 +218,15 @@ def stay_outside() -> None:
     signal.pause()
 
 
+def wait_in_vain() -> None:
+    """Let the others wait for rank 1 until their deadline."""
+    ah.init_process_group(timeout=2)
+    ah.barrier()
+    if ah.get_rank() == 1:
+        stay_outside()
+    ah.all_reduce(np.zeros(1))
+
+
 def come_late(seconds: str) -> None:
     """Let rank 0 wait so long, then call on."""
     ah.init_process_group()

@@ -6,7 +6,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from allhands.deadlines import block_deadline, clip_timeout, deadline
+from allhands.deadlines import block_deadline, clip_timeout, deadline, format_timeout
 from allhands.errors import CollectiveTimeout, StoreTimeout
 from allhands.stores import HashStore
 from allhands.testing.inproc_world import inproc_world, wait_outcomes, wait_results
@@ -23,6 +23,13 @@ def test_the_least_of_nested_blocks_counts_and_ends_with_its_block() -> None:
             assert clip_timeout(3.0) == 3.0
         assert block_deadline.get() == outer
     assert block_deadline.get() is None
+
+
+def test_timeouts_are_written_to_three_digits_or_the_second() -> None:
+    given = (28.7584, 1.49988, 2.0, 0.25, 0.0012345, 99.96, 1234.4, 1_000_000.0)
+    assert [format_timeout(one) for one in given] == [
+        *("28.8 s", "1.5 s", "2 s", "0.25 s", "0.00123 s", "100 s", "1234 s", "1000000 s")
+    ]
 
 
 def test_a_block_that_raises_is_over_too() -> None:

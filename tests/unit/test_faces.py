@@ -110,3 +110,9 @@ def test_joining_takes_the_same_options_on_both_faces() -> None:
 
 def test_making_a_group_takes_the_same_options_on_both_faces() -> None:
     assert _parameters(AsyncWorld.new_group, {"self"}) == _parameters(ah.new_group, set())
+
+
+def test_joining_outside_an_event_loop_of_asyncio_says_what_is_needed() -> None:
+    entering = ah.aio.connect().__aenter__()
+    with pytest.raises(RuntimeError, match="event loop of asyncio; trio is not supported"):
+        entering.send(None)

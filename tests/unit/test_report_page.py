@@ -127,6 +127,32 @@ def test_a_report_shows_skew_late_ranks_sections_and_events() -> None:
         assert heading in text
 
 
+def test_of_many_failures_only_the_first_has_its_stack() -> None:
+    text = "rank {} left: timed out\nrank 2 is at\n  File"
+    failures = tuple(FailureStatus(rank, "left", text.format(rank), 1.0) for rank in range(3))
+    status = JobStatus("j", "ended", 1, 1, (), (), 5.0, 0, "i", failures, 3.0)
+    page = make_page(status, diagnose(status, {}, {}), {}, [], 1.2e9)
+    assert page.headline == "ended 3.0 s ago; 0 ranks, epoch 1"
+    assert page.failures == (
+        "rank 0 left: timed out\nrank 2 is at\n  File",
+        "rank 1 left: timed out",
+        "rank 2 left: timed out",
+    )
+
+
+def test_a_stall_stands_above_all_else() -> None:
+    def member(rank: int, operation: str, sequence: int) -> MemberStatus:
+        now = OperationStatus("g", operation, sequence, 3, 5.0)
+        return MemberStatus(rank, "m", "h", 7, "a:1", "", "joined", "", 0.1, (now,))
+
+    members = (member(0, "barrier", 4), member(1, "", 3))
+    groups = (GroupStatus("g", (0, 1)),)
+    status = JobStatus("j", "running", 1, 2, members, groups, 5.0, 0, "i")
+    page = make_page(status, diagnose(status, {}, {}), {}, [], 1.2e9)
+    assert page.stalls == ("rank 1 missing for 5.0 s in barrier #4 of group g",)
+    assert "rank 1 missing for 5.0 s" in "".join(Page(render_page(page)).texts)
+
+
 @pytest.mark.parametrize("ended", [None, 3.0])
 def test_a_job_of_which_nothing_is_known_has_a_report_too(ended: float | None) -> None:
     status = JobStatus("empty", "running", 1, 0, (), (), 5.0, 0, "i", (), ended)

@@ -30,6 +30,12 @@ def connect(
 
 @asynccontextmanager
 async def _stay_joined(url: str | None, options: JoinOptions) -> AsyncIterator["AsyncWorld"]:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise RuntimeError(
+            "connect() needs a running event loop of asyncio; trio is not supported"
+        ) from error
     world = await asyncio.to_thread(join_world, *get_thread_state(), url, options)
     world.install_termination_handler()
     try:

@@ -1,6 +1,7 @@
 """Steps common to the module-level calls: resolve the group and its ranks, wait for the work."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from allhands.api.default_world import AnyGroup, require_world
@@ -11,6 +12,7 @@ from allhands.group.coalescing import CoalescedWork
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.options import CallOptions, check_options
+from allhands.runtime.signal_mask import DelayedSignals
 
 
 def resolve_group(
@@ -137,6 +139,18 @@ def wait_or_return(work: Work, async_op: bool) -> Work | None:
         return None
     wait_or_abandon(work)
     return None
+
+
+def start_and_wait(start: Callable[[], Work]) -> Work:
+    """Start a message and wait for it, unless it is collected; Ctrl-C at any time ends it.
+
+    `start` must not wait: handlers of signals run only once there is a work to abandon.
+    """
+    with DelayedSignals() as delayed:
+        work = start()
+        if not isinstance(work, CoalescedWork):
+            wait_or_abandon(work, delayed)
+        return work
 
 
 def wait_result(work: Work, async_op: bool) -> Any:

@@ -11,6 +11,7 @@ Raises, besides what all calls do:
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -20,6 +21,7 @@ from allhands.api.calls import (
     resolve_group,
     resolve_root,
     resolve_src,
+    start_and_wait,
     wait_or_return,
     wait_result,
 )
@@ -179,10 +181,11 @@ def send_object_list(
         if not isinstance(object_list, list):
             raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
         peer = resolve_dst(found, dst, group_dst)
+        send = partial(found.send, dst=peer, tag=tag, timeout=timeout, label="object")
         data = found.objects.encode(object_list)
         size = np.array([len(data)], np.int64)
         for part in (size, data):
-            wait_or_return(found.send(part, peer, tag, timeout=timeout, label="object"), False)
+            start_and_wait(partial(send, part))
     except Exception as error:
         trim_traceback(error)
         raise
@@ -212,12 +215,11 @@ def recv_object_list(
         if not isinstance(object_list, list):
             raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
         source = resolve_src(found, src, group_src)
+        recv = partial(found.recv, tag=tag, timeout=timeout, label="object")
         size = np.zeros(1, np.int64)
-        work = found.recv(size, source, tag, timeout=timeout, label="object")
-        wait_or_return(work, False)
-        sender = work.source_rank()
+        sender = start_and_wait(partial(recv, size, source)).source_rank()
         data = np.empty(check_size(int(size[0])), np.uint8)
-        wait_or_return(found.recv(data, sender, tag, timeout=timeout, label="object"), False)
+        start_and_wait(partial(recv, data, sender))
         received = found.objects.decode(data)
         if not isinstance(received, list) or len(received) != len(object_list):
             raise ValueError(

@@ -6,7 +6,7 @@ Arguments are as for the collectives; messages between two ranks pair by their o
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from allhands.api.calls import resolve_dst, resolve_group, resolve_src, wait_or_return
+from allhands.api.calls import resolve_dst, resolve_group, resolve_src, start_and_wait
 from allhands.api.default_world import AnyGroup, default, default_group
 from allhands.collectives.arguments import AnyArray
 from allhands.engine.work.work import Work
@@ -132,7 +132,7 @@ def send(
             return
         if (found := resolve_group(group, True, "send")) is not None:
             peer = resolve_dst(found, dst, group_dst)
-            wait_or_return(found.send(x, peer, tag, timeout=timeout, label=label), False)
+            start_and_wait(lambda: found.send(x, peer, tag, timeout=timeout, label=label))
     except Exception as error:
         trim_traceback(error)
         raise
@@ -173,8 +173,7 @@ def recv(
         if found is None:
             return -1
         peer = resolve_src(found, src, group_src)
-        work = found.recv(x, peer, tag, timeout=timeout, label=label)
-        wait_or_return(work, False)
+        work = start_and_wait(lambda: found.recv(x, peer, tag, timeout=timeout, label=label))
         return found.ranks[work.source_rank()]
     except Exception as error:
         trim_traceback(error)

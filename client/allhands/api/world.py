@@ -20,7 +20,7 @@ from allhands.coordinator.endpoint import Endpoint
 from allhands.data.codec import DataclassRegistry
 from allhands.data.serializer import ObjectSerializer
 from allhands.engine.failures.call_errors import ErrorFactory
-from allhands.errors import AllhandsError, ForkedProcess
+from allhands.errors import AllhandsError, CollectiveTimeout, ForkedProcess
 from allhands.group.call_hooks import CallHooks
 from allhands.group.call_spans import CallSpans
 from allhands.group.group import Group
@@ -246,6 +246,8 @@ class World:
         if self._is_terminated:
             self.close()
             return
+        if isinstance(error, CollectiveTimeout) and error.verdict is not None:
+            self._worker.notify_launcher(error.verdict)
         said = f"{type(error).__name__}: {error}"
         self.close(said, stack_dump.format_error(error), self._worker.config.abort_on_exception)
 

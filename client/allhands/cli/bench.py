@@ -30,55 +30,72 @@ _ALL_SIZES = "8B,1KiB,64KiB,1MiB,16MiB,64MiB"
 _OpsOption: TypeAlias = Annotated[
     str,
     typer.Option(
+        metavar="LIST",
         help=f"Operations, comma-separated: {', '.join(cells.CONVENTIONS)}; all: those "
-        f"that every contender has; of whole jobs: {', '.join(cells.WHOLE_JOBS)}."
+        f"that every contender has; of whole jobs: {', '.join(cells.WHOLE_JOBS)}.",
     ),
 ]
 
 _TablesOption: TypeAlias = Annotated[
     str,
     typer.Option(
+        metavar="LIST",
         help="Measure tables of docs/performance.md, with operations, sizes, ranks and systems of "
-        f"their own: {', '.join(TABLES)}; all. --ranks, --vs and --variants then choose from these."
+        f"their own: {', '.join(TABLES)}; all. --ranks, --vs and --variants then choose from "
+        "these.",
     ),
 ]
 
 _RanksOption: TypeAlias = Annotated[
-    str, typer.Option(help=f"Numbers of ranks, comma-separated; default {_RANKS}.")
+    str, typer.Option(metavar="LIST", help=f"Numbers of ranks, comma-separated; default {_RANKS}.")
 ]
 
 _SizesOption: TypeAlias = Annotated[
     str,
     typer.Option(
-        help=f"Bytes of the array that each rank brings, comma-separated; all: {_ALL_SIZES}."
+        metavar="LIST",
+        help=f"Bytes of the array that each rank brings, comma-separated; all: {_ALL_SIZES}.",
     ),
 ]
 
 _DtypesOption: TypeAlias = Annotated[
-    str, typer.Option(help=f"Types, comma-separated: {', '.join(cells.DTYPES)}.")
+    str, typer.Option(metavar="LIST", help=f"Types, comma-separated: {', '.join(cells.DTYPES)}.")
 ]
 
 _VsOption: TypeAlias = Annotated[
-    str, typer.Option(help=f"Peers to measure beside: {', '.join(PEERS)}; mpi: what is there.")
+    str,
+    typer.Option(
+        metavar="LIST", help=f"Peers to measure beside: {', '.join(PEERS)}; mpi: what is there."
+    ),
 ]
 
 _VariantsOption: TypeAlias = Annotated[
     str,
-    typer.Option(help=f"Ways to use allhands: {', '.join(ALLHANDS)}; default allhands."),
+    typer.Option(
+        metavar="LIST", help=f"Ways to use allhands: {', '.join(ALLHANDS)}; default allhands."
+    ),
 ]
 
 _BudgetOption: TypeAlias = Annotated[
-    float, typer.Option(min=0.0, help="Seconds for each cell of the table; 5 rounds at least.")
+    float,
+    typer.Option(
+        metavar="SECONDS", min=0.0, help="Seconds for each cell of the table; 5 rounds at least."
+    ),
 ]
 
 _GlooPythonOption: TypeAlias = Annotated[
     str,
-    typer.Option(envvar="ALLHANDS_BENCH_GLOO_PYTHON", help="A Python with torch; else this."),
+    typer.Option(
+        metavar="COMMAND",
+        envvar="ALLHANDS_BENCH_GLOO_PYTHON",
+        help="A Python with torch; else this.",
+    ),
 ]
 
 _OpenmpiPythonOption: TypeAlias = Annotated[
     str,
     typer.Option(
+        metavar="COMMAND",
         envvar="ALLHANDS_BENCH_OPENMPI_PYTHON",
         help="A Python with mpi4py for Open MPI; else this.",
     ),
@@ -87,7 +104,9 @@ _OpenmpiPythonOption: TypeAlias = Annotated[
 _MpichPythonOption: TypeAlias = Annotated[
     str,
     typer.Option(
-        envvar="ALLHANDS_BENCH_MPICH_PYTHON", help="A Python with mpi4py for MPICH; else this."
+        metavar="COMMAND",
+        envvar="ALLHANDS_BENCH_MPICH_PYTHON",
+        help="A Python with mpi4py for MPICH; else this.",
     ),
 ]
 
@@ -100,21 +119,28 @@ _NetnsOption: TypeAlias = Annotated[
 ]
 
 _RateOption: TypeAlias = Annotated[
-    str, typer.Option(help="With --netns, what the cable carries: 1gbit, 10gbit, ...; none.")
+    str,
+    typer.Option(
+        metavar="RATE", help="With --netns, what the cable carries: 1gbit, 10gbit, ...; none."
+    ),
 ]
 
 _RanksPerHostOption: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="With --netns, how many ranks each of the hosts has.")
+    int,
+    typer.Option(metavar="N", min=1, help="With --netns, how many ranks each of the hosts has."),
 ]
 
 _PlotOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option(dir_okay=False, help="Draw latency and bandwidth by size; FILE.png or .svg."),
+    typer.Option(
+        metavar="FILE", dir_okay=False, help="Draw latency and bandwidth by size; FILE.png or .svg."
+    ),
 ]
 
 _LoadOption: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
+        metavar="FILE",
         exists=True,
         dir_okay=False,
         help="Measure nothing; show what was saved. May be repeated.",
@@ -122,7 +148,8 @@ _LoadOption: TypeAlias = Annotated[
 ]
 
 _SaveOption: TypeAlias = Annotated[
-    Path | None, typer.Option(dir_okay=False, help="Write the result as JSON to this file too.")
+    Path | None,
+    typer.Option(metavar="FILE", dir_okay=False, help="Write the result as JSON to this file too."),
 ]
 
 _OutputOption: TypeAlias = Annotated[

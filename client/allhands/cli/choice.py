@@ -13,6 +13,8 @@ class CoordinatorChoice:
     context: str | None = None
     """Name of a context."""
     token_file: Path | None = None
+    tls_dir: Path | None = None
+    """Folder of TLS files, and perhaps the token, for what is not given by itself."""
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -15,12 +15,14 @@ from allhands.cli.options import (
     InsecureOption,
     TlsCaOption,
     TlsCertOption,
+    TlsDirOption,
     TlsKeyOption,
     TokenFileOption,
 )
 from allhands.cli.render import Output, make_output_option
 from allhands.cli.watching import View
 from allhands.coordinator.sections import Section, Table
+from allhands_proto.tls_files import find_tls_directory
 
 context_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -76,13 +78,17 @@ def set_context(
         str, typer.Option("--coordinator", metavar="URL", help="ah://HOST:PORT[/JOB].")
     ],
     token_file: TokenFileOption = None,
+    tls_dir: TlsDirOption = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     insecure: InsecureOption = False,
     use: Annotated[bool, typer.Option("--use", help="Make it the current one too.")] = False,
 ) -> None:
-    """Make a context, or replace it. Files are kept by path, and need not be there yet."""
+    """Make a context, or replace it. Files are kept by path, and need not be there yet.
+
+    Those of --tls-dir are: the context has their paths.
+    """
     from allhands.coordinator.endpoint import parse_url
 
     if not name or not name.isprintable() or name != "".join(name.split()) or name[0] == "-":
@@ -91,12 +97,13 @@ def set_context(
         raise typer.BadParameter("a certificate and its key go together: --tls-cert, --tls-key")
     with _explain():
         parse_url(coordinator)
+        folder = Context(coordinator) if tls_dir is None else _list_files(coordinator, tls_dir)
         made = Context(
             coordinator,
-            token_file=_make_path(token_file),
-            tls_ca=_make_path(tls_ca),
-            tls_cert=_make_path(tls_cert),
-            tls_key=_make_path(tls_key),
+            token_file=_make_path(token_file) or folder.token_file,
+            tls_ca=_make_path(tls_ca) or folder.tls_ca,
+            tls_cert=_make_path(tls_cert) or folder.tls_cert,
+            tls_key=_make_path(tls_key) or folder.tls_key,
             insecure=insecure,
         )
         known = load_contexts(os.environ).put(name, made)
@@ -138,6 +145,13 @@ def _explain() -> Iterator[None]:
 
 def _make_path(file: Path | None) -> str | None:
     return None if file is None else os.path.abspath(file.expanduser())
+
+
+def _list_files(coordinator: str, directory: Path) -> Context:
+    """Return a context of the files in a directory of TLS files."""
+    found = find_tls_directory(directory.expanduser(), "--tls-dir")
+    token = found.token if os.path.isfile(found.token) else None
+    return Context(coordinator, token, found.authorities, found.certificate, found.key)
 
 
 def _make_fields(known: Contexts, name: str) -> dict[str, object]:

@@ -46,12 +46,15 @@ class Contexts:
             ValueError: there is none; the text lists those that there are.
         """
         if (found := self.contexts.get(name)) is None:
-            existing = ", ".join(sorted(self.contexts)) or "none"
             raise ValueError(
-                f"there is no context {name!r}; there are: {existing}; make it with `allhands "
-                f"context set {name} --coordinator ah://HOST:PORT`"
+                f"{self._explain_absence(name)}; make it with `allhands context set {name} "
+                "--coordinator ah://HOST:PORT`"
             )
         return found
+
+    def _explain_absence(self, name: str) -> str:
+        existing = ", ".join(sorted(self.contexts)) or "none"
+        return f"there is no context {name!r}; there are: {existing}"
 
     def put(self, name: str, context: Context) -> "Contexts":
         return replace(self, contexts={**self.contexts, name: context})
@@ -62,7 +65,8 @@ class Contexts:
         Raises:
             ValueError: there is no such context.
         """
-        self.find(name)
+        if name not in self.contexts:
+            raise ValueError(self._explain_absence(name))
         others = {one: context for one, context in self.contexts.items() if one != name}
         return Contexts(others, None if self.current == name else self.current)
 

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.holding import FOR_LONG, Interrupted, interruptible, wait_for_signal
+from allhands.cli.holding import (
+    FOR_LONG,
+    Interrupted,
+    TimeoutOption,
+    interruptible,
+    wait_for_signal,
+)
 from allhands.cli.options import ClientOptions, JobArgument, takes_client
 from allhands.cli.records import write_line, write_value
 from allhands.cli.render import Output, make_output_option, print_document
@@ -27,11 +33,14 @@ def elect_command(
         bool, typer.Option("-l", "--listen", help="Write the leaders, and be none.")
     ] = False,
     ttl: Annotated[
-        float, typer.Option("--ttl", help="Seconds after which a leader that is gone is replaced.")
+        float,
+        typer.Option(
+            "--ttl",
+            metavar="SECONDS",
+            help="Seconds after which a leader that is gone is replaced.",
+        ),
     ] = 10.0,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0, help="Seconds to wait; else until interrupted.")
-    ] = FOR_LONG,
+    timeout: TimeoutOption = FOR_LONG,
     output: Annotated[
         Output,
         make_output_option(Output.TABLE, Output.JSON, Output.YAML, note="; json: a line a leader"),

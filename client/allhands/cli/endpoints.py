@@ -2,8 +2,8 @@
 
     the coordinator   --coordinator, --context, ALLHANDS_URL, ALLHANDS_CONTEXT, the current context,
                       your coordinator on this host
-    its credentials   --token-file and --tls-*, those of --context, the environment, those of
-                      another context
+    its credentials   --token-file and --tls-*, then --tls-dir, those of --context, the environment,
+                      those of another context
 
 A context's credentials go to the context's coordinator alone.
 """
@@ -17,7 +17,7 @@ import typer
 from allhands.cli.choice import CoordinatorChoice
 from allhands.cli.contexts import Context, choose_context, load_contexts
 from allhands.coordinator.endpoint import Endpoint, find_coordinator
-from allhands_proto.tls_files import DIRECTORY_VARIABLE, apply_tls_directory
+from allhands_proto.tls_files import DIRECTORY_VARIABLE, apply_tls_directory, read_tls_directory
 
 
 def find_endpoint(options: CoordinatorChoice, environ: Mapping[str, str]) -> Endpoint:
@@ -61,10 +61,12 @@ def _read_options(options: CoordinatorChoice) -> dict[str, str]:
     """Return the options' credentials as the variables of the same meaning."""
     if (options.tls_cert is None) != (options.tls_key is None):
         raise typer.BadParameter("a certificate and its key go together: --tls-cert, --tls-key")
-    return _make_variables(
+    folder = {} if options.tls_dir is None else read_tls_directory(options.tls_dir, "--tls-dir")
+    own = _make_variables(
         None if options.token_file is None else str(options.token_file),
         *(options.tls_ca, options.tls_cert, options.tls_key),
     )
+    return {**folder, **own}
 
 
 def _read_context(context: Context) -> dict[str, str]:

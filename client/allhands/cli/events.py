@@ -17,6 +17,9 @@ from allhands.cli.render import Output, make_output_option, print_document
 if TYPE_CHECKING:
     from allhands.coordinator.event_calls import JobEvent
 
+_KIND_WIDTH = len("silent (unreachable)")
+"""Columns of the longest kind with its state."""
+
 
 @takes_client
 def events_command(
@@ -48,4 +51,4 @@ def _print_event(event: "JobEvent", output: Output) -> None:
     at = datetime.fromtimestamp(event.time, UTC)
     kind = f"{event.kind} ({event.state})" if event.state else event.kind
     by = f", by {event.by}" if event.by else ""
-    write_line(f"{at:%Y-%m-%d %H:%M:%SZ}  {kind:<9}  {event.text}{by}")
+    write_line(f"{at:%Y-%m-%d %H:%M:%SZ}  {kind:<{_KIND_WIDTH}}  {event.text}{by}")

@@ -6,11 +6,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Annotated, TypeAlias
 
 import typer
 
 FOR_LONG = 1e6
 """Seconds to wait where no deadline was asked for: until interrupted."""
+TimeoutOption: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0,
+        show_default=False,
+        help="How long to wait; else until interrupted.",
+    ),
+]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOOK_SECONDS = 3600.0
 SHELL_SIGNALS = 128

@@ -38,15 +38,23 @@ def get(
     end: _End = None,
     prefix: _Prefix = False,
     from_key: _FromKey = False,
-    rev: Annotated[int, typer.Option("--rev", min=0, help="As it was at a revision.")] = 0,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Most keys; 0: all.")] = 0,
+    rev: Annotated[
+        int, typer.Option("--rev", metavar="REVISION", min=0, help="As it was at a revision.")
+    ] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=0, help="Most keys; 0: all.")
+    ] = 0,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Without the values.")] = False,
     count_only: Annotated[bool, typer.Option("--count-only", help="Only how many.")] = False,
     print_value_only: Annotated[
         bool, typer.Option("--print-value-only", help="Without the keys.")
     ] = False,
-    sort_by: Annotated[str, typer.Option("--sort-by", help=f"One of {', '.join(_SORTS)}.")] = "key",
-    order: Annotated[str, typer.Option("--order", help="ASCEND or DESCEND.")] = "ASCEND",
+    sort_by: Annotated[
+        str, typer.Option("--sort-by", metavar="FIELD", help=f"One of {', '.join(_SORTS)}.")
+    ] = "key",
+    order: Annotated[
+        str, typer.Option("--order", metavar="ORDER", help="ASCEND or DESCEND.")
+    ] = "ASCEND",
     output: _OutputOfKeys = Output.TABLE,
     *,
     client: ClientOptions,
@@ -91,7 +99,10 @@ def put(
     key: _Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="`-` reads standard input.")],
     lease: Annotated[
-        int, typer.Option("--lease", min=0, help="Lease with the end of which it is deleted.")
+        int,
+        typer.Option(
+            "--lease", metavar="LEASE", min=0, help="Lease with the end of which it is deleted."
+        ),
     ] = 0,
     output: _Output = Output.TABLE,
     *,

@@ -13,6 +13,7 @@ import typer
 from allhands.cli.holding import (
     FOR_LONG,
     SHELL_SIGNALS,
+    TimeoutOption,
     handling_signals,
     interruptible,
     wait_for_signal,
@@ -41,11 +42,12 @@ def lock_command(
         ),
     ] = None,
     ttl: Annotated[
-        float, typer.Option("--ttl", help="Seconds after which a lock that nobody keeps is free.")
+        float,
+        typer.Option(
+            "--ttl", metavar="SECONDS", help="Seconds after which a lock that nobody keeps is free."
+        ),
     ] = 10.0,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0, help="Seconds to wait; else until interrupted.")
-    ] = FOR_LONG,
+    timeout: TimeoutOption = FOR_LONG,
     output: Annotated[
         Output,
         make_output_option(Output.TABLE, Output.JSON, Output.YAML, note=" without a COMMAND"),

@@ -110,11 +110,24 @@ _COMPLETION_VARIABLE = "_ALLHANDS_COMPLETE"
 
 def main() -> None:
     """Run the command of the process's arguments, and exit with its status."""
+    _open_standard_streams()
+    # Else gRPC writes a line for each handshake that fails: for commands one that says less than
+    # theirs, for a daemon as many as strangers like.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         make_app(sys.argv[1:])(prog_name="allhands")
     except (AllhandsError, OSError) as error:
         sys.stderr.write(f"allhands: {escape_lines(str(error))}\n")
         sys.exit(1)
+
+
+def _open_standard_streams() -> None:
+    """Open those standard streams that are closed on nothing: else a socket gets their number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def make_app(arguments: Sequence[str]) -> typer.Typer:

@@ -70,6 +70,16 @@ TokenFileOption: TypeAlias = Annotated[
     typer.Option("--token-file", metavar="FILE", help="The token to show; else ALLHANDS_TOKEN."),
 ]
 
+TlsDirOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-dir",
+        metavar="DIR",
+        help="ca.crt, tls.crt, tls.key and perhaps token in one folder, as `allhands token init` "
+        "makes; else ALLHANDS_TLS_DIR.",
+    ),
+]
+
 TlsCaOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -139,6 +149,7 @@ def takes_client(
         "coordinator": coordinator,
         "context": ContextOption,
         "token_file": TokenFileOption,
+        "tls_dir": TlsDirOption,
         "tls_ca": TlsCaOption,
         "tls_cert": TlsCertOption,
         "tls_key": TlsKeyOption,

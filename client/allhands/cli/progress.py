@@ -35,7 +35,8 @@ def show_progress(total: int | None, *, is_quiet_elsewhere: bool = False) -> Ite
 
         def say(what: str) -> None:
             nonlocal begun
-            progress.update(task, description=what, completed=begun)
+            # A step shorter than the bar's interval is shown too.
+            progress.update(task, description=what, completed=begun, refresh=True)
             begun += 1
 
         yield say

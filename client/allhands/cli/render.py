@@ -61,16 +61,26 @@ def make_output_option(*formats: Output, note: str = "") -> Any:
 
 
 def show(
-    sections: "Sequence[Section]", color: Color = Color.AUTO, *, is_wide: bool = False
+    sections: "Sequence[Section]",
+    color: Color = Color.AUTO,
+    *,
+    is_wide: bool = False,
+    is_fitted: bool = True,
 ) -> None:
-    """Write to standard output: fitted to a terminal, else plain and never wrapped."""
-    from allhands.coordinator.tables import draw, make_console, render_plain
+    """Write to standard output: fitted to a terminal, else plain and never wrapped.
 
-    if sys.stdout.isatty():
-        console = make_console(sys.stdout, color.value, os.environ)
+    Args:
+        is_wide: all columns, and nothing cut.
+        is_fitted: False: not wrapped on a terminal either, which does that by itself.
+    """
+    from allhands.coordinator.tables import draw, make_console, render_plain, shows_color
+
+    console = make_console(sys.stdout, color.value, os.environ)
+    has_color = color is Color.ALWAYS or (sys.stdout.isatty() and shows_color(console))
+    if is_fitted and sys.stdout.isatty():
         console.print(draw(sections, is_wide=is_wide))
     else:
-        typer.echo(render_plain(sections, is_wide=is_wide, has_color=color is Color.ALWAYS))
+        typer.echo(render_plain(sections, is_wide=is_wide, has_color=has_color))
 
 
 def print_document(

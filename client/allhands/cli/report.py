@@ -9,7 +9,7 @@ import typer
 
 from allhands.cli.diagnose import choose_job, explain_not_found
 from allhands.cli.options import AnyJobArgument, ClientOptions, takes_client
-from allhands.cli.trace import write_file
+from allhands.cli.trace import refuse_format, write_file
 
 if TYPE_CHECKING:
     from allhands.cli.report_page import ReportPage
@@ -22,7 +22,7 @@ _DAY_SECONDS = 86400.0
 def report_command(
     job: AnyJobArgument = None,
     file: Annotated[
-        Path, typer.Option("--file", "-f", metavar="FILE", help="Where to write it.")
+        Path, typer.Option("--file", "-f", "-o", metavar="FILE", help="Where to write it.")
     ] = Path("report.html"),
     *,
     client: ClientOptions,
@@ -32,6 +32,7 @@ def report_command(
     Of a job that has ended: what the coordinator has kept. Needs allhands[report].
     """
     _check_installed()
+    refuse_format(file, "a report is one HTML file")
     with client.open(job) as control, explain_not_found(control):
         name = choose_job(control)
         found = control.reports(name, _OPERATIONS, waits_seconds=_DAY_SECONDS)

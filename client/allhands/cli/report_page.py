@@ -9,9 +9,10 @@ from allhands.coordinator.analysis import RankReport
 from allhands.coordinator.diagnosis import Diagnosis, describe_waits
 from allhands.coordinator.event_calls import JobEvent
 from allhands.coordinator.sections import format_duration, format_short
+from allhands.coordinator.stalls import describe_stall, list_stalls
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
-from allhands_proto.statuses import GroupWaits
+from allhands_proto.statuses import FailureStatus, GroupWaits
 
 SLOWEST = 20
 MOST_RANKS = 16
@@ -71,6 +72,7 @@ class ReportPage:
     job: str
     headline: str
     made_at: str
+    stalls: tuple[str, ...]
     failures: tuple[str, ...]
     verdicts: tuple[str, ...]
     ranks: tuple[Row, ...]
@@ -96,12 +98,14 @@ def make_page(
     ]
     if cut := sorted(rank for rank, report in reports.items() if report.is_cut):
         notes.append(f"ranks {cut} had more calls than they may send: the oldest are left out")
-    over = "" if status.ended is None else f", ended {format_duration(status.ended)} ago"
+    over = "" if status.ended is None else f" {format_duration(status.ended)} ago"
+    ranks = f"{len(status.members)} rank{'' if len(status.members) == 1 else 's'}"
     return ReportPage(
         job=status.job,
-        headline=f"{status.state}{over}; {len(status.members)} ranks, epoch {status.epoch}",
+        headline=f"{status.state}{over}; {ranks}, epoch {status.epoch}",
         made_at=_format_time(now),
-        failures=tuple(one.text for one in status.failures),
+        stalls=tuple(map(describe_stall, list_stalls(status.members, status.groups))),
+        failures=tuple(_list_failures(status.failures)),
         verdicts=tuple(one.text for one in events if one.kind == "verdict"),
         ranks=tuple(_describe_rank(one, diagnosis) for one in status.members),
         groups=tuple(map(_describe_group, diagnosis.waits)),
@@ -116,6 +120,12 @@ def make_page(
     )
 
 
+def _list_failures(failures: Sequence[FailureStatus]) -> Iterable[str]:
+    """Yield the text of the first failure, and the first lines of those behind it."""
+    for at, one in enumerate(failures):
+        yield one.text.partition("\n")[0] if at else one.text
+
+
 def _describe_rank(member: MemberStatus, diagnosis: Diagnosis) -> Row:
     known = next((one for one in diagnosis.ranks if one.rank == member.rank), None)
     doing = "" if known is None else known.last and f"no call, after {known.last}"
@@ -126,7 +136,8 @@ def _describe_rank(member: MemberStatus, diagnosis: Diagnosis) -> Row:
     section = "" if known is None or known.section is None else known.section.name
     state = member.condition or member.state
     label = f"{member.rank} ({member.label})" if member.label else str(member.rank)
-    return Row((label, member.host, str(member.pid), state, doing, section, member.reason))
+    reason = member.reason.partition("\n")[0]
+    return Row((label, member.host, str(member.pid), state, doing, section, reason))
 
 
 def _describe_group(waits: GroupWaits) -> GroupPart:

@@ -60,7 +60,7 @@ from allhands.cli.run_options import (
     WebhookOption,
 )
 from allhands.cli.run_outlets import make_outlets
-from allhands.cli.run_program import parse_program
+from allhands.cli.run_program import imports_mpi4py, parse_program
 from allhands.launcher.supervision import GRACE_SECONDS
 from allhands.runtime.loading import pause_gc
 
@@ -121,6 +121,7 @@ def run_command(
     )
 
     parsed = parse_program(program, is_module=is_module, is_executable=is_executable, is_mpi=is_mpi)
+    _explain_mpi(parsed.script)
     over = make_host_launch(
         HostOptions(hosts, hostfile, ssh, remote_python, remote_dir, launcher_address), count
     )
@@ -163,7 +164,7 @@ def run_command(
                 "for a link with `allhands page`",
                 param_hint="--http",
             )
-        probe(endpoint)
+        endpoint = probe(endpoint)
     page = None if http is None else _parse_page_address(http)
     # Taken out: it is not for worlds of the ranks' own.
     named_dir = environment.pop("ALLHANDS_DATA_DIR", None)
@@ -272,6 +273,15 @@ def _explain_threads(environment: Mapping[str, str], placement: "Placement") -> 
         _say(
             f"OMP_NUM_THREADS is not set: each of the {placement.local_size} ranks gets 1, so that "
             "they do not fight for the cores; --env OMP_NUM_THREADS=N sets it"
+        )
+
+
+def _explain_mpi(script: str) -> None:
+    """Point out --mpi for a script of mpi4py, which an installed MPI would run as so many of 1."""
+    if script and imports_mpi4py(Path(script)):
+        _say(
+            f"{script} imports mpi4py, whose MPI library does not know of the other ranks: "
+            "--mpi runs it over allhands"
         )
 
 

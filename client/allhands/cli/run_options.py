@@ -40,7 +40,7 @@ CoordinatorOption: TypeAlias = Annotated[
 ]
 
 JobOption: TypeAlias = Annotated[
-    str | None, typer.Option(help="Name of the job; else made from the script's.")
+    str | None, typer.Option(metavar="NAME", help="Name of the job; else made from the script's.")
 ]
 
 NodesOption: TypeAlias = Annotated[

@@ -17,6 +17,9 @@ _RUNNERS_OF_PYTHON = ("uv", "pipx", "pypy", "pypy3", "ipython", "ipython3", "con
 """Programs in the first line of scripts that are Python."""
 _HINT = "SCRIPT"
 _FIRST_LINE_BYTES = 256
+_IMPORT_OF_MPI = re.compile(rb"^[ \t]*(from|import)[ \t]+mpi4py\b", re.MULTILINE)
+_SCANNED_BYTES = 64 << 10
+"""Of a script, in which its imports are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Program:
     stem: str
     """For the job's name."""
     is_python: bool = True
+    script: str = ""
+    """Path of the script, where it is to run as it is; empty: a module, or another program."""
 
 
 def parse_program(
@@ -70,7 +75,7 @@ def parse_program(
             param_hint=_HINT,
         )
     _check_script(script)
-    return Program((*_PYTHON, script, *arguments), Path(script).stem)
+    return Program((*_PYTHON, script, *arguments), Path(script).stem, script=script)
 
 
 def _parse_mpi_program(
@@ -168,3 +173,12 @@ def find_foreign_kind(path: Path) -> str:
     if not names or _INTERPRETER.fullmatch(names[0]) or names[0] in _RUNNERS_OF_PYTHON:
         return ""
     return f"a script for {names[0]}"
+
+
+def imports_mpi4py(script: Path) -> bool:
+    """Return whether a script says that it imports mpi4py, within its first 64 KiB."""
+    try:
+        with script.open("rb") as file:
+            return _IMPORT_OF_MPI.search(file.read(_SCANNED_BYTES)) is not None
+    except OSError:  # Python will say so, or it is a folder
+        return False

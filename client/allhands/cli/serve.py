@@ -66,8 +66,6 @@ def serve_command(
     Beyond loopback it wants a token and TLS files; `allhands token init` makes them. New TLS files
     in the place of old ones are read without a restart.
     """
-    # Else gRPC writes a line for each handshake that fails, and strangers decide their number.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from allhands_server.config import FLAGS, ServerConfig, read_token
     from allhands_server.daemon import main
     from allhands_server.etcd_address import parse_store, read_store_user

@@ -30,7 +30,10 @@ def trace_command(
         Path | None, typer.Option("--output", "-o", metavar="FILE", hidden=True)
     ] = None,
     last: Annotated[
-        int, typer.Option("--last", min=1, help="Operations of each rank and group, at most.")
+        int,
+        typer.Option(
+            "--last", metavar="N", min=1, help="Operations of each rank and group, at most."
+        ),
     ] = _MAX_LAST,
     *,
     client: ClientOptions,
@@ -63,11 +66,18 @@ def _settle_file(file: Path, old_file: Path | None) -> Path:
     """
     if old_file is None:
         return file
-    if str(old_file) in {*Output}:
-        raise typer.BadParameter(
-            f"a trace has one format, and goes to a file: --file FILE, not -o {old_file}"
-        )
+    refuse_format(old_file, "a trace has one format, and goes to a file")
     return old_file
+
+
+def refuse_format(file: Path, why: str) -> None:
+    """Refuse a format of other commands, which their `-o` takes, as the name of a file.
+
+    Raises:
+        typer.BadParameter: it is one.
+    """
+    if str(file) in {*Output}:
+        raise typer.BadParameter(f"{why}: --file FILE, not -o {file}")
 
 
 def _make_empty_error(found: "JobReports", output: Path) -> "AllhandsError":

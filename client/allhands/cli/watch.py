@@ -18,13 +18,17 @@ def watch_command(
     ] = None,
     prefix: Annotated[bool, typer.Option("--prefix", help="Keys that begin with KEY.")] = False,
     rev: Annotated[
-        int, typer.Option("--rev", min=0, help="First revision; else what comes from now on.")
+        int,
+        typer.Option(
+            "--rev", metavar="REVISION", min=0, help="First revision; else what comes from now on."
+        ),
     ] = 0,
     prev_kv: Annotated[
         bool, typer.Option("--prev-kv", help="With what the key was before.")
     ] = False,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="Exit after so many events; 0: never.")
+        int,
+        typer.Option("--count", metavar="N", min=0, help="Exit after so many events; 0: never."),
     ] = 0,
     output: Annotated[
         Output,

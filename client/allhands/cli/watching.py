@@ -37,8 +37,10 @@ class View:
                 print_document(self.kind, self.make_fields(), output, in_stream=in_stream)
             case Output.NAME:
                 print_names(self.list_names())
-            case Output.TABLE | Output.WIDE:
-                show(self.describe(), color, is_wide=output is Output.WIDE)
+            case Output.TABLE:
+                show(self.describe(), color)
+            case Output.WIDE:
+                show(self.describe(), color, is_wide=True, is_fitted=False)
 
 
 def show_again(look: Callable[[], View], output: Output, color: Color) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from allhands.coordinator.endpoint import Endpoint
-from allhands.errors import AllhandsError, CoordinatorUnavailable
+from allhands.errors import AllhandsError, CoordinatorUnavailable, Unauthenticated
 
 if TYPE_CHECKING:
     from allhands.coordinator.probing import ConnectProblem
@@ -20,6 +20,8 @@ RETRY_SECONDS = 0.1
 QUIET_SECONDS = 2.0
 """Ranks that start together, and the one that hosts the coordinator, may be apart so far."""
 _PROBE_INTERVAL = 1.0
+_SETTLING_SECONDS = 3.0
+"""Within which a daemon that did not listen has left its notice; longer than between two probes."""
 
 
 class ConnectAttempts:
@@ -35,6 +37,7 @@ class ConnectAttempts:
         self._quiet = quiet
         self._has_warned = False
         self._last_probe = -math.inf
+        self._last_absence = -math.inf
         self._problem: ConnectProblem | None = None
 
     def record_failure(
@@ -42,7 +45,8 @@ class ConnectAttempts:
     ) -> None:
         """Return if another attempt is to be made; may block for a second or two.
 
-        Nothing has to be changed where the endpoint is a guess: the next may be right.
+        Nothing has to be changed where the endpoint is a guess: the next may be right. So may be
+        the token in the notice of a coordinator that has just come up on this host.
 
         Raises:
             CoordinatorUnavailable: no attempt is left, or none would help; says what is wrong.
@@ -50,6 +54,11 @@ class ConnectAttempts:
         """
         now = time.monotonic()
         is_last = now + RETRY_SECONDS > self._deadline
+        is_guess = is_guess or (endpoint is not None and self._may_leave_notice(endpoint))
+        if isinstance(error, Unauthenticated):
+            if is_last or not is_guess:
+                raise error
+            return
         if endpoint is not None and (is_last or now - self._last_probe > _PROBE_INTERVAL):
             self._last_probe = now
             from allhands.coordinator.probing import PROBE_SECONDS, probe_coordinator
@@ -57,6 +66,8 @@ class ConnectAttempts:
             self._problem = probe_coordinator(
                 endpoint, max(min(self._deadline - now, PROBE_SECONDS), 0.1)
             )
+            if self._problem is not None and not self._problem.is_final:
+                self._last_absence = now
         found = self._problem
         if found is not None and found.is_final and not is_guess:
             raise CoordinatorUnavailable(found.text) from error
@@ -69,6 +80,14 @@ class ConnectAttempts:
             self._has_warned = True
             what = error if found is None else found.text
             logger.warning("%s; trying again for %.0f s", what, self._deadline - now)
+
+    def _may_leave_notice(self, endpoint: Endpoint) -> bool:
+        """Return whether the coordinator has just come up, and may yet tell this host its token."""
+        return (
+            endpoint.token is None
+            and endpoint.address.is_loopback
+            and time.monotonic() - self._last_absence < _SETTLING_SECONDS
+        )
 
 
 def call_until_available(

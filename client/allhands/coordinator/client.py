@@ -152,7 +152,7 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
         self.close()
 
     def close(self) -> None:
-        """Close the connection; waiting calls raise CoordinatorUnavailable. Idempotent.
+        """Close the connection; waiting and later calls raise CoordinatorUnavailable. Idempotent.
 
         What is held of locks, semaphores and elections is free again.
         """
@@ -227,6 +227,7 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
             job=name or self._require_job(), operations=operations, waits_seconds=waits_seconds
         )
         limit = self._timeout if timeout is None else to_seconds(timeout)
+        doing = f"collect the reports of job {request.job!r}"
         try:
             return read_reports(
                 self._calls.CollectReports(
@@ -234,8 +235,10 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
                 ),
                 operations,
             )
+        except ValueError as error:
+            self._explain_closed(error, doing)
+            raise
         except grpc.RpcError as error:
-            doing = f"collect the reports of job {request.job!r}"
             raise self._translate(error, doing) from error
 
     def diagnose(self, name: str | None = None, *, timeout: Timeout | None = None) -> Diagnosis:
@@ -402,6 +405,9 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
                 target=self._channel_config.target,
                 retry_after=error.retry_after,
             ) from error
+        except ValueError as error:
+            self._explain_closed(error, self._append_job(describe_call(verb, request)))
+            raise
         except grpc.FutureCancelledError as error:
             raise CoordinatorUnavailable("the call was cancelled") from error
         except grpc.RpcError as error:
@@ -434,6 +440,9 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
             if not repeats:
                 return attempt(None)
             return self._repeat(attempt, deadline, is_write=is_write)
+        except ValueError as error:
+            self._explain_closed(error, action)
+            raise
         except grpc.RpcError as error:
             raise self._translate(error, action) from error
 
@@ -481,6 +490,11 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
                 if is_version_refused(error):
                     raise
         return bool(self._is_durable)
+
+    def _explain_closed(self, error: ValueError, action: str) -> None:
+        """Raise CoordinatorUnavailable for gRPC's error of a channel closed meanwhile, if it is."""
+        if self._is_closed:
+            raise CoordinatorUnavailable(f"this client has been closed ({action})") from error
 
     def _translate(self, error: grpc.RpcError, action: str) -> Exception:
         endpoint, has_answered = self._channel_config.endpoint, self._is_durable is not None

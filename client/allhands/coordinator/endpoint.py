@@ -68,6 +68,18 @@ def parse_url(url: str) -> Address:
     return replace(first, others=tuple(others))
 
 
+def parse_named_url(url: str, source: str) -> Address:
+    """Read a URL as `parse_url` does; errors begin with its source, such as ALLHANDS_URL, if any.
+
+    Raises:
+        ValueError: the URL is malformed.
+    """
+    try:
+        return parse_url(url)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}" if source else str(error)) from error.__cause__
+
+
 def _parse_one(url: str) -> Address:
     """Read the URL of one daemon."""
     authority = url.split("://")[-1].split("/")[0]
@@ -147,9 +159,10 @@ def find_coordinator(
     """
     environ = apply_tls_directory(environ)
     tls_ca = environ.get("ALLHANDS_TLS_CA") or None
+    variable = "" if url else "ALLHANDS_URL"
     url = url or environ.get("ALLHANDS_URL") or None
     if url is not None:
-        address = parse_url(url)
+        address = parse_named_url(url, variable)
         return apply_notice(
             Endpoint(
                 address,

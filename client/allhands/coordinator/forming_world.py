@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import grpc
 
 from allhands.coordinator.endpoint import ChannelConfig
+from allhands.coordinator.sections import name_ranks
+from allhands.deadlines import format_timeout
 from allhands.errors import AllhandsError, CollectiveTimeout, CoordinatorUnavailable
 from allhands.verdicts import AbsentRank, Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -14,6 +16,8 @@ SIZE_ADVICE = (
     "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
     "or pass world_size"
 )
+
+_GAVE_UP = "joined and gave up before"
 
 
 async def explain_not_formed(
@@ -27,8 +31,8 @@ async def explain_not_formed(
 
     Of a coordinator that does not answer: the CoordinatorUnavailable that names its addresses.
     """
-    missing: tuple[int, ...] = ()
-    text = f"the world of job {request.job!r} was not complete within {timeout:g} s"
+    absent: tuple[AbsentRank, ...] = ()
+    text = f"the world of job {request.job!r} was not complete within {format_timeout(timeout)}"
     try:
         jobs = await stub.ListJobs(
             wire.ListJobsRequest(), timeout=2.0, metadata=channel_config.metadata
@@ -42,13 +46,22 @@ async def explain_not_formed(
         if job.job == request.job:
             present = {member.rank: member for member in job.members}
             size = job.world_size or request.world_size
-            missing = tuple(rank for rank in range(size) if rank not in present)
+            gave_up = [rank for rank in job.gave_up if rank < size]
+            never = sorted({*range(size)}.difference(present, gave_up))
+            absent = (
+                *(AbsentRank(rank, "never joined", f"rank {rank} never joined") for rank in never),
+                *(AbsentRank(rank, "left", f"rank {rank} {_GAVE_UP}") for rank in gave_up),
+            )
             named = "; ".join(
                 f"rank {rank} (host {one.host}, pid {one.pid})"
                 for rank, one in sorted(present.items())
             )
             if size:
-                text += f": never joined: {', '.join(map(str, missing))} of {size}"
+                if never:
+                    text += f": never joined: {name_ranks(never)}"
+                if gave_up:
+                    text += f"{';' if never else ':'} {_GAVE_UP}: {name_ranks(gave_up)}"
+                text += f" (of {size} ranks)"
             else:
                 text += f": no rank said how many there are; {SIZE_ADVICE}"
             text += f"; there: {named}"
@@ -61,10 +74,11 @@ async def explain_not_formed(
     others = sorted(job.job for job in jobs.jobs if job.job != request.job)
     if others:
         text += f"; other jobs at this coordinator: {', '.join(map(repr, others))}"
-    absent = tuple(
-        AbsentRank(rank, "never joined", f"rank {rank} never joined") for rank in missing
-    )
     found = Verdict("", 0, "init_process_group", absent, text)
     return CollectiveTimeout(
-        text, op="init_process_group", seq=0, missing_ranks=missing, verdict=found
+        text,
+        op="init_process_group",
+        seq=0,
+        missing_ranks=tuple(one.rank for one in absent),
+        verdict=found,
     )

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 from allhands.config import Daemon, FileRendezvous, HostedByRank0, SingleProcess, WorldConfig
 from allhands.coordinator.attempts import RETRY_SECONDS, ConnectAttempts
 from allhands.coordinator.embed import start_coordinator
-from allhands.coordinator.endpoint import Address, Endpoint, apply_notice, check_privacy, parse_url
+from allhands.coordinator.endpoint import (
+    Address,
+    Endpoint,
+    apply_notice,
+    check_privacy,
+    parse_named_url,
+    parse_url,
+)
 from allhands.coordinator.host_address import resolve_host
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto import notice
@@ -56,8 +63,8 @@ async def find_or_host_coordinator(config: WorldConfig) -> WorldRendezvous:
             others could read this rank's token on its way.
     """
     match config.rendezvous:
-        case Daemon(url):
-            address = parse_url(url)
+        case Daemon(url, source):
+            address = parse_named_url(url, source)
             endpoint = apply_notice(
                 Endpoint(
                     address,
@@ -191,12 +198,14 @@ def _explain_requirements(config: WorldConfig, place: HostedByRank0) -> str:
     return (
         f"rank 0 is to host the coordinator at {at} ({place.source}), where other hosts reach it, "
         f"and there is {' and '.join(absent)}. Set\n"
-        "  on every rank: ALLHANDS_TOKEN, one secret of yours, as `openssl rand -hex 32` prints it;"
-        "\n  and either, on every rank: ALLHANDS_INSECURE=1, if that network is yours alone "
-        "(token and data travel in the clear),\n"
-        f"  or, on every rank: ALLHANDS_TLS_CA=FILE, the authority of a certificate for "
-        f"{place.host}, and on rank 0's host: ALLHANDS_TLS_CERT=FILE and ALLHANDS_TLS_KEY=FILE, "
-        "that certificate and its key.\n"
+        f"  either the folders that `allhands token init tls --host {place.host}` makes: "
+        "ALLHANDS_TLS_DIR=tls/daemon on rank 0's host, ALLHANDS_TLS_DIR=tls/worker on the others,\n"
+        "  or, on every rank, if that network is yours alone (token and data travel in the clear): "
+        "ALLHANDS_INSECURE=1, and ALLHANDS_TOKEN, one secret of yours, as `openssl rand -hex 32` "
+        "prints it,\n"
+        "  or, with certificates of your own, on every rank: ALLHANDS_TOKEN, and "
+        f"ALLHANDS_TLS_CA=FILE, the authority of a certificate for {place.host}; on rank 0's host: "
+        "ALLHANDS_TLS_CERT=FILE and ALLHANDS_TLS_KEY=FILE, that certificate and its key.\n"
         "Or start `allhands serve` and set ALLHANDS_URL=ah://HOST:PORT/JOB on every rank."
     )
 

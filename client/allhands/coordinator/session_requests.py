@@ -14,6 +14,7 @@ from allhands.coordinator.attempts import RETRY_SECONDS
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.status_errors import translate_error
 from allhands.coordinator.world_member import WorldMember
+from allhands.deadlines import format_timeout
 from allhands.errors import (
     CollectiveTimeout,
     CoordinatorUnavailable,
@@ -188,7 +189,7 @@ class SessionRequests:
             said = error.details() or error.code().name
             match error.code():
                 case grpc.StatusCode.DEADLINE_EXCEEDED:
-                    text = f"{what} timed out after {timeout:g} s: {said}"
+                    text = f"{what} timed out after {format_timeout(timeout)}: {said}"
                     raise CollectiveTimeout(text, op=request.kind, seq=0) from error
                 case grpc.StatusCode.ABORTED:
                     expelled = MembershipChanged(

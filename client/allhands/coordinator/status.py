@@ -13,10 +13,12 @@ from allhands.coordinator.sections import (
     format_ranks,
     format_short,
 )
+from allhands.coordinator.stalls import describe_stall, list_stalls
 from allhands.runtime.sections import SectionPosition
 from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
 
 _MAX_FAILURES = 4
+_MAX_STALLS = 4
 _MAX_TEXT = 300
 _LATE_SECONDS = 0.01
 """Median lateness from which on a rank is marked as late."""
@@ -107,8 +109,12 @@ def describe_jobs(jobs: Sequence[JobStatus]) -> list[Section]:
 
 
 def describe_job(job: JobStatus) -> list[Section]:
-    """Describe a job: its line, a row per operation of each member, lost and departed ranks."""
+    """Describe a job: its line, stalls, a row per operation of each member, ranks that are gone."""
     sections: list[Section] = [_format_headline(job), *describe_failures(job.failures)]
+    sections += (
+        Marked(describe_stall(stall), "late")
+        for stall in list_stalls(job.members, job.groups)[:_MAX_STALLS]
+    )
     if job.groups:
         named = ", ".join(f"{one.group} ({format_ranks(one.ranks)})" for one in job.groups)
         sections.append(f"groups: {named}")
@@ -257,7 +263,9 @@ def _describe_reasons(members: Iterable[MemberStatus]) -> list[str]:
     said: list[str] = []
     for one in members:
         if one.reason:
-            text = f"rank {one.rank} {one.state}: {one.reason}"
+            # A traceback, in the lines behind the first, is in the failures' documents.
+            reason, *_ = one.reason.partition("\n")
+            text = f"rank {one.rank} {one.state}: {reason}"
             said.append(Marked(text, "bad") if one.state == "lost" else text)
         elif one.state == "joined" and one.condition:
             said.append(Marked(one.condition_text, "late"))

@@ -49,11 +49,16 @@ def render_plain(
 def make_console(file: IO[str], color: str, environ: Mapping[str, str]) -> Console:
     """Return a console on a terminal; `color` is `auto`, `always` or `never`.
 
-    auto: colours, unless NO_COLOR is set or the terminal has none.
+    auto: colours on a terminal, unless NO_COLOR is set or the terminal has none.
     """
     if color == "always":
         return Console(file=file, no_color=False, color_system="standard")
     return Console(file=file, no_color=color == "never" or bool(environ.get("NO_COLOR")))
+
+
+def shows_color(console: Console) -> bool:
+    """Say whether a console shows colours."""
+    return console.color_system is not None and not console.no_color
 
 
 def crop(console: Console, drawn: RenderableType) -> RenderableType:

@@ -87,14 +87,14 @@ def find_memory(x: object, name: str) -> NDArray[Any]:
         views = [_convert(x, name)]
     if not all(one.flags.writeable for one in views):
         raise ValueError(
-            f"{name} is read-only ({type(x).__name__}): give an array that can be written, or call "
-            "ah.functional, which returns a new array of the same kind"
+            f"{name} is read-only (a value of type {type(x).__name__}): give an array that can be "
+            "written, or call ah.functional, which returns a new array"
         )
     again = [_attempt(view, x) for view in _VIEWS]
     if not any(one is not None and _locate(one) == _locate(views[0]) for one in again):
         raise ValueError(
-            f"{name} is a {type(x).__name__} that gives NumPy a copy, so that no result could be "
-            "written to it: call ah.functional, which returns a new array of the same kind"
+            f"{name}, of type {type(x).__name__}, gives NumPy a copy, so that no result could be "
+            "written to it: call ah.functional, which returns a new array"
         )
     return views[0]
 
@@ -145,7 +145,7 @@ def _convert(x: object, name: str) -> NDArray[Any]:
         found = _view_by_array_protocol(x)
     except Exception as error:
         raise TypeError(
-            f"{name} is a {type(x).__name__} that gives NumPy no array: {error}"
+            f"{name}, of type {type(x).__name__}, gives NumPy no array: {error}"
         ) from error
     if found is None:
         raise build_type_error(x, name)
@@ -170,8 +170,9 @@ def _refuse_nulls(x: object, name: str) -> None:
         count = count() if callable(count) else count
     if isinstance(count, int) and count:
         raise TypeError(
-            f"{name} is a {type(x).__name__} with {count} missing values, for which NumPy arrays "
-            "have no place: fill them first (fill_null)"
+            f"{name}, of type {type(x).__name__}, has {count} missing "
+            f"value{'' if count == 1 else 's'}, for which NumPy arrays have no place: fill them "
+            "first (fill_null)"
         )
 
 

@@ -28,6 +28,7 @@ _BURSTS = (1 << 20, 8 << 20, 64 << 20)
 _ENOUGH_SECONDS = 0.2
 _CHUNK = 1 << 18
 _LENGTH = struct.Struct("!Q")
+_CLOSED = "the other side has closed it"
 _IP_MTU, _IPV6_MTU = 14, 24
 """Of linux/in.h and linux/in6.h; `socket` does not name them."""
 
@@ -97,6 +98,8 @@ def _measure(connected: socket.socket, port: int, nonce: bytes) -> TcpResult:
     try:
         connected.sendall(nonce)
         times = [_exchange(connected, 1) for _ in range(_ROUND_TRIPS)]
+    except (BrokenPipeError, ConnectionResetError):
+        return TcpResult(port, "other", f"it connects, then: {_CLOSED}")
     except OSError as error:
         problem = error.strerror or str(error) or "no answer"
         return TcpResult(port, "other", f"it connects, then: {problem}")
@@ -142,7 +145,7 @@ def _receive(connected: socket.socket, into: memoryview) -> memoryview:
     while filled < len(into):
         count = connected.recv_into(into[filled:])
         if not count:
-            raise ConnectionResetError(errno.ECONNRESET, "the other side has closed it")
+            raise ConnectionResetError(errno.ECONNRESET, _CLOSED)
         filled += count
     return into
 

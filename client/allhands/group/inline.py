@@ -1,7 +1,7 @@
 """Submission for callers that block: calls run on their own threads where possible."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from allhands.collectives.composite_call import CompositeCall
@@ -10,6 +10,7 @@ from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.engine.numbering import CallNumbering
 from allhands.engine.routes import Route
 from allhands.engine.work.completed import CompletedWork
+from allhands.engine.work.waiting import StartedWork, start_and_wait_for_end, wait_for_end
 from allhands.engine.work.work import Work
 from allhands.group.queued import Attempt, QueuedSubmitter
 from allhands.runtime.loop_thread import LoopThread
@@ -17,7 +18,10 @@ from allhands.runtime.termination import get_cancel_reason
 
 
 class InlineSubmitter(QueuedSubmitter):
-    """Carries calls out on their callers' threads; those that cannot be are queued."""
+    """Carries calls out on their callers' threads; those that cannot be are queued, and waited for.
+
+    So handlers of signals find no call under way that nobody would end.
+    """
 
     waits = True
 
@@ -55,6 +59,10 @@ class InlineSubmitter(QueuedSubmitter):
             return None
         return CompletedWork.from_comm(comm, label, self.engine.name, call.result)
 
+    def _begin(self, start: Callable[[], StartedWork]) -> StartedWork:
+        """Start a call likewise, and wait for its end."""
+        return start_and_wait_for_end(start)
+
     def _open_direct_calls(self, thread: LoopThread) -> None:
         """Let the next plain calls go over links without the interpreter, if they can."""
         order = self.order
@@ -90,6 +98,7 @@ class InlineSubmitter(QueuedSubmitter):
                 return None
             if self.order.direct_calls is None and isinstance(executor, LoopThread):
                 self._open_direct_calls(executor)
+            wait_for_end(begun[0])
             return begun[0]
         except BaseException as error:  # Ctrl-C came meanwhile
             for work in begun:

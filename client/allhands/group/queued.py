@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from allhands.collectives import plan
@@ -17,6 +18,7 @@ from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import Numbering
 from allhands.engine.operation import MonitoredBarrierCall, Operation
 from allhands.engine.routes import Route, list_starts
+from allhands.engine.work.waiting import StartedWork
 from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
 from allhands.group.messages import MessageSubmitter
@@ -103,7 +105,8 @@ class QueuedSubmitter(MessageSubmitter):
             return None
         if comm.async_context is None:
             self.engine.open_comm_queue(comm, callbacks, self.executor.call)
-        return call.request.enqueue(comm, seconds, label, call.result, waits=self.waits)
+        enqueue = call.request.enqueue
+        return self._begin(partial(enqueue, comm, seconds, label, call.result, waits=self.waits))
 
     def _enqueue(self, call: PrimitiveCall, seconds: float, label: str | None) -> Work:
         """Number a call, and let it wait for its turn."""
@@ -122,16 +125,24 @@ class QueuedSubmitter(MessageSubmitter):
         monitored_barrier: MonitoredBarrierCall | None = None,
     ) -> Work:
         """Number a call and hand over to the loop, under one lock."""
-        with self.order.lock:
-            operation = self._create_operation(call, signature, seconds, label)
-            operation.composite_state = composite_state
-            operation.monitored_barrier = monitored_barrier
-            work = operation.work
-            if seconds <= 0 and monitored_barrier is None:
-                operation.is_cancelled = True  # its number is used up, as on the other ranks
-                work.fail(call_errors.build_expired_error(repr(work), work, seconds))
-            self._post_to_loop(work, self.engine.submit, self.engine.queue.cancel, operation)
-        return work
+
+        def submit() -> Work:
+            with self.order.lock:
+                operation = self._create_operation(call, signature, seconds, label)
+                operation.composite_state = composite_state
+                operation.monitored_barrier = monitored_barrier
+                work = operation.work
+                if seconds <= 0 and monitored_barrier is None:
+                    operation.is_cancelled = True  # its number is used up, as on the other ranks
+                    work.fail(call_errors.build_expired_error(repr(work), work, seconds))
+                self._post_to_loop(work, self.engine.submit, self.engine.queue.cancel, operation)
+            return work
+
+        return self._begin(submit)
+
+    def _begin(self, start: Callable[[], StartedWork]) -> StartedWork:
+        """Start a call by a function that returns its work, or None where it is not possible."""
+        return start()
 
     def _create_operation(
         self,

@@ -8,8 +8,8 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 
 from allhands.coordinator.embed import start_coordinator
-from allhands.coordinator.endpoint import Endpoint, parse_url
-from allhands.errors import CoordinatorUnavailable, StoreTimeout
+from allhands.coordinator.endpoint import Endpoint, apply_notice, parse_url
+from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
 from allhands.launcher.environment import JobEndpoint
 from allhands.launcher.throwaway_tls import NAME, open_throwaway_tls
 
@@ -18,20 +18,36 @@ _MAX_WAIT = 30.0
 _DRAIN_SECONDS = 0.5
 
 
-def probe(endpoint: Endpoint, max_wait: float = _MAX_WAIT) -> None:
+def probe(endpoint: Endpoint, max_wait: float = _MAX_WAIT) -> Endpoint:
     """Check before any rank starts that the coordinator answers and accepts the token.
 
     One that does not listen yet, or whose name is not known yet, is waited for.
 
+    Returns:
+        The endpoint, with what the notice says that the coordinator has left since it was made.
+
     Raises:
         CoordinatorUnavailable, Unauthenticated: it does not.
     """
-    from allhands.coordinator.attempts import call_until_available
+    from allhands.coordinator.attempts import RETRY_SECONDS, ConnectAttempts
+
+    attempts = ConnectAttempts(time.monotonic() + max_wait, quiet=0)
+    while True:
+        try:
+            _ask(endpoint)
+            return endpoint
+        except (CoordinatorUnavailable, Unauthenticated) as error:
+            attempts.record_failure(error, endpoint, is_guess=False)
+        time.sleep(RETRY_SECONDS)  # there is no event for "somebody listens"
+        endpoint = apply_notice(endpoint)
+
+
+def _ask(endpoint: Endpoint) -> None:
     from allhands.coordinator.client import Control
 
     with Control(endpoint, job=None, timeout=_PROBE_SECONDS) as control:
         try:
-            call_until_available(control.jobs, endpoint, time.monotonic() + max_wait, quiet=0)
+            control.jobs()
         except StoreTimeout as error:
             raise CoordinatorUnavailable(
                 f"the coordinator at {endpoint.address.target} did not answer "

@@ -39,8 +39,8 @@ def serve(folder: str) -> None:
                 channel.send(obstacle.encode())
                 os._exit(0)
             channel.send(READY)
-            variables, stdout, stderr = _fork_ranks(channel)
-            _leave_server(channel, stdout, stderr)
+            variables, has_input, stdout, stderr = _fork_ranks(channel)
+            _leave_server(channel, has_input, stdout, stderr)
         _wait_start(start, launcher)
         _set_variables(variables)
     except SystemExit as reason:
@@ -82,8 +82,9 @@ def _find_obstacle() -> str:
     return ""
 
 
-Request: TypeAlias = tuple[dict[str, str | None], int, int]
-"""Variables of a rank's environment, None: it has none of that name; its stdout and stderr."""
+Request: TypeAlias = tuple[dict[str, str | None], bool, int, int]
+"""Variables of a rank's environment, None: it has none of that name; whether it keeps the server's
+stdin; its stdout and stderr."""
 
 
 def _fork_ranks(channel: socket.socket) -> Request:
@@ -94,15 +95,19 @@ def _fork_ranks(channel: socket.socket) -> Request:
             os._exit(0)
         stdout, stderr = descriptors
         if os.fork() == 0:
-            return json.loads(message), stdout, stderr
+            variables, has_input = json.loads(message)
+            return variables, has_input, stdout, stderr
         os.close(stdout)
         os.close(stderr)
 
 
-def _leave_server(channel: socket.socket, stdout: int, stderr: int) -> None:
-    """Give this process a session and an output of its own, and tell the launcher its pid."""
+def _leave_server(channel: socket.socket, has_input: bool, stdout: int, stderr: int) -> None:
+    """Give this process a session, input and output of its own, and tell the launcher its pid."""
     os.setsid()
-    for source, target in ((stdout, 1), (stderr, 2)):
+    targets = {1: stdout, 2: stderr}
+    if not has_input:
+        targets[0] = os.open(os.devnull, os.O_RDONLY)
+    for target, source in targets.items():
         os.dup2(source, target)
         os.close(source)
     # Only now: from here on the launcher signals the group of that number.

@@ -18,7 +18,12 @@ from pathlib import Path
 
 from allhands.launcher.child import Child
 from allhands.launcher.fork_server import READY, VARIABLE
-from allhands.launcher.processes import OutputPipes, RankProcess, make_rank_command
+from allhands.launcher.processes import (
+    OutputPipes,
+    RankProcess,
+    choose_input,
+    make_rank_command,
+)
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 _RANK_SITE = str(Path(__file__).with_name("rank_site"))
@@ -76,14 +81,17 @@ async def fork_ranks(
     with ExitStack() as stack:
         pipes = {rank: stack.enter_context(OutputPipes.open()) for rank in environments}
         stack.enter_context(_adopt_orphans())
-        server = stack.enter_context(_ForkServer.start(program, common, next(iter(pipes.values()))))
+        output = next(iter(pipes.values()))
+        stdin = choose_input(min(environments))
+        server = stack.enter_context(_ForkServer.start(program, common, stdin, output))
         await server.wait_ready()
         pids = {}
         for rank, environment in environments.items():
             variables = {
                 name: value for name, value in environment.items() if name not in common
             } | {"PYTHONPATH": environment.get("PYTHONPATH")}
-            pids[rank] = await server.fork(variables, pipes[rank])
+            has_input = choose_input(rank) != subprocess.DEVNULL
+            pids[rank] = await server.fork(variables, has_input, pipes[rank])
         # All are children of this process when it has ended.
         await server.wait_ended()
         children = {rank: Child.adopt(pid) for rank, pid in pids.items()}
@@ -108,9 +116,16 @@ class _ForkServer:
     @classmethod
     @contextmanager
     def start(
-        cls, program: Sequence[str], environment: Mapping[str, str], output: OutputPipes
+        cls,
+        program: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: int,
+        output: OutputPipes,
     ) -> "Iterator[_ForkServer]":
-        """Start the interpreter with the command of the ranks; what it says is one's output."""
+        """Start the interpreter with the command of the ranks.
+
+        `stdin` is for the rank that has an input; what the interpreter says is a rank's `output`.
+        """
         with ExitStack() as stack:
             channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(channel)
@@ -126,7 +141,7 @@ class _ForkServer:
                         VARIABLE: f"{theirs.fileno()},{awaited},{os.getpid()}",
                         "PYTHONPATH": f"{_RANK_SITE}:{path}" if path else _RANK_SITE,
                     },
-                    stdin=subprocess.DEVNULL,
+                    stdin=stdin,
                     stdout=output.stdout_target,
                     stderr=output.stderr_target,
                     descriptors=(theirs.fileno(), awaited),
@@ -148,11 +163,13 @@ class _ForkServer:
         if said != READY:
             raise ForkRefused(said.decode() or "the interpreter to fork has ended early")
 
-    async def fork(self, variables: Mapping[str, str | None], pipes: OutputPipes) -> int:
-        """Fork a rank with these variables; return its pid."""
+    async def fork(
+        self, variables: Mapping[str, str | None], has_input: bool, pipes: OutputPipes
+    ) -> int:
+        """Fork a rank with these variables, and the server's input or none; return its pid."""
         targets = [pipes.stdout_target, pipes.stderr_target]
         # A message at a time, so that there is always room for it.
-        socket.send_fds(self._channel, [json.dumps(variables).encode()], targets)
+        socket.send_fds(self._channel, [json.dumps([variables, has_input]).encode()], targets)
         pipes.close_targets()
         if not (pid := await self._receive(_ANSWER_SECONDS)):
             raise OSError("the interpreter to fork has ended early")

@@ -86,16 +86,26 @@ def make_rank_command(
     return (*_BARE_PYTHON, _PDEATHSIG_EXEC, str(os.getpid()), bound, *program)
 
 
+def choose_input(rank: int) -> int:
+    """Return what a rank reads as its standard input, as `subprocess` takes it.
+
+    Rank 0 reads that of this process if it is a file or a pipe, and the others nothing. A terminal
+    gives input to one session only, which that of a rank is not.
+    """
+    return 0 if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
+
+
 def start_rank(
     rank: int,
     program: Sequence[str],
     environment: Mapping[str, str],
     cpus: Collection[int] | None = None,
+    stdin: int = subprocess.DEVNULL,
 ) -> RankProcess:
     """Start a rank's program: the path of an executable, and its arguments.
 
-    The rank dies with the calling thread. Its stdin is empty, since a terminal gives input to one
-    session only. It is bound to `cpus`; None: it is not bound.
+    The rank dies with the calling thread. It is bound to `cpus`; None: it is not bound. `stdin` is
+    as `subprocess` takes it.
 
     Raises:
         OSError: the system refused to start the process.
@@ -104,7 +114,7 @@ def start_rank(
         child = Child.start(
             make_rank_command(program, cpus),
             environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=pipes.stdout_target,
             stderr=pipes.stderr_target,
         )

@@ -18,7 +18,7 @@ from allhands.launcher.join_watch import JoinWatch
 from allhands.launcher.output import OutputPriority, Pump, Writer
 from allhands.launcher.own_events import Note, ignore_note
 from allhands.launcher.plan import LaunchPlan
-from allhands.launcher.processes import RankProcess, ReaperProcess, start_rank
+from allhands.launcher.processes import RankProcess, ReaperProcess, choose_input, start_rank
 from allhands.launcher.supervision import (
     Action,
     BlamedRank,
@@ -173,7 +173,8 @@ class RankSet:
                 logger.info("ranks are started one by one: %s", error)
         for rank, environment in environments.items():
             try:
-                yield start_rank(rank, plan.program, environment, plan.cpus.get(rank))
+                stdin = choose_input(rank)
+                yield start_rank(rank, plan.program, environment, plan.cpus.get(rank), stdin)
             except OSError as error:
                 self.handle(LaunchBroken(f"rank {rank} could not be started: {error}"))
                 return
@@ -345,16 +346,17 @@ class RankSet:
 
     def _describe_failure(self, first: FirstFailure) -> str:
         rank = first.rank
+        failed = "was waited for in vain" if first.is_late else "failed first"
         if not first.is_here:
-            return f"rank {rank} failed first: {describe(first, '')}; the ranks here were ended"
+            return f"rank {rank} {failed}: {describe(first, '')}; the ranks here were ended"
         how = describe(first, self._describe_process(rank))
         if self._count == 1:
             return f"rank {rank} failed: {how}"
         then = ""
-        if first.victim is not None and not first.status:
+        if first.victim is not None and (first.is_late or not first.status):
             victim, status = first.victim
             then = f"; then rank {victim}: {describe_status(status)}"
-        return f"rank {rank} failed first: {how}{then}; the others were ended"
+        return f"rank {rank} {failed}: {how}{then}; the others were ended"
 
 
 async def _cancel(task: "asyncio.Task[None] | None") -> None:

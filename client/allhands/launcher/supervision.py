@@ -99,6 +99,10 @@ Event: TypeAlias = (
 )
 
 
+_STATES_OF_LATE_RANKS = frozenset({"paused", "stalled", "elsewhere", "busy", "slow"})
+"""As in verdicts."""
+
+
 @dataclass(frozen=True, slots=True)
 class FirstFailure:
     """The first failure of a launch."""
@@ -113,6 +117,11 @@ class FirstFailure:
     """What the rank said that failed of its loss; None: none did."""
     victim: tuple[int, int | None] | None = None
     """The first rank that failed of its loss, and its status."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the rank was there, and others failed since it did not come to their call."""
+        return self.blame is not None and self.blame.state in _STATES_OF_LATE_RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +325,7 @@ class Supervisor:
 def describe(first: FirstFailure, process: str) -> str:
     """Describe the first failure; `process` names the failing process."""
     said, status = first.blame, first.status
-    if not first.is_here and said is not None:
+    if said is not None and (not first.is_here or first.is_late):
         return said.text
     if said is None or status:
         return f"{describe_status(status)} ({process})"

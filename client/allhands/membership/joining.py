@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from allhands.config import BACKENDS, WorldConfig
 from allhands.coordinator.attempts import RETRY_SECONDS, ConnectAttempts
-from allhands.coordinator.endpoint import ChannelConfig, configure_channel
+from allhands.coordinator.endpoint import ChannelConfig, apply_notice, configure_channel
 from allhands.coordinator.rendezvous import WorldRendezvous, find_or_host_coordinator
 from allhands.coordinator.session import Session
 from allhands.errors import (
@@ -88,16 +88,15 @@ async def join_session(
             await listen(dialled, remaining)
             remaining = max(deadline - time.monotonic(), RETRY_SECONDS)
             return await Session.join(dialled, request, remaining)
-        except CoordinatorUnavailable as error:
+        except (CoordinatorUnavailable, Unauthenticated) as error:
+            # A token may be that in the notice of a coordinator that was here before.
             endpoint = None if rendezvous.embedded else rendezvous.endpoint
             await asyncio.to_thread(attempts.record_failure, error, endpoint, rendezvous.is_guess)
-        except Unauthenticated:
-            # Perhaps the notice of a coordinator that was here before.
-            if not rendezvous.is_guess or time.monotonic() + RETRY_SECONDS > deadline:
-                raise
         await asyncio.sleep(RETRY_SECONDS)  # there is no event for "somebody listens"
         if rendezvous.is_guess:
             remaining = max(deadline - time.monotonic(), RETRY_SECONDS)
             rendezvous.endpoint = (
                 await find_or_host_coordinator(replace(config, timeout=remaining))
             ).endpoint
+        elif rendezvous.embedded is None:
+            rendezvous.endpoint = apply_notice(rendezvous.endpoint)

@@ -142,16 +142,20 @@ class WorkerState:
 
     def _announce_on_failure(self, found: Verdict, failure: ErrorFactory) -> ErrorFactory:
         """Return the factory, extended to notify the launcher of the first failure."""
-        one = found.absent[0]
-        cause = FailureCause(one.rank, one.host, one.pid, one.state, one.text)
 
         def announce_and_make(what: str) -> AllhandsError:
-            if not self._has_told_cause:
-                self._has_told_cause = True
-                send_cause_notice(os.environ, cause)
+            self.notify_launcher(found)
             return failure(what)
 
         return announce_and_make
+
+    def notify_launcher(self, found: Verdict) -> None:
+        """Notify the launcher of the rank that makes this one fail, once, before it fails."""
+        if not self._has_told_cause and found.absent:
+            self._has_told_cause = True
+            one = found.absent[0]
+            cause = FailureCause(one.rank, one.host, one.pid, one.state, one.text)
+            send_cause_notice(os.environ, cause)
 
     def _cancel_opinion(self, rank: int) -> None:
         """The coordinator has spoken about a rank: no more need for an own opinion."""

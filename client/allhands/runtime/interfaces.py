@@ -1,22 +1,15 @@
 """Network interfaces of this host and the addresses of each."""
 
-import fcntl
-import ipaddress
 import socket
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 
+from allhands_proto.interface_addresses import ask_interface, list_addresses
 from allhands_proto.routes import find_outside_addresses
 
-_SIOCGIFADDR = 0x8915
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFMTU = 0x8921
 _IFF_UP = 1
-_IFREQ = struct.Struct("16s16x8x")
-_ADDRESS = slice(20, 24)
-_IPV6_TABLE = Path("/proc/net/if_inet6")
-_LINK_SCOPE = "20"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +29,7 @@ def list_interfaces() -> tuple[NetworkInterface, ...]:
     return tuple(
         NetworkInterface(
             name,
-            tuple(one for one in (_get_ipv4(name), _get_ipv6(name)) if one is not None),
+            tuple(list_addresses(name)),
             bool(_ask_number(_SIOCGIFFLAGS, "H", name) & _IFF_UP),
             _ask_number(_SIOCGIFMTU, "i", name),
         )
@@ -55,28 +48,18 @@ def get_address(interface: str) -> str:
         raise ValueError(
             f"this host has no network interface {interface!r}; it has {', '.join(names)}"
         )
-    found = _get_ipv4(interface) or _get_ipv6(interface)
-    if found is None:
-        with_address = [name for name in names if _get_ipv4(name) or _get_ipv6(name)]
+    if not (found := list_addresses(interface)):
+        with_address = [name for name in names if list_addresses(name)]
         raise ValueError(
             f"the network interface {interface!r} has no address; "
             f"of this host {', '.join(with_address) or 'none'} has one"
         )
-    return found
+    return found[0]
 
 
 def find_outside_address() -> str | None:
-    """Return this host's address on the default route; None if only loopback exists.
-
-    Without a default route, the address of the first interface.
-    """
-    if outside := find_outside_addresses():
-        return outside[0]
-    for _, name in socket.if_nameindex():
-        found = _get_ipv4(name) or _get_ipv6(name)
-        if found is not None and not ipaddress.ip_address(found).is_loopback:
-            return found
-    return None
+    """Return this host's address for other hosts; None if only loopback exists."""
+    return next(iter(find_outside_addresses()), None)
 
 
 def is_own_address(address: str) -> bool:
@@ -90,33 +73,9 @@ def is_own_address(address: str) -> bool:
     return True
 
 
-def _get_ipv4(interface: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            told = fcntl.ioctl(probe, _SIOCGIFADDR, _IFREQ.pack(interface.encode()))
-        except OSError:
-            return None
-    return socket.inet_ntoa(told[_ADDRESS])
-
-
 def _ask_number(request: int, kind: str, interface: str) -> int:
     """Return a number of an interface, in the form of `struct`; 0: it has gone."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            told = fcntl.ioctl(probe, request, _IFREQ.pack(interface.encode()))
-        except OSError:
-            return 0
-    found: int = struct.unpack_from(kind, told, 16)[0]
+    if (answer := ask_interface(request, interface)) is None:
+        return 0
+    found: int = struct.unpack_from(kind, answer, 16)[0]
     return found
-
-
-def _get_ipv6(interface: str) -> str | None:
-    try:
-        table = _IPV6_TABLE.read_text()
-    except OSError:
-        return None  # this kernel has no IPv6
-    for line in table.splitlines():
-        digits, _, _, scope, _, name = line.split()
-        if name == interface and scope != _LINK_SCOPE:
-            return str(ipaddress.IPv6Address(int(digits, 16)))
-    return None

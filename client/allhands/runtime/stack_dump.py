@@ -4,9 +4,11 @@ import gc
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from types import FrameType
 
 MAX_BYTES = 4096
+_OWN = __name__.partition(".")[0]
 
 
 def format_main_thread() -> str:
@@ -15,10 +17,28 @@ def format_main_thread() -> str:
 
 
 def format_thread(thread: threading.Thread) -> str:
-    """Return the stack of another thread, in the same format; "" if ended."""
+    """Return the stack of another thread, in the same format; "" if ended.
+
+    Of a call of allhands it has the program's line and the call, and none of what is inside.
+    """
     ident = thread.ident
     frame = _get_frames().get(ident) if ident is not None else None
-    return "" if frame is None else _truncate("".join(traceback.format_stack(frame)))
+    if frame is None:
+        return ""
+    walked = [*traceback.walk_stack(frame)][::-1]
+    count = _count_shown([one.f_globals.get("__name__", "") for one, _ in walked])
+    # Lines are read from files: only those of frames that are shown.
+    return _truncate("".join(traceback.StackSummary.extract(iter(walked[:count])).format()))
+
+
+def _count_shown(modules: Sequence[str]) -> int:
+    """Return how many frames of a stack to show; they are given by module, outermost first."""
+    packages = [one.partition(".")[0] for one in modules]
+    for at in range(len(packages) - 1, -1, -1):
+        if packages[at] != _OWN and packages[at] not in sys.stdlib_module_names:
+            is_inside = packages[at + 1 : at + 2] == [_OWN]
+            return at + 2 if is_inside else len(packages)
+    return len(packages)
 
 
 def _get_frames() -> dict[int, FrameType]:

@@ -224,11 +224,8 @@ def _connect(
                 Endpoint(address, token, tls_ca, insecure, tls_name, tls_cert, tls_key)
             )
             return _open_client(endpoint, max(deadline - time.monotonic(), _POLL_SECONDS))
-        except (CoordinatorUnavailable, StoreTimeout) as error:
+        except (CoordinatorUnavailable, StoreTimeout, Unauthenticated) as error:
             attempts.record_failure(error, endpoint, is_guess=token is None)
-        except Unauthenticated:
-            if token is not None or time.monotonic() + _POLL_SECONDS >= deadline:
-                raise
         time.sleep(_POLL_SECONDS)
 
 

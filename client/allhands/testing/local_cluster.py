@@ -109,7 +109,9 @@ class LocalCluster:
         named: dict[str, Any],
     ) -> LocalRun:
         if self._thread is None:
-            raise RuntimeError("a cluster runs within its block: with LocalCluster(4) as cluster")
+            raise RuntimeError(
+                f"a cluster runs within its block: with LocalCluster({self.size}) as cluster"
+            )
         task = make_task(options, function, arguments, named)
         job = f"cluster-{secrets.token_hex(4)}"
         url = f"{self._server.url}/{job}"

@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Footer, Static
 from textual.worker import Worker, WorkerState
 
 from allhands.coordinator.diagnosis import Diagnosis, describe_rank
+from allhands.coordinator.stalls import describe_stall, list_stalls
 from allhands.coordinator.status import JobStatus
 from allhands.coordinator.tables import render_plain
 from allhands.errors import AllhandsError
@@ -158,7 +159,7 @@ class JobView(View):
             return
         said = f"job {escape_line(job.job)}: {job.state}, epoch {job.epoch}, by {self._order.value}"
         title.update(Text(said))
-        stalls = map(view.describe_stall, view.list_stalls(job)[:_MAX_STALLS])
+        stalls = map(describe_stall, list_stalls(job.members, job.groups)[:_MAX_STALLS])
         self.query_one("#stalls", Static).update(Text("\n".join(stalls)))
         self.query_one("#groups", _Table).replace_rows(view.list_groups(job, self._rates))
         self.query_one("#ranks", _Table).replace_rows(view.list_ranks(job, self._order))

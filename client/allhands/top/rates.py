@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from allhands.coordinator.stalls import count_calls
 from allhands.coordinator.status import JobStatus
 
 WINDOW_SECONDS = 5.0
@@ -45,7 +46,7 @@ class CallRates:
             for group in job.groups:
                 name = (job.job, job.incarnation, group.group)
                 known[name] = self._counters.get(name) or _Counter()
-                known[name].add(now, count_calls(job, group.group))
+                known[name].add(now, count_calls(job.members, group.group))
         self._counters = known
 
     def get_history(self, job: JobStatus, group: str) -> Sequence[float]:
@@ -57,9 +58,3 @@ class CallRates:
         """Return calls a second of a group now; None: not known yet."""
         history = self.get_history(job, group)
         return history[-1] if history else None
-
-
-def count_calls(job: JobStatus, group: str) -> int:
-    """Return the number of the latest call that any rank has begun in a group; 0: none."""
-    found = (member.find_operation(group) for member in job.members)
-    return max((one.sequence for one in found if one is not None), default=0)

@@ -4,15 +4,14 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from allhands.coordinator.sections import format_duration, format_ranks, format_short
+from allhands.coordinator.sections import format_duration, format_short
+from allhands.coordinator.stalls import count_calls, describe_stall, find_stall, list_stalls
 from allhands.coordinator.status import JobStatus, MemberStatus, sort_jobs
 from allhands.escapes import escape_line
 from allhands.runtime.sections import SectionPosition
-from allhands.top.rates import CallRates, count_calls
+from allhands.top.rates import CallRates
 from allhands_proto.statuses import GroupStatus, OperationStatus
 
-STALL_SECONDS = 2.0
-"""A call for which a rank is missing this long is shown as a stall."""
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -32,19 +31,6 @@ class Row:
     key: str
     cells: tuple[str, ...]
     tone: Tone = Tone.PLAIN
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """A call of a group which some ranks are in, and others have not begun."""
-
-    group: str
-    operation: str
-    sequence: int
-    seconds: float
-    """Since the first rank has been in it."""
-    missing: tuple[int, ...]
-    """Ranks of the world."""
 
 
 class Order(enum.Enum):
@@ -94,14 +80,14 @@ def list_groups(job: JobStatus, rates: CallRates) -> list[Row]:
     """Make a row for each group of a job, in the order of the job."""
     rows = []
     for group in job.groups:
-        stall = find_stall(job, group)
+        stall = find_stall(job.members, group)
         rows.append(
             Row(
                 group.group,
                 (
                     escape_line(group.group),
                     str(len(group.ranks)),
-                    str(count_calls(job, group.group)),
+                    str(count_calls(job.members, group.group)),
                     format_rate(rates.get_rate(job, group.group)),
                     draw_history(rates.get_history(job, group.group)),
                     _name_latest(job, group.group),
@@ -115,7 +101,7 @@ def list_groups(job: JobStatus, rates: CallRates) -> list[Row]:
 
 def list_ranks(job: JobStatus, order: Order) -> list[Row]:
     """Make a row for each member of a job: its current call, or the last."""
-    stalls = list_stalls(job)
+    stalls = list_stalls(job.members, job.groups)
     rows = []
     for member in sorted(job.members, key=_ORDERS[order]):
         now = _choose_operation(member)
@@ -139,41 +125,6 @@ def list_ranks(job: JobStatus, order: Order) -> list[Row]:
             )
         )
     return rows
-
-
-def find_stall(job: JobStatus, group: GroupStatus) -> Stall | None:
-    """Return the latest call of a group which ranks have been in for long, while others miss.
-
-    Ranks that were lost or left are missing too; messages between two ranks are not looked at.
-    """
-    latest = count_calls(job, group.group)
-    members = {member.rank: member for member in job.members}
-    inside: list[OperationStatus] = []
-    missing: list[int] = []
-    for rank in group.ranks:
-        member = members.get(rank)
-        now = member.find_operation(group.group) if member else None
-        if now is None or now.sequence < latest:
-            missing.append(rank)
-        elif now.operation and member is not None and member.state == "joined":
-            inside.append(now)
-    waited = max((one.elapsed for one in inside), default=0.0)
-    if not latest or not missing or waited < STALL_SECONDS:
-        return None
-    return Stall(group.group, inside[0].operation, latest, waited, tuple(missing))
-
-
-def list_stalls(job: JobStatus) -> list[Stall]:
-    """Return the stalls of a job's groups, the longest first."""
-    found = [stall for group in job.groups if (stall := find_stall(job, group)) is not None]
-    return sorted(found, key=lambda stall: -stall.seconds)
-
-
-def describe_stall(stall: Stall) -> str:
-    """Describe a stall in a line: the missing ranks first."""
-    ranks = f"rank{'' if len(stall.missing) == 1 else 's'} {format_ranks(sorted(stall.missing))}"
-    where = f"{stall.operation} #{stall.sequence} of group {escape_line(stall.group)}"
-    return f"{ranks} missing for {format_duration(stall.seconds)} in {where}"
 
 
 def format_rate(rate: float | None) -> str:
@@ -209,7 +160,7 @@ def _say_now(job: JobStatus) -> str:
     """Describe what a job is doing, the worst first."""
     if job.failures:
         return escape_line(job.failures[0].text.partition("\n")[0])
-    if stalls := list_stalls(job):
+    if stalls := list_stalls(job.members, job.groups):
         return describe_stall(stalls[0])
     if job.ended is not None:
         return f"ended {format_duration(job.ended)} ago"
@@ -218,7 +169,7 @@ def _say_now(job: JobStatus) -> str:
 
 def _name_operation(job: JobStatus, group: GroupStatus) -> str:
     """Name the call that most recently began in a group."""
-    latest = count_calls(job, group.group)
+    latest = count_calls(job.members, group.group)
     found = (member.find_operation(group.group) for member in job.members)
     inside = [one for one in found if one and one.operation and one.sequence in (0, latest)]
     return inside[0].operation if inside else "-"
@@ -277,7 +228,7 @@ def _get_job_tone(job: JobStatus) -> Tone:
         return Tone.FAILURE
     if job.ended is not None:
         return Tone.OVER
-    if job.state == "degraded" or list_stalls(job):
+    if job.state == "degraded" or list_stalls(job.members, job.groups):
         return Tone.WARNING
     return Tone.PLAIN
 

@@ -140,10 +140,13 @@ class GrpcListener:
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._reserved = reserved = socket.socket(family, socket.SOCK_STREAM)
-        # gRPC sets it as well: so both may have the port, of which one listens.
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _allow_sharing(reserved, True)  # with connections of a listener that has ended
         try:
             reserved.bind((host, port))
+            # Of several that have bound it one may listen; from then on nobody else gets it.
+            reserved.listen(1)
+            _allow_sharing(reserved, False)
+            reserved.shutdown(socket.SHUT_RDWR)  # it listens no more, and stays bound
         except OSError:
             reserved.close()
             raise
@@ -152,6 +155,8 @@ class GrpcListener:
 
     async def _open(self, certificates: LinkCertificates) -> None:
         """Listen on the reserved port."""
+        assert self._reserved is not None
+        _allow_sharing(self._reserved, True)  # with gRPC, which allows it as well
         where = f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
         try:
             self._server.add_secure_port(where, certificates.make_grpc_server_credentials())
@@ -443,3 +448,8 @@ async def _explain_break(call: RawCall, error: Exception) -> str:
     with contextlib.suppress(asyncio.CancelledError):
         return escape_line(await call.details() or str(error))
     return str(error)
+
+
+def _allow_sharing(reserved: socket.socket, may_share: bool) -> None:
+    """Let others bind the port of a socket that does not listen, or forbid it."""
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, may_share)

@@ -4825,6 +4825,7 @@ class Job(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
+    GAVE_UP_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     state: _builtins.str
     """"empty" | "forming" | "running" | "degraded" | "ended" """
@@ -4850,6 +4851,10 @@ class Job(_message.Message):
     def waits(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupWaits]:
         """where that was asked for"""
 
+    @_builtins.property
+    def gave_up(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """while the world forms: ranks that joined and went, by rank"""
+
     def __init__(
         self,
         *,
@@ -4865,10 +4870,11 @@ class Job(_message.Message):
         failures: _abc.Iterable[Global___Failure] | None = ...,
         ended: _builtins.float | None = ...,
         waits: _abc.Iterable[Global___GroupWaits] | None = ...,
+        gave_up: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended", "epoch", b"epoch", "failures", b"failures", "groups", b"groups", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "job", b"job", "keys", b"keys", "members", b"members", "state", b"state", "waits", b"waits", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended", "epoch", b"epoch", "failures", b"failures", "gave_up", b"gave_up", "groups", b"groups", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "job", b"job", "keys", b"keys", "members", b"members", "state", b"state", "waits", b"waits", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ended: _TypeAlias = _typing.Literal["ended"]  # noqa: Y015
     _WhichOneofArgType__ended: _TypeAlias = _typing.Literal["_ended", b"_ended"]  # noqa: Y015

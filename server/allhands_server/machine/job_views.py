@@ -33,6 +33,7 @@ def describe_job(job: Job, now: float, waits_seconds: float = 0.0) -> JobView:
         failures=world.postmortem.list_failures(now),
         ended=None if (ended := world.postmortem.ended_at) is None else max(0.0, now - ended),
         waits=world.call_times.describe_waits(now, waits_seconds) if waits_seconds > 0 else (),
+        gave_up=tuple(sorted(world.gave_up)),
     )
 
 

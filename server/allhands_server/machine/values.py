@@ -188,6 +188,8 @@ class JobView:
     """Seconds since the last member was gone; None: not ended."""
     waits: tuple[GroupWaits, ...] = ()
     """Where it was asked for."""
+    gave_up: tuple[int, ...] = ()
+    """While the world forms: ranks that joined and went, by rank."""
 
 
 @fast_dataclass

@@ -315,6 +315,7 @@ def encode_job(view: values.JobView) -> wire.Job:
         failures=map(encode_failure, view.failures),
         ended=view.ended,
         waits=map(encode_waits, view.waits),
+        gave_up=view.gave_up,
     )
 
 

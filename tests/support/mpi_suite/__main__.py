@@ -111,6 +111,12 @@ def _format(counted: "Counter[str]") -> str:
     return f"{counted['passed']}, {failed}, {counted['skipped']}"
 
 
+def _describe(outcome: Outcome) -> str:
+    if outcome.status == "hung":
+        return f"its file took longer than {SECONDS} s"
+    return f"not understood: {outcome.error}"
+
+
 def _list_failures(runs: Runs, files: list[str], ranks: list[int]) -> list[str]:
     """Return a table of reasons, with the tests that they are of."""
     by_reason: dict[str, dict[str, list[int]]] = {}
@@ -118,7 +124,7 @@ def _list_failures(runs: Runs, files: list[str], ranks: list[int]) -> list[str]:
         for count in ranks:
             for test, outcome in runs[name, count, ALLHANDS].outcomes.items():
                 if outcome.status in ("failed", "hung"):
-                    reason = find_reason(test) or f"not understood: {outcome.error}"
+                    reason = find_reason(test) or _describe(outcome)
                     by_reason.setdefault(reason, {}).setdefault(test, []).append(count)
     if not by_reason:
         return []

@@ -91,8 +91,8 @@ def test_what_is_used_or_removed_exists(environ: dict[str, str], prod: Context) 
     known = load_contexts(environ)
     assert known.remove("prod").current is None
     assert known.remove("other").current == "prod"
-    for call in (known.use, known.remove, known.find):
-        with pytest.raises(ValueError, match="no context 'nix'; there are: other, prod"):
+    for call, advice in ((known.use, "; make it with"), (known.remove, "$"), (known.find, "; m")):
+        with pytest.raises(ValueError, match=f"no context 'nix'; there are: other, prod{advice}"):
             call("nix")
 
 
@@ -118,6 +118,31 @@ def test_options_go_before_all(environ: dict[str, str], prod: Context, tmp_path:
         assert find(environ, **own, **more) == ("prod:1", "of-option", "/option-ca")
     named = find(environ, **own, coordinator="ah://named:3")
     assert named == ("named:3", "of-option", "/option-ca")
+
+
+def test_a_folder_of_tls_files_stands_for_the_options_that_are_not_given(
+    environ: dict[str, str], prod: Context, tmp_path: Path
+) -> None:
+    folder = tmp_path / "worker"
+    folder.mkdir()
+    with pytest.raises(ValueError, match=r"--tls-dir=.*/worker holds no ca\.crt and no tls\.crt"):
+        find(environ, tls_dir=folder)
+    for name in ("ca.crt", "tls.crt", "tls.key"):
+        write(folder / name, "")
+    authorities = str(folder / "ca.crt")
+    named = {"coordinator": "ah://named:3", "tls_dir": folder}
+    assert find(environ, **named) == ("named:3", None, authorities)
+    write(folder / "token", "of-folder\n")
+    assert find(environ, tls_dir=folder) == ("prod:1", "of-folder", authorities)
+    environ |= {"ALLHANDS_TOKEN": "of-environment", "ALLHANDS_TLS_CA": "/environment-ca"}
+    assert find(environ, **named) == ("named:3", "of-folder", authorities)
+    own = {"token_file": write(tmp_path / "own", "of-option\n"), "tls_ca": Path("/option-ca")}
+    assert find(environ, **named, **own) == ("named:3", "of-option", "/option-ca")
+    endpoint = find_endpoint(CoordinatorChoice(**named), environ)
+    assert (endpoint.tls_cert, endpoint.tls_key) == (
+        str(folder / "tls.crt"),
+        str(folder / "tls.key"),
+    )
 
 
 def test_a_contexts_credentials_go_to_no_other_coordinator(

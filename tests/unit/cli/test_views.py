@@ -2,11 +2,14 @@
 
 import io
 import re
+import sys
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from allhands.cli.render import Output
+from allhands.cli.watching import View
 from allhands.coordinator.diagnosis import (
     CallPosition,
     Diagnosis,
@@ -123,6 +126,33 @@ def test_wide_has_the_rest_and_cuts_nothing() -> None:
     assert "4194300" not in narrow
     for text in (HOST, "4194301", "[2001:db8::aaaa:bbbb:cccc]:50001"):
         assert text in wide
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("variable", "is_coloured"), [("", True), ("1", False)])
+def test_wide_on_a_narrow_terminal_breaks_no_row(
+    variable: str, is_coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = {}
+    for name, value in {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": variable}.items():
+        monkeypatch.setenv(name, value)
+    for output in (Output.TABLE, Output.WIDE):
+        monkeypatch.setattr(sys, "stdout", _Terminal())
+        View("JobList", dict, lambda: VIEWS["status"]).show(output)
+        shown[output] = sys.stdout.getvalue()
+    rows = [line for line in shown[Output.WIDE].splitlines() if HOST in line]
+    assert len(rows) == 2
+    for rank, row in enumerate(rows):
+        assert f"[2001:db8::aaaa:bbbb:cccc]:{50000 + rank}" in row
+    assert ("\x1b[33m" in shown[Output.WIDE]) is is_coloured
+    # The other one is fitted.
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown[Output.TABLE])
+    assert max(map(len, plain.splitlines())) <= 80
+    assert HOST not in plain
 
 
 def test_running_jobs_come_first_then_keys_then_ended_by_name() -> None:

@@ -176,6 +176,13 @@ def test_the_environment_goes_before_the_notice() -> None:
     assert find_coordinator(None, environ) == Endpoint(Address("b", 2, "j"), "t", "/ca.pem")
 
 
+def test_a_malformed_url_of_the_environment_is_refused_with_the_name_of_the_variable() -> None:
+    with pytest.raises(ValueError, match=r"^ALLHANDS_URL: not a coordinator's URL"):
+        find_coordinator(None, {"ALLHANDS_URL": "http://h:1"})
+    with pytest.raises(ValueError, match=r"^not a coordinator's URL"):
+        find_coordinator("http://h:1", {"ALLHANDS_URL": "http://h:1"})
+
+
 def test_an_empty_variable_counts_as_unset() -> None:
     _post(7070)
     environ = {"ALLHANDS_URL": "", "ALLHANDS_TOKEN": "", "ALLHANDS_TLS_CA": ""}

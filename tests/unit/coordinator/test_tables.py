@@ -55,6 +55,15 @@ def test_the_headline_names_state_epoch_and_world_size() -> None:
     assert first == "job digits: running, epoch 3, world size 4, 1 joined, 1 key"
 
 
+def test_a_rank_that_others_wait_for_is_named_above_the_table() -> None:
+    waiting = _member(0, OperationStatus("world", "barrier", 9, 8, 12.0))
+    missing = _member(1, OperationStatus("world", "", 8, 8, 12.5))
+    lines = str(_job(waiting, missing, groups=(GroupStatus("world", (0, 1)),))).splitlines()
+    assert lines[1] == "rank 1 missing for 12.0 s in barrier #9 of group world"
+    in_time = _member(0, OperationStatus("world", "barrier", 9, 8, 0.5))
+    assert "missing" not in str(_job(in_time, missing, groups=(GroupStatus("world", (0, 1)),)))
+
+
 def test_a_row_says_who_a_member_is_and_what_it_does_since_when() -> None:
     job = _job(_member(2, OperationStatus("world", "all_reduce", 17, 16, 12.04)))
     doing = ["joined", "0.2 s ago", "world", "all_reduce", "17", "12.0 s", "-"]
@@ -110,6 +119,12 @@ def test_why_a_member_is_gone_is_said_below_the_table() -> None:
     assert "1 joined" in text
 
 
+def test_of_a_reason_with_a_traceback_the_first_line_is_shown() -> None:
+    reason = "ValueError: bad batch\nTraceback (most recent call last):\n  File"
+    left = replace(_member(1), state="left", reason=reason)
+    assert str(_job(_member(0), left)).splitlines()[-1] == "rank 1 left: ValueError: bad batch"
+
+
 def test_a_group_says_it_only_of_its_own_ranks() -> None:
     gone = [replace(_member(rank), state="left", reason=f"tired {rank}") for rank in range(3)]
     group = GroupStatus("dp", (0, 2))
@@ -163,8 +178,8 @@ def test_names_from_the_network_are_not_taken_for_markup() -> None:
 
 
 def test_a_terminal_is_not_sent_control_codes_from_the_network() -> None:
-    text = str(_job(replace(_member(0), reason="\x1b[2Jgone\nrank 7")))
-    assert text.splitlines()[-1] == r"rank 0 joined: \x1b[2Jgone\nrank 7"
+    text = str(_job(replace(_member(0), reason="\x1b[2Jgone\taway\nrank 7")))
+    assert text.splitlines()[-1] == r"rank 0 joined: \x1b[2Jgone\taway"
 
 
 def test_no_jobs_is_said_in_words() -> None:

@@ -40,7 +40,7 @@ def test_writable_buffers_are_written(given: Any) -> None:
 
 def test_bytes_are_numbers_and_only_read() -> None:
     assert foreign_arrays.read_array(b"ab", "x").tolist() == [97, 98]
-    with pytest.raises(ValueError, match=r"x is read-only \(bytes\)"):
+    with pytest.raises(ValueError, match=r"x is read-only \(a value of type bytes\)"):
         foreign_arrays.find_memory(b"ab", "x")
 
 
@@ -59,7 +59,10 @@ def test_one_protocol_that_says_read_only_is_enough() -> None:
 
 def test_what_gives_numpy_a_copy_is_read_and_not_written() -> None:
     assert foreign_arrays.read_array(Copied(np.arange(2)), "x").tolist() == [0, 1]
-    with pytest.raises(ValueError, match=r"a Copied that gives NumPy a copy.*ah\.functional"):
+    with pytest.raises(
+        ValueError,
+        match=r"x, of type Copied, gives NumPy a copy.*ah\.functional, which returns a new array$",
+    ):
         foreign_arrays.find_memory(Copied(np.arange(2)), "x")
 
 
@@ -81,7 +84,7 @@ def test_what_a_library_says_is_passed_on() -> None:
             raise RuntimeError("call detach() first")
 
     for find in (foreign_arrays.read_array, foreign_arrays.find_memory):
-        with pytest.raises(TypeError, match=r"x is a Refusing.*call detach\(\) first"):
+        with pytest.raises(TypeError, match=r"x, of type Refusing.*call detach\(\) first"):
             find(Refusing(), "x")
 
 
@@ -95,7 +98,10 @@ def test_missing_values_are_counted() -> None:
     class Column(Copied):
         null_count = 2
 
-    with pytest.raises(TypeError, match="2 missing values"):
+    with pytest.raises(TypeError, match="2 missing values,"):
+        foreign_arrays.read_array(Column(np.ones(3)), "x")
+    Column.null_count = 1
+    with pytest.raises(TypeError, match="x, of type Column, has 1 missing value,"):
         foreign_arrays.read_array(Column(np.ones(3)), "x")
     Column.null_count = 0
     assert foreign_arrays.read_array(Column(np.ones(3)), "x").size == 3

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from allhands.cli.run_environment import read_variables
-from allhands.cli.run_program import find_foreign_kind, parse_program
+from allhands.cli.run_program import find_foreign_kind, imports_mpi4py, parse_program
 from allhands.launcher.environment import (
     OWN_VARIABLES,
     JobEndpoint,
@@ -45,6 +45,23 @@ def test_the_first_line_tells_of_a_script_that_is_no_python(
 
 def test_a_name_that_ends_in_py_is_python_whatever_its_first_line_says(tmp_path: Path) -> None:
     assert find_foreign_kind(_write(tmp_path / "both.py", b"#!/bin/sh\n")) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "imports"),
+    [
+        (b"import sys\nfrom mpi4py import MPI\n", True),
+        (b"def main():\n    import mpi4py.MPI\n", True),
+        (b"# from mpi4py import MPI\nimport mpi4pyx\n", False),
+        (b"from allhands.mpi import MPI\n", False),
+    ],
+)
+def test_an_import_of_mpi4py_is_found_in_a_script(
+    tmp_path: Path, text: bytes, imports: bool
+) -> None:
+    assert imports_mpi4py(_write(tmp_path / "program.py", text)) is imports
+    assert not imports_mpi4py(tmp_path)
+    assert not imports_mpi4py(tmp_path / "none.py")
 
 
 def test_an_executable_is_found_on_the_path_or_by_its_own(

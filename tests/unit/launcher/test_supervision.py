@@ -230,6 +230,19 @@ def test_a_rank_that_left_early_and_runs_on_is_blamed() -> None:
     assert supervisor.compute_exit_status() == 5
 
 
+def test_a_rank_that_others_waited_for_in_vain_is_named_and_not_how_it_was_ended() -> None:
+    supervisor = Supervisor()
+    late = BlamedRank(2, True, "busy", "rank 2 (host a, pid 3) is busy")
+    supervisor.handle(PeerLossReported(1, late))
+    supervisor.handle(RankExiting(1, is_failing=True))
+    supervisor.handle(RankExited(1, 1))
+    supervisor.handle(RankExited(2, 1))  # of the abort that came of that
+    found = culprit(supervisor)
+    assert found == FirstFailure(2, True, 1, late, victim=(1, 1))
+    assert found.is_late
+    assert describe(found, "host a, pid 3") == late.text
+
+
 def test_blame_is_followed_to_the_first_of_a_chain() -> None:
     supervisor = Supervisor()
     supervisor.handle(PeerLossReported(0, BlamedRank(1, True, "left", "")))

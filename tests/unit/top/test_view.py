@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from allhands.coordinator.stalls import Stall, describe_stall, find_stall
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.runtime.sections import SectionPosition
 from allhands.top import view
@@ -34,10 +35,10 @@ WAITING = make_job(
 
 
 def test_a_stall_names_the_rank_that_misses_and_how_long_the_first_has_waited() -> None:
-    stall = view.find_stall(WAITING, WORLD)
-    assert stall == view.Stall("world", "all_reduce", 8, 12.0, (1,))
+    stall = find_stall(WAITING.members, WORLD)
+    assert stall == Stall("world", "all_reduce", 8, 12.0, (1,))
     said = "rank 1 missing for 12.0 s in all_reduce #8 of group world"
-    assert view.describe_stall(stall) == said
+    assert describe_stall(stall) == said
     [job] = view.list_jobs([WAITING], CallRates())
     assert (job.cells[-1], job.tone) == (said, view.Tone.WARNING)
     assert [row.cells[3] for row in view.list_ranks(WAITING, view.Order.RANK)] == [
@@ -49,7 +50,7 @@ def test_a_stall_names_the_rank_that_misses_and_how_long_the_first_has_waited() 
 
 def test_a_rank_that_never_joined_is_missing_too() -> None:
     job = make_job(make_member(0, "barrier", 1, 3.0))
-    stall = view.find_stall(job, WORLD)
+    stall = find_stall(job.members, WORLD)
     assert stall is not None
     assert stall.missing == (1, 2)
 
@@ -64,7 +65,7 @@ def test_a_rank_that_never_joined_is_missing_too() -> None:
     ids=["all are in it", "not for long", "none is in it"],
 )
 def test_no_stall_where_nobody_is_awaited_for_long(job: JobStatus) -> None:
-    assert view.find_stall(job, WORLD) is None
+    assert find_stall(job.members, WORLD) is None
 
 
 def test_jobs_with_members_come_before_ended_ones() -> None:

@@ -111,5 +111,5 @@ def _refuse(dtype: Dtype) -> NoReturn:
     raise TypeError(
         f"cannot reduce {dtype}; reductions take bool, int8 to int64, uint8 to uint64, "
         "float16 to float64, bfloat16, float8_e4m3fn, float8_e5m2, complex64 and complex128, "
-        "MINLOC and MAXLOC pairs, and functions of the user everything"
+        "MINLOC and MAXLOC pairs; those with a function of yours take every dtype"
     )

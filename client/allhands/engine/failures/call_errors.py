@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from allhands.deadlines import format_timeout
 from allhands.engine.work.work import Work
 from allhands.errors import (
     AllhandsError,
@@ -94,10 +95,11 @@ def build_timeout_error(
     ranks = tuple(awaited_ranks)
     if verdict is not None and verdict.absent:
         ranks = verdict.ranks
-        text = f"{what} timed out after {timeout:g} s: {_format_verdict(verdict, own_rank)}"
+        said = _format_verdict(verdict, own_rank)
+        text = f"{what} timed out after {format_timeout(timeout)}: {said}"
     else:
         said = ", ".join(directory.describe_rank(rank) for rank in ranks) or "nobody in particular"
-        text = f"{what} timed out after {timeout:g} s, waiting for {said}"
+        text = f"{what} timed out after {format_timeout(timeout)}, waiting for {said}"
         if verdict is not None:
             text += f"; {verdict}"
     return CollectiveTimeout(
@@ -132,7 +134,8 @@ def build_monitored_barrier_error(
     """Build the error of a failed monitored barrier; `ranks` are the ranks to name."""
     # As c10d says it, so that who looks for that finds it.
     named = format_ranks(ranks).capitalize()
-    text = f"{what}: {named} failed to pass monitoredBarrier within {timeout:g} s. {verdict}"
+    within = format_timeout(timeout)
+    text = f"{what}: {named} failed to pass monitoredBarrier within {within}. {verdict}"
     return CollectiveTimeout(
         text,
         op=operation,

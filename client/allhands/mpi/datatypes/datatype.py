@@ -77,6 +77,8 @@ class Datatype(Handle, HasAttributes, Packing):
     true_extent: int
     is_contiguous: bool
     """Whether elements lie end to end, without gaps."""
+    is_predefined: bool = True
+    """Whether it is of the standard; null is so too."""
     base: "np.dtype[Any] | None"
     """What the elements consist of in NumPy; None: of various things, or of none there."""
     _making: Making
@@ -101,12 +103,13 @@ class Datatype(Handle, HasAttributes, Packing):
         self = cls.__new__(cls)
         self._token = object()
         self._making = making
+        self.is_predefined = making.combiner == COMBINER_NAMED or making.combiner in _F90
         self._basic = basic
         self._name = name
         self.layout = layout
         self.size, self.lb, self.extent = layout.size, layout.lb, layout.extent
         self.ub = layout.lb + layout.extent
-        self.true_lb, self.true_extent = layout.true_lb, layout.true_extent
+        self.true_lb, self.true_extent = layout.measure_data()
         self.true_ub = self.true_lb + self.true_extent
         self.is_contiguous = layout.is_contiguous
         code = layout.basics[0][0] if len(layout.basics) == 1 else ""
@@ -115,6 +118,10 @@ class Datatype(Handle, HasAttributes, Packing):
 
     def _identity(self) -> object:
         return self._token
+
+    def _make_null(self) -> None:
+        self.__dict__.clear()
+        self._token = None
 
     def _check_attributes(self) -> None:
         self._check()
@@ -358,7 +365,8 @@ class Datatype(Handle, HasAttributes, Packing):
         self._check()
         if self.is_predefined:
             raise errors.make_error(ERR_TYPE, f"{self.Get_name()} cannot be freed")
-        self.delete_attributes()
+        if self._attributes:
+            self.delete_attributes()
         self._make_null()
 
     # ------------------------------------------------------------ how it was made
@@ -370,16 +378,15 @@ class Datatype(Handle, HasAttributes, Packing):
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], "list[Datatype]"]:
         """Return the integers, addresses, counts and datatypes that it was made of."""
+        integers, counts, datatypes = self._list_contents()
         if self._making.combiner == COMBINER_NAMED:
             raise errors.make_error(ERR_TYPE, f"{self.Get_name()} was not made of others")
-        integers, counts, datatypes = self._list_contents()
-        return integers, [], counts, datatypes
+        return integers, [], counts, [new_handle(one) for one in datatypes]
 
-    def _list_contents(self) -> tuple[list[int], list[int], "list[Datatype]"]:
+    def _list_contents(self) -> "tuple[list[int], list[int], Sequence[Datatype]]":
         self._check()
         making = self._making
-        given = making.params
-        old = [_new_handle(one) for one in making.old]
+        given, old = making.params, making.old
         match making.combiner:
             case constants.COMBINER_NAMED | constants.COMBINER_DUP:
                 return [], [], old
@@ -417,10 +424,10 @@ class Datatype(Handle, HasAttributes, Packing):
             for key, value in making.params.items()
         }
         if making.combiner == COMBINER_STRUCT:
-            params["datatypes"] = [_new_handle(one) for one in making.old]
+            params["datatypes"] = [new_handle(one) for one in making.old]
         if len(making.old) != 1:
             return Datatype(), name, params
-        return _new_handle(making.old[0]), name, params
+        return new_handle(making.old[0]), name, params
 
     envelope = property(Get_envelope, doc="See `Get_envelope`.")
     contents = property(Get_contents, doc="See `Get_contents`.")
@@ -428,19 +435,13 @@ class Datatype(Handle, HasAttributes, Packing):
     @property
     def combiner(self) -> int:
         """The way in which it was made."""
-        return self.Get_envelope()[-1]
+        self._check()
+        return self._making.combiner
 
     @property
     def is_named(self) -> bool:
         """Whether it is of the standard and has a name."""
         return self.combiner == COMBINER_NAMED
-
-    @property
-    def is_predefined(self) -> bool:
-        """Whether it is of the standard; null is so too."""
-        if self._token is None:
-            return True
-        return self._making.combiner == COMBINER_NAMED or self._making.combiner in _F90
 
     # ------------------------------------------------------------ names
 
@@ -526,9 +527,13 @@ def find_code(code: str) -> Datatype:
     return _codes[code]
 
 
-def _new_handle(datatype: Datatype) -> Datatype:
+def new_handle(datatype: Datatype) -> Datatype:
     """Return another handle, but of a constant the constant itself."""
-    return datatype if datatype._builtin else Datatype(datatype)
+    if datatype._builtin:
+        return datatype
+    made = object.__new__(Datatype)
+    made.__dict__.update(datatype.__dict__)
+    return made
 
 
 def _rebuild(

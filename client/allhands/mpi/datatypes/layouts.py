@@ -44,15 +44,14 @@ class Layout:
             and (self.size == 0 or (self.offsets.size == 1 and self.offsets[0] == 0))
         )
 
-    @property
-    def true_lb(self) -> int:
-        return int(self.offsets.min()) if self.offsets.size else 0
-
-    @property
-    def true_extent(self) -> int:
+    def measure_data(self) -> tuple[int, int]:
+        """Return the first byte of data, and the bytes from there to the end of the last."""
+        if self.offsets.size == 1:
+            return int(self.offsets[0]), int(self.lengths[0])
         if not self.offsets.size:
-            return 0
-        return int((self.offsets + self.lengths).max()) - self.true_lb
+            return 0, 0
+        first = int(self.offsets.min())
+        return first, int((self.offsets + self.lengths).max()) - first
 
     @property
     def basic_count(self) -> int:
@@ -76,6 +75,8 @@ def place(old: Layout, count: int, displacements: Sequence[int] | Offsets) -> La
     where = np.asarray(displacements, np.int64)
     if not count or not where.size:
         return EMPTY
+    if where.size == 1 and old.size and old.is_contiguous:
+        return _place_run(old, count, int(where[0]))
     if old.is_contiguous:
         offsets = np.zeros(1, np.int64) if old.size else _NONE
         lengths = np.array([old.size * count], np.int64) if old.size else _NONE
@@ -94,6 +95,21 @@ def place(old: Layout, count: int, displacements: Sequence[int] | Offsets) -> La
         lb,
         ub - lb,
         _repeat(old.basics, count * where.size),
+        old.align,
+        old.has_bounds,
+    )
+
+
+def _place_run(old: Layout, count: int, displacement: int) -> Layout:
+    """Return the layout of one block of elements without gaps."""
+    size = old.size * count
+    return Layout(
+        np.array([displacement], np.int64),
+        np.array([size], np.int64),
+        size,
+        displacement,
+        size,
+        _repeat(old.basics, count),
         old.align,
         old.has_bounds,
     )
@@ -184,7 +200,7 @@ def _with_bounds(layout: Layout, lb: int, extent: int, has_bounds: bool) -> Layo
 
 def _merge(offsets: Offsets, lengths: Offsets) -> tuple[Offsets, Offsets]:
     """Return runs in the same order, with those that follow one another made one."""
-    if (lengths == 0).any():
+    if np.count_nonzero(lengths) < lengths.size:
         kept = lengths > 0
         offsets, lengths = offsets[kept], lengths[kept]
     if offsets.size < 2:
@@ -192,7 +208,7 @@ def _merge(offsets: Offsets, lengths: Offsets) -> tuple[Offsets, Offsets]:
     begins = np.empty(offsets.size, bool)
     begins[0] = True
     np.not_equal(offsets[1:], offsets[:-1] + lengths[:-1], out=begins[1:])
-    if begins.all():
+    if np.count_nonzero(begins) == begins.size:
         return offsets, lengths
     first = np.flatnonzero(begins)
     return offsets[first], np.add.reduceat(lengths, first)

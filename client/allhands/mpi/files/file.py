@@ -18,7 +18,7 @@ from allhands.mpi.constants import (
     MODE_RDONLY,
     SEEK_SET,
 )
-from allhands.mpi.datatypes.datatype import Datatype
+from allhands.mpi.datatypes.datatype import Datatype, new_handle
 from allhands.mpi.datatypes.packing import external_size
 from allhands.mpi.datatypes.predefined import BYTE
 from allhands.mpi.errhandlers import HasErrhandler
@@ -206,7 +206,7 @@ class File(Handle, HasErrhandler, DataAccess):
             comm.Barrier()
         opened.view = View(disp, max(etype.size, 1), tile.layout)
         # Handles of this file: a program may free its own.
-        opened.etype, opened.filetype = _new_handle(etype), _new_handle(tile)
+        opened.etype, opened.filetype = new_handle(etype), new_handle(tile)
         opened.datarep = chosen
         opened.position = 0
         if info:
@@ -219,7 +219,7 @@ class File(Handle, HasErrhandler, DataAccess):
     def Get_view(self) -> tuple[int, Datatype, Datatype, str]:
         """Return the displacement, the elements, the tile and the representation."""
         opened = self._check()
-        etype, tile = _new_handle(opened.etype), _new_handle(opened.filetype)
+        etype, tile = new_handle(opened.etype), new_handle(opened.filetype)
         return opened.view.disp, etype, tile, opened.datarep
 
     def Get_type_extent(self, datatype: Datatype) -> int:
@@ -303,10 +303,6 @@ def _check_view(etype: Datatype, tile: Datatype, datarep: str) -> None:
         raise errors.make_error(ERR_ARG, "the filetype does not consist of whole etypes")
     if tile.true_lb < 0:
         raise errors.make_error(ERR_ARG, "the filetype has data before its beginning")
-
-
-def _new_handle(datatype: Datatype) -> Datatype:
-    return datatype if datatype._builtin else Datatype(datatype)
 
 
 def Register_datarep(

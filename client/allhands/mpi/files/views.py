@@ -63,7 +63,7 @@ class View:
         if span <= 0 or not tile.size or tile.extent <= 0:
             return 0
         # A tile may reach beyond its extent, where it is between those that follow.
-        reach = tile.true_lb + tile.true_extent
+        reach = sum(tile.measure_data())
         whole = (span - reach) // tile.extent + 1 if span >= reach else 0
         data = whole * tile.size
         for at in range(whole * tile.extent, span, tile.extent):

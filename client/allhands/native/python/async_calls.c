@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "python/async_calls.h"
 
+#include <sched.h>
 #include <structmember.h>
 
 #include "comm/call.h"
@@ -18,6 +19,12 @@
 #define TURN_POLL_US 50000
 /* What a loop moves itself, of calls that are awaited: some tens of microseconds' worth. */
 #define AWAITED_BYTES ((size_t)1 << 20)
+/* Where ranks outnumber processors a loop is held so many times as long: others have their turn. */
+#define CROWDED 5
+/* A yield that takes so many times as long as that was for another program's work: for a while no
+ * loop is held then. */
+#define LONG_YIELD 10
+#define NO_HOLD_NS 20000000
 
 static PyTypeObject *Call_Type;
 static PyObject *kind_texts[AH_KINDS];
@@ -142,7 +149,8 @@ static PyObject *call_poll(AsyncCall *self, PyObject *given) {
     if (comm == NULL || async_has_ended(self) || comm->generation != comm_generation)
         return PyBool_FromLong(async_has_ended(self));
     int64_t until = 0;
-    if (comm->comm->oversubscribed) span = 0; /* who is awaited needs this processor */
+    bool yields = comm->comm->oversubscribed; /* who is awaited may need this processor */
+    if (yields) span = ah_now() < comm->no_hold_until ? 0 : span * CROWDED;
     size_t nbytes = span == 0 ? comm->comm->limits.slot_max : AWAITED_BYTES;
     for (int spin = 0; !async_has_ended(self); spin++) {
         if (async_is_ready(comm, nbytes) && async_run_ready(self, nbytes) < 0) return NULL;
@@ -150,7 +158,8 @@ static PyObject *call_poll(AsyncCall *self, PyObject *given) {
         if (async_has_ended(self) || span == 0 || first == NULL || first->state != CALL_PUBLISHED ||
             first->running.call.waiting == 0)
             break;
-        if (spin < SPINS && !async_is_ready(comm, nbytes)) { /* else another thread has the turn */
+        /* A call that is ready and has not ended is in the hands of another thread. */
+        if (!yields && spin < SPINS && !async_is_ready(comm, nbytes)) {
             ah_cpu_relax();
             continue;
         }
@@ -159,11 +168,16 @@ static PyObject *call_poll(AsyncCall *self, PyObject *given) {
         if (now >= until) break;
         uint64_t sequence = first->sequence, waiting = first->running.call.waiting;
         Py_BEGIN_ALLOW_THREADS
-        ah_cpu_relax();
-        for (int look = 1; look < SPINS && !ah_have_posted_alike(comm->comm, waiting, sequence);
-             look++)
+        if (yields) sched_yield();
+        for (int look = 0; !yields && look < SPINS; look++) {
             ah_cpu_relax();
+            if (ah_have_posted_alike(comm->comm, waiting, sequence)) break;
+        }
         Py_END_ALLOW_THREADS
+        if (yields && ah_now() - now > LONG_YIELD * span) {
+            comm->no_hold_until = now + NO_HOLD_NS;
+            span = 0;
+        }
     }
     return PyBool_FromLong(async_has_ended(self));
 }

@@ -132,6 +132,7 @@ typedef struct CommObject {
     bool records_all;   /* else only what they are, not when and where */
     bool from_queue;    /* the call that runs */
     struct AsyncCall *first_async, *last_async; /* owned; those that have a number and not ended */
+    int64_t no_hold_until;                      /* of event loops: see call_poll */
     /* Runs those up to one, NULL: all, and what was pending before; by who has the turn, who may
      * lose it meanwhile. 0; or -1 with an exception, without the turn: of a signal handler. */
     int (*finish_async)(struct CommObject *self, const struct AsyncCall *last);

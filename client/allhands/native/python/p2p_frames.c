@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 /* Messages that have an envelope: frames with a head of numbers, and small data in the frame
  * itself; larger data in a message behind it. `allhands.mpi.progress.frames` has the layout. */
 #include <string.h>

@@ -50,12 +50,13 @@ class CallTimes:
         """Add calls whose starts are known from all ranks to the history, as far as time allows."""
         if now >= self._measured_at + 1.0:
             self._measured_at, self._measured_starts = now, 0
-        if now >= self._offsets_at + _OFFSETS_SECONDS:
-            self._offsets_at, self._offsets = now, self._clock_sync.estimate_all()
         for starts in calls:
-            are_known = starts.keys() <= self._offsets.keys()
-            if self._measured_starts >= _STARTS_A_SECOND or not are_known:
+            if self._measured_starts >= _STARTS_A_SECOND:
                 return
+            # A rank that has sent starts has sent its clock too, perhaps since the last estimate.
+            is_one_new = not starts.keys() <= self._offsets.keys()
+            if is_one_new or now >= self._offsets_at + _OFFSETS_SECONDS:
+                self._offsets_at, self._offsets = now, self._clock_sync.estimate_all()
             self._measured_starts += len(starts)
             on_one_clock = {rank: at + self._offsets[rank] for rank, at in starts.items()}
             self._history.add_call(group, on_one_clock, now)

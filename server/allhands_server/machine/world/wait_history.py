@@ -62,8 +62,10 @@ class _Bucket:
 class _GroupHistory:
     """Waits of one group."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: float) -> None:
+        """`first` is when the first call was measured."""
         self.calls = 0
+        self._first = first
         self._ranks: dict[int, _RankSums] = {}
         self._minutes: deque[_Bucket] = deque()
         self._quarters: deque[_Bucket] = deque(maxlen=QUARTERS_KEPT)
@@ -105,7 +107,7 @@ class _GroupHistory:
     def describe(self, group: str, now: float, seconds: float) -> GroupWaits:
         periods = tuple(
             WaitPeriod(
-                ago=max(0.0, now - one.start),
+                ago=max(0.0, now - max(one.start, self._first)),
                 length=one.length,
                 calls=one.calls,
                 skew=one.skew,
@@ -128,7 +130,7 @@ class WaitHistory:
         """Add a call with the start on each rank, at least two, in seconds of one clock."""
         if len(starts) < 2 or (group not in self._groups and len(self._groups) >= GROUPS_KEPT):
             return
-        self._groups.setdefault(group, _GroupHistory()).add_call(starts, now)
+        self._groups.setdefault(group, _GroupHistory(now)).add_call(starts, now)
 
     def describe(self, now: float, seconds: float) -> tuple[GroupWaits, ...]:
         """Describe each group, with the periods of the last `seconds`."""

@@ -33,7 +33,7 @@ from allhands_server.machine.effects import (
     Push,
     WorldFormed,
 )
-from allhands_server.machine.formatting import escape, quote
+from allhands_server.machine.formatting import escape, escape_line, quote
 from allhands_server.machine.job_events import JobEvents
 from allhands_server.machine.member_messages import Join, Leave
 from allhands_server.machine.refusals import Refusal, Status
@@ -104,6 +104,8 @@ class World(WorldState):
         """Bytes of the members' records while the world is forming."""
         self._taken_below = 0
         """No lower rank is free while the world is forming."""
+        self.gave_up: set[int] = set()
+        """Ranks that joined and went while the world is forming, and are not back."""
         self.wanted_newcomers = 0
         """Number of newcomers that pending group changes need."""
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
@@ -161,6 +163,7 @@ class World(WorldState):
         if join.rank < 0:
             self._taken_below = member.rank + 1
         self.members[member.rank] = self.present[member.rank] = member
+        self.gave_up.discard(member.rank)
         self.failure_detector.watch(member, now)
         self.events.add("joined", f"{member} joined", now, rank=member.rank)
         effects.append(Push(session, self._make_joined(member)))
@@ -271,7 +274,8 @@ class World(WorldState):
         self._note_failures(self.postmortem.list_left(self.job, member, traceback))
         if leave.report:
             self.postmortem.keep_report(member, leave.report)
-        why = f" because of {quote(error)}" if error else ""
+        said = escape_line(error.partition("\n")[0])
+        why = f" because of {said}" if error else ""
         report = self.events.log(
             "left",
             f"{member} left{why}; epoch {self.epoch}",
@@ -437,6 +441,7 @@ class World(WorldState):
             del self.newcomers[member.rank]
             return self._push_newcomer_count()
         del self.members[member.rank], self.present[member.rank]
+        self.gave_up.add(member.rank)
         self._taken_below = min(self._taken_below, member.rank)
         self._members_nbytes -= admission.measure_join(member.join)
         return []

@@ -36,7 +36,8 @@ def test_a_world_that_forms_and_ends_leaves_its_history() -> None:
     first, second = t.form_world(2)
     t.now = 3.0
     t.send(first, Leave())
-    t.send(second, Leave(error="ValueError: no"))
+    error = f"ValueError: no 'x' in {'y' * 100}"
+    t.send(second, Leave(error=f"{error}\nTraceback"))
     events = list_events(t)
     assert [event.kind for event in events] == [
         *("joined", "joined", "formed"),
@@ -48,7 +49,7 @@ def test_a_world_that_forms_and_ends_leaves_its_history() -> None:
     assert events[2].epoch == 1
     assert "rank 1 (host host2, pid 1002) joined" in events[1].text
     assert (events[3].state, events[4].state) == ("", "error")
-    assert "ValueError: no" in events[4].text
+    assert events[4].text == f"rank 1 (host host2, pid 1002) left because of {error}; epoch 2"
 
 
 def test_a_loss_has_the_class_and_the_sentence_of_its_verdict() -> None:

@@ -53,6 +53,16 @@ def test_a_member_is_introduced_at_once() -> None:
     ]
 
 
+def test_ranks_that_went_before_the_world_formed_are_told_from_those_that_never_came() -> None:
+    t = Transcript()
+    t.join(0, 4)
+    for rank in (3, 1):
+        t.break_session(t.join(rank, 4))
+    assert t.ask_now(DescribeJob("j")).gave_up == (1, 3)
+    t.join(3, 4)
+    assert t.ask_now(DescribeJob("j")).gave_up == (1,)
+
+
 def test_the_last_member_that_is_missing_forms_the_world() -> None:
     t = Transcript()
     sessions = [t.join(1, 2), t.join(0, 2)]

@@ -126,7 +126,7 @@ def test_a_member_that_is_late_is_shown_as_late() -> None:
     assert [one.caused for one in waits.ranks] == pytest.approx([1.0, 0.0, 0.0])
     assert [one.waited for one in waits.ranks] == pytest.approx([0.0, 1.0, 1.0])
     [period] = waits.periods
-    assert (period.calls, period.length, period.ago) == (20, 60.0, 70.0)
+    assert (period.calls, period.length, period.ago) == (20, 60.0, 69.0)
     assert t.ask_now(DescribeJob("j", 5.0)).waits[0].periods == ()
     t.send(sessions[0], CloseGroup("world"))
     assert t.ask_now(DescribeJob("j")).members[1].lateness != ()
@@ -134,6 +134,19 @@ def test_a_member_that_is_late_is_shown_as_late() -> None:
         t.send(session, CloseGroup("world"))
     t.send(sessions[0], OpenGroup("world", (0, 1, 2)))  # another one of that name
     assert t.ask_now(DescribeJob("j")).members[1].lateness == ()
+
+
+def test_waits_are_measured_from_the_first_call_of_each_group() -> None:
+    t = Transcript(now=1000.0)
+    sessions = t.form_world(4, window=60.0)
+    for group, ranks in (("low", (0, 1)), ("high", (2, 3))):
+        for rank in ranks:
+            t.send(sessions[rank], OpenGroup(group, ranks))
+        for rank in ranks:
+            starts = CallStarts(group, ((1, 1.0 + rank),))
+            t.send(sessions[rank], Heartbeat(sent_at=10.0, call_starts=(starts,)))
+    found = t.ask_now(DescribeJob("j", 600.0)).waits
+    assert {one.group: one.ranks[0].rank for one in found} == {"low": 1, "high": 3}
 
 
 def test_a_call_that_is_told_twice_is_whole_once() -> None:
