@@ -210,6 +210,11 @@ class Refused(AllhandsError):
 class JoinRefused(Refused):
     """The job would not have this worker; the text names both parties of a conflict."""
 
+    def __init__(self, text: str, *, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+        """Seconds after which the job may have room; None: not without a change."""
+
 
 class NotFound(AllhandsError, LookupError):
     """The coordinator knows no such job, key or member."""

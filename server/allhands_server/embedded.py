@@ -19,6 +19,7 @@ from allhands_proto.certificates import choose_tls_name
 from allhands_proto.connections import Connections, limit_connections
 from allhands_proto.framing import LARGEST_FRAME
 from allhands_proto.limited_log import LimitedLog
+from allhands_proto.server_start import start_server
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from allhands_server.access import Access, find_verb
@@ -297,7 +298,7 @@ async def _start_server(
     health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
     server.add_generic_rpc_handlers((Reflection((_SERVICE, health.SERVICE_NAME)),))
     await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
-    await server.start()
+    await start_server(server)
 
 
 def _open_http(

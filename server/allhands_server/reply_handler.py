@@ -27,6 +27,4 @@ class FutureReply:
 
     def on_refusal(self, ticket: int, refusal: Refusal) -> None:
         if not self._answer.done():
-            self._answer.set_exception(
-                Refused(refusal.status, refusal.text, refusal.leader, refusal.retry_after)
-            )
+            self._answer.set_exception(Refused.of(refusal))

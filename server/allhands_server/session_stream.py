@@ -95,4 +95,4 @@ class SessionStream:
             if batch:
                 yield batch
         if end.refusal is not None:
-            raise Refused(end.refusal.status, end.refusal.text, end.refusal.leader)
+            raise Refused.of(end.refusal)

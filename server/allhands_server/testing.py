@@ -117,23 +117,28 @@ class Transcript:
         max_members: int = 0,
         pid_namespace: str = "",
         exit_is_reported: bool = False,
+        process: int | None = None,
     ) -> int:
-        """Open a session for a worker with a new process id; return the session's number."""
+        """Open a session for a worker; return the session's number.
+
+        The worker is a new process, or that of the session with number `process`.
+        """
         session = next(self._sessions)
         self._unread[session] = []
+        process = session if process is None else process
         join = Join(
             job=job,
             rank=rank,
             world_size=world_size,
-            host=f"host{session}",
-            pid=1000 + session,
-            address=f"127.0.0.1:{5000 + session}",
+            host=f"host{process}",
+            pid=1000 + process,
+            address=f"127.0.0.1:{5000 + process}",
             heartbeat_window=window,
             label=label,
             elastic=elastic,
             max_members=max_members,
             pid_namespace=pid_namespace,
-            start_ticks=f"born{session}" if pid_namespace else "",
+            start_ticks=f"born{process}" if pid_namespace else "",
             exit_is_reported=exit_is_reported,
         )
         fresh = Randomness(f"member{session}", f"incarnation{session}", bytes([session % 256]) * 32)

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from allhands.bench import netns
+from programs import network_tests
 from support.documents.output_fields import check_fields
 from support.ranks.addresses import free_port
 from support.ranks.launchers import Start, environment
+from support.ranks.processes import Cluster
 from support.ranks.routed_hosts import Routed, routed_hosts
 
 COMMAND = (sys.executable, "-m", "allhands.cli.main", "doctor", "--network")
@@ -118,6 +120,13 @@ def test_ranks_of_one_host_have_no_network_to_measure(run: Start) -> None:
     ranks = run("-n", "2", "-m", "allhands.cli.main", "doctor", "--network")
     assert ranks.status() == 0
     assert any("all ranks are on one host" in line for line in ranks.output())
+
+
+def test_a_rank_that_reads_late_finds_what_the_others_have_told(cluster: Cluster) -> None:
+    url = cluster.daemon() + "/measured"
+    ranks = cluster.world(2, network_tests.measure_reading_late, ALLHANDS_URL=url)
+    assert [one.expect("measured")["pairs"] for one in ranks] == [[], None]
+    assert [one.ended() for one in ranks] == [0, 0]
 
 
 def test_without_a_world_it_is_wrong_usage(tmp_path: Path) -> None:

@@ -71,6 +71,22 @@ def test_rank_0_hosts_the_coordinator_where_there_is_none(cluster: Cluster, wher
     assert list((cluster.runtime / "allhands").iterdir()) == []
 
 
+def test_a_rank_joins_the_next_world_of_a_job_before_all_have_left_the_last(
+    cluster: Cluster,
+) -> None:
+    url = cluster.daemon() + "/again"
+    ranks = [
+        cluster.start(
+            worlds.join_again_in_one_job, RANK=str(rank), WORLD_SIZE="2", ALLHANDS_URL=url
+        )
+        for rank in range(2)
+    ]
+    told = results(ranks)
+    assert [one["x"] for one in told] == [[2.0] * 3] * 2
+    (refused,) = told[1]["refused"]
+    assert "job again has its world of 2, of them 1 left: rank 0" in refused
+
+
 def test_a_process_without_a_launcher_is_a_world_of_one(cluster: Cluster) -> None:
     alone = cluster.start(worlds.be_alone)
     told = alone.expect("done")

@@ -244,6 +244,7 @@ def interrupt_a_call_once_begun(moment: str) -> None:
         sys.setprofile(None)
         x[:] = 4.0  # it is this program's again
     else:
+        hear()  # that the other one has been interrupted: else its call might end before
         tell("interrupted", **failure(lambda: ah.all_reduce(x)))
         x[:] = 5.0
     y = x.copy()

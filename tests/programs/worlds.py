@@ -134,6 +134,20 @@ def join_twice(method: str | None, is_reachable: bool) -> None:
     tell("done", x=x.tolist())
 
 
+def join_again_in_one_job() -> None:
+    ah.init_process_group(timeout=30)
+    rank, job = ah.get_rank(), ah.connect()
+    if rank == 0:
+        until(lambda: any(one.kind == "refused" for one in job.events()))
+    ah.destroy_process_group()
+    ah.init_process_group(timeout=30)
+    x = np.ones(3)
+    ah.all_reduce(x)
+    refused = [one.text for one in job.events() if one.kind == "refused"] if rank else []
+    tell("done", x=x.tolist(), refused=refused)
+    ah.destroy_process_group()
+
+
 def be_alone() -> None:
     ah.init_process_group()
     x = np.arange(3.0)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-MOST = 3
+MOST = 8
 TIMES = 3
 _LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 

@@ -60,13 +60,15 @@ from allhands.cli.run_options import (
     WebhookOption,
 )
 from allhands.cli.run_outlets import make_outlets
-from allhands.cli.run_program import imports_mpi4py, parse_program
+from allhands.cli.run_program import Program, imports_mpi4py, parse_program
 from allhands.launcher.supervision import GRACE_SECONDS
+from allhands.runtime.exit_notice import choose_directory
 from allhands.runtime.loading import pause_gc
 
 if TYPE_CHECKING:
     from allhands.coordinator.endpoint import Endpoint
     from allhands.launcher.environment import JobEndpoint, Placement
+    from allhands.launcher.forking import ForkServer
     from allhands.launcher.plan import LaunchPlan, StartWay
     from allhands.launcher.stall import StallPolicy
 
@@ -172,6 +174,7 @@ def run_command(
     _explain_threads(environment, placement)
     binds = bind is CpuBinding.AUTO
     cpus = _deal_cpus(placement) if binds and over is None else {}
+    directory = choose_directory()
     launch_hosts = () if over is None else over.hosts
     every = placement.ranks if over is None else range(placement.world_size)
     with _open_tees(tee, every) as tees:
@@ -197,6 +200,7 @@ def run_command(
                 hosts=launch_hosts,
                 shared_environment=make_shared_environment(environment, given),
                 binds_cpus=binds,
+                directory=directory,
             )
 
         job = job or make_job_name(parsed.stem)
@@ -209,7 +213,11 @@ def run_command(
             )
         else:
             meeting = run_embedded(job, data_dir, page, _tell_of_page)
-        status = _run(make_plan, meeting)
+        is_here = over is None
+        status = _run(
+            *(make_plan, meeting),
+            partial(_start_early, parsed, environment, placement, directory, way, is_here),
+        )
     raise typer.Exit(status)
 
 
@@ -394,17 +402,42 @@ def _open_tees(directory: Path | None, ranks: range) -> Iterator[Mapping[int, in
         yield tees
 
 
+def _start_early(
+    program: Program,
+    environment: Mapping[str, str],
+    placement: "Placement",
+    directory: str,
+    way: "StartWay",
+    is_here: bool,
+) -> "ForkServer | None":
+    """Start the interpreter that ranks of this host are forked from, if they are.
+
+    It and this process import at the same time then.
+    """
+    if not is_here:
+        return None
+    from allhands.launcher.environment import make_common_environment
+    from allhands.launcher.forking import start_early
+
+    common = make_common_environment(environment, directory)
+    return start_early(program.command, common, placement, way, is_python=program.is_python)
+
+
 def _run(
     make_plan: "Callable[[JobEndpoint], LaunchPlan]",
     meeting: "AbstractAsyncContextManager[JobEndpoint]",
+    start_early: "Callable[[], ForkServer | None]",
 ) -> int:
     with pause_gc():
         import uvloop
 
-        from allhands.launcher.launch import launch
-
     async def run() -> int:
-        async with meeting as rendezvous:
-            return await launch(make_plan(rendezvous))
+        with ExitStack() as stack:
+            if (server := start_early()) is not None:
+                stack.callback(server.close)
+            with pause_gc():
+                from allhands.launcher.launch import launch
+            async with meeting as rendezvous:
+                return await launch(make_plan(rendezvous), server)
 
     return uvloop.run(run())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from allhands.coordinator.endpoint import Endpoint
-from allhands.errors import AllhandsError, CoordinatorUnavailable, Unauthenticated
+from allhands.errors import AllhandsError, CoordinatorUnavailable, JoinRefused, Unauthenticated
 
 if TYPE_CHECKING:
     from allhands.coordinator.probing import ConnectProblem
@@ -46,15 +46,21 @@ class ConnectAttempts:
         """Return if another attempt is to be made; may block for a second or two.
 
         Nothing has to be changed where the endpoint is a guess: the next may be right. So may be
-        the token in the notice of a coordinator that has just come up on this host.
+        the token in the notice of a coordinator that has just come up on this host. A job may have
+        room later, if the refusal says so.
 
         Raises:
             CoordinatorUnavailable: no attempt is left, or none would help; says what is wrong.
-            AllhandsError: the given one, which no look at the network explains.
+            AllhandsError: the given one, which no look at the network explains; or a refusal.
         """
         now = time.monotonic()
         is_last = now + RETRY_SECONDS > self._deadline
         is_guess = is_guess or (endpoint is not None and self._may_leave_notice(endpoint))
+        if isinstance(error, JoinRefused):
+            if is_last or error.retry_after is None:
+                raise error
+            self._warn_once(error, now)
+            return
         if isinstance(error, Unauthenticated):
             if is_last or not is_guess:
                 raise error
@@ -76,10 +82,12 @@ class ConnectAttempts:
                 raise error
             passed = f"tried again for {now - self._started:.0f} s"
             raise CoordinatorUnavailable(f"{found.text}; {passed}") from error
+        self._warn_once(error if found is None else found.text, now)
+
+    def _warn_once(self, problem: object, now: float) -> None:
         if not self._has_warned and now - self._started >= self._quiet:
             self._has_warned = True
-            what = error if found is None else found.text
-            logger.warning("%s; trying again for %.0f s", what, self._deadline - now)
+            logger.warning("%s; trying again for %.0f s", problem, self._deadline - now)
 
     def _may_leave_notice(self, endpoint: Endpoint) -> bool:
         """Return whether the coordinator has just come up, and may yet tell this host its token."""

@@ -254,7 +254,7 @@ class Session(SessionRequests):
         reason = grpc.aio.AioRpcError(
             await stream.code(),
             grpc.aio.Metadata(),
-            grpc.aio.Metadata(),
+            await stream.trailing_metadata(),
             details=await stream.details(),
         )
         return translate_error(

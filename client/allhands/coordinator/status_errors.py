@@ -64,8 +64,8 @@ def translate_error(
     """
     code = error.code()
     retry_after = None
-    if code is _Code.RESOURCE_EXHAUSTED:
-        from allhands.coordinator.kv.calls import find_retry_after  # of callers of keys only
+    if code is _Code.RESOURCE_EXHAUSTED or issubclass(refused, JoinRefused):
+        from allhands.coordinator.kv.calls import find_retry_after  # for few calls only
 
         retry_after = find_retry_after(error)
     return translate_status(
@@ -97,13 +97,16 @@ def translate_status(
         refused: class for calls that contradict another rank's; a join passes `JoinRefused`, which
             then covers INVALID_ARGUMENT (a rank outside the world) too.
         reason: the problem found by a probe of an unreachable coordinator.
-        retry_after: seconds after which the call can be made again, if they are known.
+        retry_after: seconds after which the call can be made again, if they are known; of a join
+            with them the coordinator itself has said no.
     """
     said = f"{action}: {escape_lines(details)}"  # of whoever answers there
     if code in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED) and reason:
         return CoordinatorUnavailable(f"{reason} ({said})")
     if code is _Code.RESOURCE_EXHAUSTED:
         return LimitExceeded(said, retry_after=retry_after)
+    if retry_after is not None and issubclass(refused, JoinRefused):
+        return refused(said, retry_after=retry_after)
     if code in _DISAGREEMENTS or (
         code is _Code.INVALID_ARGUMENT and issubclass(refused, JoinRefused)
     ):

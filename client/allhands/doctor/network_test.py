@@ -177,7 +177,8 @@ class _Measurement:
     def finish(self) -> list[PairResult] | None:
         """Give the results to rank 0, which deletes what all have left; return them there.
 
-        Rank 0 may host the coordinator and end it next: others ask for nothing after the barrier.
+        It does so once nobody reads any more. It may host the coordinator and end it next: others
+        ask for nothing after the barrier.
         """
         self._tell("results", [asdict(one) for one in self._results.values()])
         found = None
@@ -185,8 +186,9 @@ class _Measurement:
             told = [self._ask("results", one.rank) for one in self._ends]
             found = [_read_result(fields) for results in told for fields in results]
             found.sort(key=lambda one: (one.source.rank, one.target.rank))
-            self._control.delete_prefix(f"{_NAMESPACE}/")
         self._synchronize("finish")
+        if not self._rank:
+            self._control.delete_prefix(f"{_NAMESPACE}/")
         return found
 
     def clear(self) -> None:

@@ -20,6 +20,13 @@ OWN_VARIABLES = frozenset(
 """Variables that are the launcher's to set: what its own environment says of them counts not."""
 
 
+_DEFAULTS = {
+    # As many threads as cores in each of many ranks would fight for the cores.
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The ranks of this host among those of all hosts."""
@@ -83,6 +90,15 @@ class JobEndpoint:
         return f"ah://{','.join((f'{host}:{self.port}', *self.others))}/{self.job}"
 
 
+def make_common_environment(base: Mapping[str, str], launch: str) -> dict[str, str]:
+    """Return what all ranks of a launch have in common, and is known before there is a coordinator.
+
+    It has all that an interpreter reads at its start.
+    """
+    kept = {name: value for name, value in base.items() if name not in OWN_VARIABLES}
+    return {**_DEFAULTS, **kept, LAUNCH_VARIABLE: launch}
+
+
 def make_rank_environment(
     base: Mapping[str, str],
     placement: Placement,
@@ -128,9 +144,7 @@ def make_rank_environment(
         "ROLE_WORLD_SIZE": placement.world_size,
     }
     return {
-        # As many threads as cores in each of many ranks would fight for the cores.
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
+        **_DEFAULTS,
         # Those that the launcher found in its own environment may be for another coordinator.
         **{name: value for name, value in base.items() if name not in secrets},
         **{name: value for name, value in secrets.items() if value is not None},

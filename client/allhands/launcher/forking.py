@@ -13,10 +13,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from allhands.launcher.child import Child
+from allhands.launcher.environment import Placement
 from allhands.launcher.fork_server import READY, VARIABLE
 from allhands.launcher.processes import (
     OutputPipes,
@@ -24,6 +26,9 @@ from allhands.launcher.processes import (
     choose_input,
     make_rank_command,
 )
+
+if TYPE_CHECKING:
+    from allhands.launcher.plan import StartWay
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 _RANK_SITE = str(Path(__file__).with_name("rank_site"))
@@ -63,12 +68,54 @@ def _is_this_interpreter(path: str) -> bool:
     )
 
 
-async def fork_ranks(
+def start_early(
     program: Sequence[str],
+    environment: Mapping[str, str],
+    placement: Placement,
+    way: "StartWay",
+    *,
+    is_python: bool,
+) -> "ForkServer | None":
+    """Start the interpreter that ranks are forked from; None: they are not, or it did not start.
+
+    The caller is to close it. What is in the way is said when the ranks are to be forked.
+    """
+    try:
+        check_way(program, environment, placement, way, is_python=is_python)
+        return ForkServer.start(program, environment, placement.ranks.start)
+    except (ForkRefused, OSError):
+        return None
+
+
+def check_way(
+    program: Sequence[str],
+    environment: Mapping[str, str],
+    placement: Placement,
+    way: "StartWay",
+    *,
+    is_python: bool,
+) -> None:
+    """Check that the ranks are to be forked, and can be as far as it shows.
+
+    Raises:
+        ForkRefused: they are not.
+    """
+    if way == "exec":
+        raise ForkRefused("each is to start its own interpreter")
+    if not is_python:
+        raise ForkRefused("they are no Python")
+    if obstacle := find_obstacle(program, environment):
+        raise ForkRefused(obstacle)
+    if placement.local_size == 1 and way != "fork":
+        raise ForkRefused("there is one of them")
+
+
+async def fork_ranks(
+    server: "ForkServer",
     environments: Mapping[int, Mapping[str, str]],
     cpus: Mapping[int, Collection[int]],
 ) -> list[RankProcess]:
-    """Start the ranks, given with their environments, by forking one interpreter.
+    """Fork the ranks, given with their environments; closes the server.
 
     They are children of this process, in all other ways too as `start_rank` starts them. Those
     in `cpus` are bound.
@@ -77,21 +124,18 @@ async def fork_ranks(
         ForkRefused: they cannot be forked.
         OSError: the system refused to start a process.
     """
-    common = dict(set.intersection(*(set(one.items()) for one in environments.values())))
     with ExitStack() as stack:
-        pipes = {rank: stack.enter_context(OutputPipes.open()) for rank in environments}
+        stack.enter_context(closing(server))
+        pipes = {
+            rank: server.pipes if rank == server.rank else stack.enter_context(OutputPipes.open())
+            for rank in environments
+        }
         stack.enter_context(_adopt_orphans())
-        output = next(iter(pipes.values()))
-        stdin = choose_input(min(environments))
-        server = stack.enter_context(_ForkServer.start(program, common, stdin, output))
         await server.wait_ready()
         pids = {}
         for rank, environment in environments.items():
-            variables = {
-                name: value for name, value in environment.items() if name not in common
-            } | {"PYTHONPATH": environment.get("PYTHONPATH")}
             has_input = choose_input(rank) != subprocess.DEVNULL
-            pids[rank] = await server.fork(variables, has_input, pipes[rank])
+            pids[rank] = await server.fork(environment, has_input, pipes[rank])
         # All are children of this process when it has ended.
         await server.wait_ended()
         children = {rank: Child.adopt(pid) for rank, pid in pids.items()}
@@ -104,29 +148,41 @@ async def fork_ranks(
         ]
 
 
-class _ForkServer:
+class ForkServer:
     """The interpreter that forks; killed, with what it has forked, unless it gets to its end."""
 
-    def __init__(self, child: Child, channel: socket.socket, start: int) -> None:
+    def __init__(
+        self,
+        rank: int,
+        environment: Mapping[str, str],
+        child: Child,
+        channel: socket.socket,
+        start: int,
+        pipes: OutputPipes,
+        resources: ExitStack,
+    ) -> None:
+        self.rank = rank
+        """The rank that has its input, and `pipes`, to which it writes what it says itself."""
+        self.pipes = pipes
+        self._environment = environment
         self._child = child
         self._channel = channel
         self._start = start
         """Writing end of a pipe from which each rank reads a byte before it goes on."""
+        self._resources = resources
 
     @classmethod
-    @contextmanager
-    def start(
-        cls,
-        program: Sequence[str],
-        environment: Mapping[str, str],
-        stdin: int,
-        output: OutputPipes,
-    ) -> "Iterator[_ForkServer]":
-        """Start the interpreter with the command of the ranks.
+    def start(cls, program: Sequence[str], environment: Mapping[str, str], rank: int) -> Self:
+        """Start the interpreter with the command of the ranks; it begins to import at once.
 
-        `stdin` is for the rank that has an input; what the interpreter says is a rank's `output`.
+        Of the ranks' environments `environment` has what an interpreter or a library may read when
+        it is loaded; `rank` is the first of them. The caller is to close the server.
+
+        Raises:
+            OSError: the system refused to start a process.
         """
         with ExitStack() as stack:
+            pipes = stack.enter_context(OutputPipes.open())
             channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(channel)
             channel.setblocking(False)
@@ -141,17 +197,20 @@ class _ForkServer:
                         VARIABLE: f"{theirs.fileno()},{awaited},{os.getpid()}",
                         "PYTHONPATH": f"{_RANK_SITE}:{path}" if path else _RANK_SITE,
                     },
-                    stdin=stdin,
-                    stdout=output.stdout_target,
-                    stderr=output.stderr_target,
+                    stdin=choose_input(rank),
+                    stdout=pipes.stdout_target,
+                    stderr=pipes.stderr_target,
                     descriptors=(theirs.fileno(), awaited),
                 )
             finally:
                 theirs.close()
                 os.close(awaited)
-            server = cls(child, channel, start)
-            stack.callback(server._kill)
-            yield server
+            stack.callback(_kill, child)
+            return cls(rank, environment, child, channel, start, pipes, stack.pop_all())
+
+    def close(self) -> None:
+        """End the interpreter, and what it has forked and not let start. Idempotent."""
+        self._resources.close()
 
     async def wait_ready(self) -> None:
         """Wait until it has imported what ranks need.
@@ -164,9 +223,10 @@ class _ForkServer:
             raise ForkRefused(said.decode() or "the interpreter to fork has ended early")
 
     async def fork(
-        self, variables: Mapping[str, str | None], has_input: bool, pipes: OutputPipes
+        self, environment: Mapping[str, str], has_input: bool, pipes: OutputPipes
     ) -> int:
-        """Fork a rank with these variables, and the server's input or none; return its pid."""
+        """Fork a rank with this environment, and the server's input or none; return its pid."""
+        variables = _list_changes(self._environment, environment)
         targets = [pipes.stdout_target, pipes.stderr_target]
         # A message at a time, so that there is always room for it.
         socket.send_fds(self._channel, [json.dumps([variables, has_input]).encode()], targets)
@@ -190,9 +250,20 @@ class _ForkServer:
         async with asyncio.timeout(timeout):
             return await loop.sock_recv(self._channel, _LONGEST_ANSWER)
 
-    def _kill(self) -> None:
-        self._child.send_signal(signal.SIGKILL)
-        self._child.reap()
+
+def _list_changes(
+    before: Mapping[str, str], environment: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return what turns one environment into another; None: the name is taken away."""
+    gone = dict.fromkeys(before.keys() - environment.keys())
+    changed = {name: value for name, value in environment.items() if before.get(name) != value}
+    # The server itself has another path.
+    return {**gone, **changed, "PYTHONPATH": environment.get("PYTHONPATH")}
+
+
+def _kill(child: Child) -> None:
+    child.send_signal(signal.SIGKILL)
+    child.reap()
 
 
 @contextmanager

@@ -6,7 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from allhands.config import derive_port
-from allhands.launcher.environment import JobEndpoint, Placement, make_rank_environment
+from allhands.launcher.environment import (
+    JobEndpoint,
+    Placement,
+    make_common_environment,
+    make_rank_environment,
+)
 from allhands.launcher.supervision import GRACE_SECONDS
 from allhands.runtime.exit_notice import choose_directory
 
@@ -86,6 +91,9 @@ class LaunchPlan:
             master_port=port,
             restart_count=self.restart_count,
         )
+
+    def make_common_environment(self) -> dict[str, str]:
+        return make_common_environment(self.environment, self.directory)
 
     def renew(self) -> "LaunchPlan":
         """Return the plan of the next attempt, with names and a port that no rank has had."""

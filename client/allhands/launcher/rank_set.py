@@ -13,7 +13,7 @@ from pathlib import Path
 from allhands.launcher.child import Child
 from allhands.launcher.embedded import make_client_endpoint
 from allhands.launcher.exit_reports import ExitReporter
-from allhands.launcher.forking import ForkRefused, find_obstacle, fork_ranks
+from allhands.launcher.forking import ForkRefused, ForkServer, check_way, fork_ranks
 from allhands.launcher.join_watch import JoinWatch
 from allhands.launcher.output import OutputPriority, Pump, Writer
 from allhands.launcher.own_events import Note, ignore_note
@@ -62,9 +62,14 @@ class RankSet:
         supervisor: Supervisor | None = None,
         writer: Writer | None = None,
         note: Note = ignore_note,
+        fork_server: ForkServer | None = None,
     ) -> None:
-        """Prepare a launch; by default it is supervised here, and written to standard output."""
+        """Prepare a launch; by default it is supervised here, and written to standard output.
+
+        `fork_server`: one that has been started for these ranks; it is closed by `run`.
+        """
         self._plan = plan
+        self._fork_server = fork_server
         self._note = note
         self._count = plan.placement.local_size
         self._supervisor = supervisor or Supervisor(self._count, plan.min_size, plan.grace)
@@ -180,14 +185,12 @@ class RankSet:
                 return
 
     async def _fork(self, environments: Mapping[int, Mapping[str, str]]) -> list[RankProcess]:
-        program = self._plan.program
-        if not self._plan.is_python:
-            raise ForkRefused("they are no Python")
-        if obstacle := find_obstacle(program, next(iter(environments.values()))):
-            raise ForkRefused(obstacle)
-        if len(environments) == 1 and self._plan.start != "fork":
-            raise ForkRefused("there is one of them")
-        return await fork_ranks(program, environments, self._plan.cpus)
+        plan, server = self._plan, self._fork_server
+        if server is None:
+            common = plan.make_common_environment()
+            check_way(plan.program, common, plan.placement, plan.start, is_python=plan.is_python)
+            server = ForkServer.start(plan.program, common, plan.placement.ranks.start)
+        return await fork_ranks(server, environments, plan.cpus)
 
     def _register(self, process: RankProcess, reaper: ReaperProcess) -> None:
         rank, child = process.rank, process.child

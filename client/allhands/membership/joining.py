@@ -15,6 +15,7 @@ from allhands.coordinator.session import Session
 from allhands.errors import (
     AllhandsError,
     CoordinatorUnavailable,
+    JoinRefused,
     Unauthenticated,
 )
 from allhands.runtime import native_core
@@ -79,7 +80,7 @@ async def join_session(
     listen: Callable[[ChannelConfig, float], Awaitable[None]],
     deadline: float,
 ) -> Session:
-    """Join, and try again until the deadline where the coordinator may only be late."""
+    """Join, and try again until the deadline where the coordinator or a place may only be late."""
     attempts = ConnectAttempts(deadline)
     while True:
         try:
@@ -88,7 +89,7 @@ async def join_session(
             await listen(dialled, remaining)
             remaining = max(deadline - time.monotonic(), RETRY_SECONDS)
             return await Session.join(dialled, request, remaining)
-        except (CoordinatorUnavailable, Unauthenticated) as error:
+        except (CoordinatorUnavailable, JoinRefused, Unauthenticated) as error:
             # A token may be that in the notice of a coordinator that was here before.
             endpoint = None if rendezvous.embedded else rendezvous.endpoint
             await asyncio.to_thread(attempts.record_failure, error, endpoint, rendezvous.is_guess)

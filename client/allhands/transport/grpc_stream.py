@@ -30,6 +30,7 @@ from allhands.transport.link_certificates import PEER_NAME, LinkCertificates
 from allhands_proto import forks
 from allhands_proto.connections import Connections, limit_connections
 from allhands_proto.limited_log import LimitedLog
+from allhands_proto.server_start import start_server
 from allhands_proto.v1 import peer_pb2
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class GrpcListener:
             self.port = self._server.add_insecure_port(where)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {host} for peers: {error}") from error
-        await self._server.start()
+        await start_server(self._server)
         self._connections.watch(self.port)
 
     def admit(self, identity: Identity, receiver: Receiver) -> None:
@@ -163,7 +164,7 @@ class GrpcListener:
         except RuntimeError as error:  # peers that cannot link say so as well
             logger.error("cannot listen on %s for peers: %s", where, error)
             return
-        await self._server.start()
+        await start_server(self._server)
         self._connections.watch(self.port)
 
     async def wait_no_links(self, timeout: float) -> None:

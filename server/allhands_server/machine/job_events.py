@@ -108,6 +108,11 @@ class JobEvents:
         if self._waiting:
             self._on_added(self)
 
+    def has_kept(self, kind: EventKind, text: str) -> bool:
+        """Return whether an event that is no routine is kept with this text."""
+        text = text[:LONGEST_TEXT]
+        return any(one.kind == kind and one.text == text for one in self._rest.events)
+
     def log(
         self,
         kind: EventKind,

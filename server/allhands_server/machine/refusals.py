@@ -43,3 +43,7 @@ class Refused(Exception):
     ) -> None:
         super().__init__(text)
         self.refusal = Refusal(status, text, leader, retry_after)
+
+    @classmethod
+    def of(cls, refusal: Refusal) -> "Refused":
+        return cls(refusal.status, refusal.text, refusal.leader, refusal.retry_after)

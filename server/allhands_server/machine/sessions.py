@@ -56,13 +56,7 @@ class Sessions:
             self._touched[job] = None
             world, member, effects = job.join(event.session, event.join, event.randomness, now)
         except Refused as refused:
-            if (wanted := self._jobs.find(event.join.job)) is not None:
-                text = f"{describe_process(event.join)} was refused: {refused.refusal.text}"
-                wanted.events.add("refused", escape(text), now)
-            return [
-                EndSession(event.session, refused.refusal),
-                OperatorLog(f"refused to take in a worker: {refused.refusal.text}"),
-            ]
+            return self._refuse(event, refused.refusal, now)
         self._sessions[event.session] = _Session(job, world, member)
         if event.token:
             self._tokens.note_join(event.token, member.member_id)
@@ -70,6 +64,15 @@ class Sessions:
             known = self._refused_callers.list_recent(now)
             effects += [Push(event.session, CallerRefused(*one)) for one in known]
         return effects
+
+    def _refuse(self, event: SessionOpened, refusal: Refusal, now: float) -> list[Effect]:
+        end = EndSession(event.session, refusal)
+        if (job := self._jobs.find(event.join.job)) is not None:
+            text = escape(f"{describe_process(event.join)} was refused: {refusal.text}")
+            if refusal.retry_after is not None and job.events.has_kept("refused", text):
+                return [end]  # it tries again and again
+            job.events.add("refused", text, now)
+        return [end, OperatorLog(f"refused to take in a worker: {refusal.text}")]
 
     def resume(self, event: SessionResumed, now: float) -> list[Effect]:
         """Go on with the session of a member on a new stream."""

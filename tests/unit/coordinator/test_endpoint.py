@@ -334,8 +334,10 @@ def test_leave_is_given_by_argument_or_variable() -> None:
 
 
 class _Failed(grpc.RpcError):
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        self._code, self._details = code, details
+    def __init__(
+        self, code: grpc.StatusCode, details: str, trailers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self._code, self._details, self._trailers = code, details, trailers
 
     def code(self) -> grpc.StatusCode:
         return self._code
@@ -344,7 +346,7 @@ class _Failed(grpc.RpcError):
         return self._details
 
     def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
-        return ()
+        return self._trailers
 
 
 @pytest.mark.parametrize(
@@ -386,6 +388,16 @@ def test_each_status_becomes_its_exception_and_keeps_its_text(
 def test_a_join_that_is_refused_says_so(code: grpc.StatusCode) -> None:
     meant = translate_error(_Failed(code, ""), "join", target="h:1", refused=errors.JoinRefused)
     assert type(meant) is errors.JoinRefused
+    assert meant.retry_after is None
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION])
+def test_a_join_that_is_refused_for_now_says_when_to_try_again(code: grpc.StatusCode) -> None:
+    failed = _Failed(code, "there is a world", (("allhands-retry-after", "0.250"),))
+    meant = translate_error(failed, "join", target="h:1", refused=errors.JoinRefused)
+    assert type(meant) is errors.JoinRefused
+    assert meant.retry_after == 0.25
+    assert str(meant) == "join: there is a world"
 
 
 def test_a_timeout_says_the_word() -> None:

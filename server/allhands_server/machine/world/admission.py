@@ -14,10 +14,12 @@ from allhands_server.machine.formatting import join_names
 from allhands_server.machine.limits import check_job, check_name
 from allhands_server.machine.member_messages import Join
 from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.values import Presence
 from allhands_server.machine.world.member import Member, describe_process
 
 _RECORD_NBYTES = 128
 """Bytes of a member's record without its texts, at most."""
+_RETRY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +136,25 @@ def make_displacement(member: Member, claimant: Join) -> Refusal:
     )
 
 
-def refuse_late_joiner(join: Join, present: Mapping[int, Member], size: int) -> Refused:
-    """Make the refusal for a worker without a place in a formed world."""
+def refuse_late_joiner(
+    join: Join, members: Mapping[int, Member], present: Mapping[int, Member], size: int
+) -> Refused:
+    """Make the refusal for a worker without a place in a formed world.
+
+    It is one for now where the worker's rank has left: the ranks of a world that ends leave
+    moments apart, and the first may come to the job's next world before the last has left.
+    """
     if (holder := present.get(join.rank)) is not None:
         return refuse_taken_rank(join, holder)
     some = join_names([str(member) for _, member in sorted(present.items())], quoted=False)
     gone = f", of them {len(present)} left" if len(present) < size else ""
+    before = [members[join.rank]] if join.rank in members else list(members.values())
+    is_ending = any(one.presence is Presence.LEFT for one in before)
     return Refused(
         Status.FAILED_PRECONDITION,
         f"job {join.job} has its world of {size}{gone}: {some}; "
         "wait until it has ended, give another job name, or let it grow (max_size=, grow)",
+        retry_after=_RETRY_SECONDS if is_ending else None,
     )
 
 
@@ -153,6 +164,7 @@ def refuse_for_now(join: Join, window: float) -> Refused:
         Status.UNAVAILABLE,
         f"job {join.job} has a world of which no member is heard: those that are not heard within "
         f"{window:g} s are lost, join again then",
+        retry_after=_RETRY_SECONDS,
     )
 
 

@@ -148,7 +148,7 @@ class World(WorldState):
             is_away = all(one.is_away for one in self.present.values())
             if is_away or self.failure_detector.note_joiner(now):
                 raise admission.refuse_for_now(join, self.heartbeat_window)
-            raise admission.refuse_late_joiner(join, self.present, self._formed_size)
+            raise admission.refuse_late_joiner(join, self.members, self.present, self._formed_size)
         place = admission.choose_rank(
             join, self.members, is_sized=sized is not None, taken_below=self._taken_below
         )

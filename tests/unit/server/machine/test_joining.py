@@ -13,7 +13,7 @@ from allhands_server.machine.effects import (
 from allhands_server.machine.events import AuthenticationFailed
 from allhands_server.machine.member_messages import Heartbeat, Leave
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.requests import DescribeJob
+from allhands_server.machine.requests import DescribeJob, ListEvents
 from allhands_server.testing import Transcript
 
 
@@ -182,6 +182,43 @@ def test_a_degraded_world_takes_in_nobody_also_not_as_the_rank_that_is_missing()
     refusal = why(t, t.join(1, 2))
     assert refusal.status is Status.FAILED_PRECONDITION
     assert "of them 1 left" in refusal.text
+
+
+def test_a_rank_that_has_left_may_join_the_next_world_once_the_others_have_left() -> None:
+    t = Transcript()
+    sessions = t.form_world(3)
+    t.send(sessions[1], Leave())
+    for rank in (1, -1):
+        assert why(t, t.join(rank, 3)).retry_after, "the others of its world are about to leave"
+    assert why(t, t.join(2, 3)).retry_after is None
+    for rank in (0, 2):
+        t.send(sessions[rank], Leave())
+    later = [t.join(rank, 3) for rank in (1, 0, 2)]
+    assert [formed(t, one).world_size for one in later] == [3, 3, 3]
+
+
+def test_who_tries_again_and_again_is_in_the_log_and_among_the_events_once() -> None:
+    t = Transcript()
+    sessions = t.form_world(2)
+    t.send(sessions[1], Leave())
+    waiting = t.join(1, 2)
+    for _ in range(10):
+        assert why(t, t.join(1, 2, process=waiting)).retry_after
+    other = t.join(1, 2)
+    refused = [one.text for one in t.ask_now(ListEvents("j")) if one.kind == "refused"]
+    assert [
+        f"pid {1000 + one} was refused" in text
+        for one, text in zip((waiting, other), refused, strict=True)
+    ] == [True, True]
+    assert len([line for line in t.log if "of them 1 left" in line]) == 2
+
+
+def test_who_replaces_a_rank_that_was_lost_is_not_to_try_again() -> None:
+    t = Transcript()
+    sessions = t.form_world(2)
+    t.break_session(sessions[1])
+    t.advance_to(1)
+    assert why(t, t.join(1, 2)).retry_after is None
 
 
 def test_a_rank_is_free_again_when_its_session_breaks_while_the_world_forms() -> None:
