@@ -19,14 +19,15 @@ typedef struct {
 static size_t declared(const ah_comm *comm, int a, int which, int b) {
     const ah_call_header *header = &comm->header[a];
     if (header->flags & AH_EVEN) return header->even;
-    return ah_slot_table(ah_slot_of(comm, a, comm->call->sequence), which)[b];
+    return ah_slot_table(comm, a, which)[b];
 }
 
 /* Pieces in the slot follow each other, the own left out. */
 static char *packed(const ah_comm *comm, int rank, size_t total) {
     ah_slot *slot = ah_slot_of(comm, rank, comm->call->sequence);
     bool fits = total <= sizeof slot->small - sizeof(ah_call_header);
-    return fits ? (char *)slot->small + sizeof(ah_call_header) : (char *)(slot + 1) + AH_TABLES;
+    return fits ? (char *)slot->small + sizeof(ah_call_header)
+                : ah_slot_body(comm, rank) + AH_TABLES;
 }
 
 /* What `rank` sends to others in all, or to those before `stop`; SIZE_MAX if that is absurd. */
@@ -46,8 +47,8 @@ static void post(ah_comm *comm, ah_slot *slot, uint64_t signature, const ah_swap
         if (send[r] != send[0] || recv[r] != send[0]) header->flags = 0;
     if (!header->flags) {
         for (int r = 0; r < comm->size; r++) {
-            ah_slot_table(slot, SENT)[r] = send[r];
-            ah_slot_table(slot, RECEIVED)[r] = recv[r];
+            ah_slot_table(comm, comm->rank, SENT)[r] = send[r];
+            ah_slot_table(comm, comm->rank, RECEIVED)[r] = recv[r];
         }
     }
     size_t total = sum(comm, comm->rank, comm->size);
@@ -62,7 +63,7 @@ static void post(ah_comm *comm, ah_slot *slot, uint64_t signature, const ah_swap
     } else {
         ah_pause(comm);
         header->flags |= ah_locate_buffers(comm, (const void *const *)what->in, send, 0,
-                                           ah_slot_table(slot, WHERE));
+                                           ah_slot_table(comm, comm->rank, WHERE));
     }
     ah_swap_open(comm, swap, false, header);
     ah_post_header(comm, slot, signature, *header);
@@ -106,11 +107,10 @@ static void consume(const ah_comm *comm, const void *given, uint64_t step, char 
 }
 
 static ah_status read_large(ah_comm *comm, uint64_t large, const pieces *what) {
-    uint64_t sequence = comm->call->sequence;
     for (int k = 1; k < comm->size; k++) {
         int r = (comm->rank + k) % comm->size;
         if (!(large & AH_BIT(r))) continue;
-        uint64_t where = ah_slot_table(ah_slot_of(comm, r, sequence), WHERE)[comm->rank];
+        uint64_t where = ah_slot_table(comm, r, WHERE)[comm->rank];
         ah_status status =
             ah_remote_read(comm, r, where, what->out[r], declared(comm, r, SENT, comm->rank));
         if (status != AH_OK) return status;

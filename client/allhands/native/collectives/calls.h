@@ -21,7 +21,7 @@ static inline ah_status ah_post_data(ah_comm *comm, uint64_t signature, const vo
     if (comm->call->is_posted) return AH_OK;
     ah_status status = ah_acquire_slot(comm, &slot);
     if (status != AH_OK) return status;
-    ah_copy_small(ah_slot_data(slot, nbytes), data, nbytes);
+    ah_copy_small(ah_slot_data(comm, comm->rank, nbytes), data, nbytes);
     ah_post(comm, slot, signature);
     return AH_OK;
 }
@@ -36,7 +36,8 @@ static inline ah_status ah_post_parts(ah_comm *comm, uint64_t signature, const v
     if (status != AH_OK) return status;
     for (int r = 0; r < comm->size; r++)
         if (r != comm->rank)
-            ah_copy_small(ah_slot_data(slot, total) + (size_t)r * nbytes, parts[r], nbytes);
+            ah_copy_small(ah_slot_data(comm, comm->rank, total) + (size_t)r * nbytes, parts[r],
+                          nbytes);
     ah_post(comm, slot, signature);
     return AH_OK;
 }
@@ -47,14 +48,9 @@ static inline bool ah_stops(ah_comm *comm) {
     return comm->call->only_tries;
 }
 
-/* What `rank` has in its slot of this call, of so many bytes in all. */
-static inline const char *ah_posted_data(const ah_comm *comm, int rank, size_t nbytes) {
-    return ah_slot_data(ah_slot_of(comm, rank, comm->call->sequence), nbytes);
-}
-
-/* After reading it, where no other rank does. Not worth it for a few lines. */
+/* After reading what `rank` has posted, where no other rank does. Not worth it for a few lines. */
 static inline void ah_dirty_slot(const ah_comm *comm, int rank, size_t nbytes) {
-    if (nbytes > 4 * AH_CACHE_LINE) ah_dirty_lines(ah_posted_data(comm, rank, nbytes), nbytes);
+    if (nbytes > 4 * AH_CACHE_LINE) ah_dirty_lines(ah_slot_data(comm, rank, nbytes), nbytes);
 }
 
 /* The part of a step of `each` bytes out of `nbytes`. */

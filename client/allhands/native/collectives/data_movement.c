@@ -70,7 +70,7 @@ static ah_status broadcast_slots(ah_comm *comm, uint64_t signature, void *x, siz
     comm->call->variant = AH_SLOTS;
     status = ah_await_posted_rooted(comm, AH_BIT(root) & ~AH_BIT(comm->rank), signature);
     if (status != AH_OK || comm->rank == root) return status;
-    ah_copy_small(x, ah_posted_data(comm, root, nbytes), nbytes);
+    ah_copy_small(x, ah_slot_data(comm, root, nbytes), nbytes);
     if (comm->size == 2) ah_dirty_slot(comm, root, nbytes);
     return AH_OK;
 }
@@ -138,7 +138,7 @@ static ah_status gather_slots(ah_comm *comm, uint64_t signature, const void *in,
     ah_copy_small(out[root], in, nbytes);
     for (int r = 0; r < comm->size; r++) {
         if (r == root) continue;
-        ah_copy_small(out[r], ah_posted_data(comm, r, nbytes), nbytes);
+        ah_copy_small(out[r], ah_slot_data(comm, r, nbytes), nbytes);
         ah_dirty_slot(comm, r, nbytes);
     }
     return AH_OK;
@@ -200,7 +200,7 @@ static ah_status scatter_slots(ah_comm *comm, uint64_t signature, const char *co
     comm->call->variant = AH_SLOTS;
     status = ah_await_posted_rooted(comm, AH_BIT(root) & ~AH_BIT(comm->rank), signature);
     if (status != AH_OK) return status;
-    const char *mine = ah_posted_data(comm, root, total) + (size_t)comm->rank * nbytes;
+    const char *mine = ah_slot_data(comm, root, total) + (size_t)comm->rank * nbytes;
     ah_copy_small(out, comm->rank == root ? in[root] : mine, nbytes);
     return AH_OK;
 }
@@ -216,7 +216,7 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
         if (status != AH_OK) return status;
         if (comm->rank == root)
             header.flags = ah_locate_buffers(comm, (const void *const *)in, NULL, nbytes,
-                                             ah_slot_table(slot, 0));
+                                             ah_slot_table(comm, comm->rank, 0));
         ah_post_header(comm, slot, signature, header);
     }
     ah_status status = ah_await_headers(comm, signature);
@@ -229,8 +229,8 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
         return ah_staged_copy_run(comm, &staged);
     }
     if (comm->rank != root) {
-        ah_slot *from = ah_slot_of(comm, root, comm->call->sequence);
-        status = ah_remote_read(comm, root, ah_slot_table(from, 0)[comm->rank], out, nbytes);
+        uint64_t where = ah_slot_table(comm, root, 0)[comm->rank];
+        status = ah_remote_read(comm, root, where, out, nbytes);
         readers = 0;
     }
     return status == AH_OK ? ah_remote_read_end(comm, source, readers) : status;
@@ -278,7 +278,7 @@ static ah_status all_gather_slots(ah_comm *comm, uint64_t signature, const void 
     status = ah_await_posted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     for (int r = 0; r < comm->size; r++)
-        ah_copy_small(out[r], r == comm->rank ? in : ah_posted_data(comm, r, nbytes), nbytes);
+        ah_copy_small(out[r], r == comm->rank ? in : ah_slot_data(comm, r, nbytes), nbytes);
     if (comm->size == 2) ah_dirty_slot(comm, 1 - comm->rank, nbytes);
     return AH_OK;
 }

@@ -22,13 +22,12 @@ static const ah_message *message_to(const ah_messages *messages, int rank) {
 static size_t declared(const ah_comm *comm, int a, int b) {
     const ah_call_header *header = &comm->header[a];
     if (header->flags & AH_SAME) return header->even;
-    return ah_slot_table(ah_slot_of(comm, a, comm->call->sequence), SENT)[b];
+    return ah_slot_table(comm, a, SENT)[b];
 }
 
 /* Messages in a slot: the same for all, or one behind the other, the own left out. */
 static char *packed(const ah_comm *comm, int rank) {
-    ah_slot *slot = ah_slot_of(comm, rank, comm->call->sequence);
-    return (char *)(slot + 1) + (comm->header[rank].flags & AH_SAME ? 0 : AH_TABLES);
+    return ah_slot_body(comm, rank) + (comm->header[rank].flags & AH_SAME ? 0 : AH_TABLES);
 }
 
 /* Bytes of the messages of `rank` to those before `stop`, as they lie in its slot; SIZE_MAX if that
@@ -65,7 +64,8 @@ static void post(ah_comm *comm, ah_slot *slot, uint64_t signature, const ah_swap
     if (messages->is_same)
         *header = (ah_call_header){.flags = AH_SAME, .even = messages->to[0].nbytes};
     else
-        for (int r = 0; r < comm->size; r++) ah_slot_table(slot, SENT)[r] = messages->to[r].nbytes;
+        for (int r = 0; r < comm->size; r++)
+            ah_slot_table(comm, comm->rank, SENT)[r] = messages->to[r].nbytes;
     if (sum(comm, comm->rank, comm->size) <= comm->limits.slot_max) {
         header->flags |= AH_IN_SLOT;
         char *at = packed(comm, comm->rank);

@@ -35,7 +35,7 @@ static ah_status fold_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_type
     ah_status status = ah_await_posted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
-    for (int r = 0; r < comm->size; r++) in[r] = ah_posted_data(comm, r, nbytes);
+    for (int r = 0; r < comm->size; r++) in[r] = ah_slot_data(comm, r, nbytes);
     in[comm->rank] = x;
     comm->call->variant = AH_SLOTS;
     ah_fold(op, type, x, in, comm->size, count, (size_t)comm->size);
@@ -142,7 +142,7 @@ static ah_status reduce_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_ty
     status = ah_await_posted_rooted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
-    for (int r = 0; r < comm->size; r++) in[r] = ah_posted_data(comm, r, nbytes);
+    for (int r = 0; r < comm->size; r++) in[r] = ah_slot_data(comm, r, nbytes);
     in[root] = mine;
     ah_fold(op, type, out, in, comm->size, count, (size_t)comm->size);
     for (int r = 0; r < comm->size; r++)
@@ -191,7 +191,7 @@ static ah_status reduce_scatter_slots(ah_comm *comm, uint64_t signature, ah_op o
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < comm->size; r++)
-        in[r] = ah_posted_data(comm, r, total) + (size_t)comm->rank * nbytes;
+        in[r] = ah_slot_data(comm, r, total) + (size_t)comm->rank * nbytes;
     in[comm->rank] = mine[comm->rank];
     comm->call->variant = AH_SLOTS;
     ah_fold(op, type, out, in, comm->size, count, (size_t)comm->size);
@@ -220,7 +220,7 @@ static ah_status reduce_scatter_direct(ah_comm *comm, ah_op op, ah_type type, co
                                        void *out, size_t nbytes) {
     char *in[AH_MAX_RANKS];
     for (int r = 0; r < comm->size; r++) {
-        uint64_t *where = ah_slot_table(ah_slot_of(comm, r, comm->call->sequence), 0);
+        uint64_t *where = ah_slot_table(comm, r, 0);
         in[r] =
             r == comm->rank ? (char *)mine : ah_heap_address(comm, r, where[comm->rank], nbytes);
         if (!in[r]) return ah_await_call_end(comm, AH_BIT(r)); /* no rank of ours posts that */
@@ -238,7 +238,8 @@ static ah_status reduce_scatter_large(ah_comm *comm, uint64_t signature, ah_op o
     if (!comm->call->is_posted) {
         ah_status status = ah_acquire_slot(comm, &slot);
         if (status != AH_OK) return status;
-        header.flags = ah_locate_buffers(comm, in, NULL, nbytes, ah_slot_table(slot, 0));
+        header.flags =
+            ah_locate_buffers(comm, in, NULL, nbytes, ah_slot_table(comm, comm->rank, 0));
         ah_swap_open(comm, &swap, !header.flags, &header);
         ah_post_header(comm, slot, signature, header);
     }

@@ -30,7 +30,7 @@ static ah_status scan_slots(ah_comm *comm, uint64_t signature, const prefix *wha
     status = ah_await_posted_rooted(comm, AH_BIT(comm->rank) - 1, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
-    for (int r = 0; r < comm->rank; r++) in[r] = ah_posted_data(comm, r, what->nbytes);
+    for (int r = 0; r < comm->rank; r++) in[r] = ah_slot_data(comm, r, what->nbytes);
     comm->call->variant = AH_SLOTS;
     fold_prefix(comm, what, 0, what->nbytes, in);
     if (comm->size == 2 && comm->rank == 1) ah_dirty_slot(comm, 0, what->nbytes);

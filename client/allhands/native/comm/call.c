@@ -70,8 +70,15 @@ uint64_t ah_sign_call(const ah_call *call, int operation, uint64_t a, uint64_t b
 }
 
 static ah_wait_goal posted(const ah_comm *comm, uint64_t sequence) {
-    size_t slot = offsetof(ah_area, end) + (sequence & (AH_SLOTS_PER_RANK - 1)) * comm->slot_stride;
+    size_t slot = (size_t)((char *)ah_slot_of(comm, 0, sequence) - (char *)comm->area[0]);
     return (ah_wait_goal){.offset = slot + offsetof(ah_slot, sequence), .least = sequence};
+}
+
+/* Posted or abandoned. */
+static ah_wait_goal reached_call(const ah_comm *comm, uint64_t sequence) {
+    ah_wait_goal goal = posted(comm, sequence);
+    goal.left = sequence;
+    return goal;
 }
 
 /* Ranks that are not known to have begun call number `need`. */
@@ -103,12 +110,16 @@ ah_status ah_acquire_slot(ah_comm *comm, ah_slot **slot) {
     if (sequence <= AH_SLOTS_PER_RANK) return AH_OK; /* nobody has used this slot */
     uint64_t need = sequence - AH_SLOTS_PER_RANK + 1, behind = ranks_behind(comm, need);
     if (!behind) return AH_OK;
-    ah_wait_goal goal = posted(comm, need);
-    goal.left = need;
-    ah_status status = ah_await(comm, behind, goal);
+    /* Who is as far ahead as can be rests until the others have come half of the way: else it would
+     * be woken for each slot. Who is not looks at them once for as many calls, if they are near. */
+    uint64_t half = need + AH_SLOTS_PER_RANK / 2;
+    if (!ah_has_reached(comm, behind, reached_call(comm, half)) &&
+        ah_has_reached(comm, behind, reached_call(comm, need)))
+        half = need;
+    ah_status status = ah_await(comm, behind, reached_call(comm, half));
     if (status != AH_OK) return status;
     for (uint64_t rest = behind; rest; rest &= rest - 1)
-        comm->reached[__builtin_ctzll(rest)] = need;
+        comm->reached[__builtin_ctzll(rest)] = half;
     return AH_OK;
 }
 

@@ -21,7 +21,7 @@ struct ah_comm {
     uint64_t others; /* bit of every rank but this one */
     ah_limits limits;
     size_t heap_bytes;
-    size_t slot_stride;     /* from slot to slot */
+    size_t body_stride;     /* from the body of a slot to the next */
     size_t staging_offset;  /* of the staging boxes in each area */
     size_t box_bytes;       /* of one staging box */
     bool oversubscribed;    /* more ranks than processors */
@@ -65,8 +65,24 @@ struct ah_comm {
 };
 
 static inline ah_slot *ah_slot_of(const ah_comm *comm, int rank, uint64_t sequence) {
-    return (ah_slot *)(comm->area[rank]->end +
-                       (sequence & (AH_SLOTS_PER_RANK - 1)) * comm->slot_stride);
+    return (ah_slot *)comm->area[rank]->end + (sequence & (AH_SLOTS_PER_RANK - 1));
+}
+
+/* The body of `rank`'s slot of the call under way. */
+static inline char *ah_slot_body(const ah_comm *comm, int rank) {
+    return comm->area[rank]->end + AH_SLOTS_PER_RANK * sizeof(ah_slot) +
+           (comm->call->sequence & (AH_SLOTS_PER_RANK - 1)) * comm->body_stride;
+}
+
+static inline uint64_t *ah_slot_table(const ah_comm *comm, int rank, int which) {
+    return (uint64_t *)ah_slot_body(comm, rank) + which * AH_MAX_RANKS;
+}
+
+/* Data of `nbytes` of the call under way: in the slot if it fits, else behind the tables. */
+static inline char *ah_slot_data(const ah_comm *comm, int rank, size_t nbytes) {
+    ah_slot *slot = ah_slot_of(comm, rank, comm->call->sequence);
+    return nbytes <= sizeof slot->small ? (char *)slot->small
+                                        : ah_slot_body(comm, rank) + AH_TABLES;
 }
 
 /* The box of staging in `owner`'s area of the pair that it is in with `other`. */

@@ -32,7 +32,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "atomic
 #define AH_CACHE_LINE 64
 /* A power of two: one more than the calls that a root may be ahead of its readers, which need the
  * processor less often the more they find. */
-#define AH_SLOTS_PER_RANK 16
+#define AH_SLOTS_PER_RANK 64
 
 /* One call of one rank. */
 typedef struct {
@@ -42,11 +42,11 @@ typedef struct {
     /* Of calls whose results are compared: the number, last (release), and the result's digest. */
     _Alignas(AH_CACHE_LINE) _Atomic uint64_t digested;
     uint64_t digest;
-    /* then the tables of ragged calls, then data: see ah_slot_table, ah_slot_data */
 } ah_slot;
 
-/* What a rank owns: its flags, then its slots, then its staging buffers. Flags are apart by two
- * lines each, because processors fetch neighbours in pairs. */
+/* What a rank owns: its flags, then its slots, then a body for each, of the tables of ragged calls
+ * and what data its slot has no room for, then its staging buffers. Flags are apart by two lines
+ * each, because processors fetch neighbours in pairs. Small calls touch no body. */
 typedef struct {
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint32_t doorbell;  /* see wait.h */
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t abandoned; /* last call that this rank abandoned */
@@ -84,15 +84,7 @@ static inline size_t ah_round_up(size_t n, size_t to) { return (n + to - 1) / to
 static inline size_t ah_min(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Three tables of a number per rank: where, bytes sent, bytes received. */
-static inline uint64_t *ah_slot_table(ah_slot *slot, int which) {
-    return (uint64_t *)(slot + 1) + which * AH_MAX_RANKS;
-}
 #define AH_TABLES (3 * AH_MAX_RANKS * sizeof(uint64_t))
-
-/* Data of up to `nbytes` in a slot: in its first line if it fits, else behind the tables. */
-static inline char *ah_slot_data(ah_slot *slot, size_t nbytes) {
-    return nbytes <= sizeof slot->small ? (char *)slot->small : (char *)(slot + 1) + AH_TABLES;
-}
 
 /* After reading what another rank will write again, as its only reader: write back a word of each
  * line, as it was. Lines that a core has written (dirty ones) pass to another at full speed, lines

@@ -9,12 +9,13 @@
 
 /* ---- sizes */
 
-static size_t stride_of(const ah_limits *limits) {
-    return sizeof(ah_slot) + AH_TABLES + ah_round_up(limits->slot_max, AH_CACHE_LINE);
+static size_t body_of(const ah_limits *limits) {
+    return AH_TABLES + ah_round_up(limits->slot_max, AH_CACHE_LINE);
 }
 
 static size_t staging_of(const ah_limits *limits) {
-    return ah_round_up(sizeof(ah_area) + AH_SLOTS_PER_RANK * stride_of(limits), 4096);
+    size_t slots = AH_SLOTS_PER_RANK * (sizeof(ah_slot) + body_of(limits));
+    return ah_round_up(sizeof(ah_area) + slots, 4096);
 }
 
 /* Whole lines, so that no chunk or box cuts an element of any type. */
@@ -56,7 +57,7 @@ ah_comm *ah_comm_new(int rank, int size, void *const areas[], const pid_t pids[]
     comm->limits = *limits;
     comm->limits.chunk = chunk_of(limits);
     comm->heap_bytes = heap_bytes;
-    comm->slot_stride = stride_of(limits);
+    comm->body_stride = body_of(limits);
     comm->staging_offset = staging_of(limits);
     comm->box_bytes = box_of(size, limits);
     int cpus = ah_cpu_count();

@@ -47,6 +47,10 @@ static uint64_t missing(const ah_comm *comm, uint64_t ranks, ah_wait_goal goal) 
     return left;
 }
 
+bool ah_has_reached(const ah_comm *comm, uint64_t ranks, ah_wait_goal goal) {
+    return !missing(comm, ranks, goal);
+}
+
 uint64_t ah_abandoning(const ah_comm *comm, uint64_t ranks) {
     uint64_t gone = 0;
     /* Pairs with the fence in ah_call_finish: a word still behind was so during all our reads. */

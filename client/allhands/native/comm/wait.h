@@ -29,6 +29,9 @@ static inline _Atomic uint64_t *ah_word_of(const ah_comm *comm, int rank, size_t
     return (_Atomic uint64_t *)((char *)comm->area[rank] + offset);
 }
 
+/* Whether all of `ranks` are there by now. */
+bool ah_has_reached(const ah_comm *comm, uint64_t ranks, ah_wait_goal goal);
+
 /* Wait until all of `ranks` are there. AH_OK makes what they wrote before visible. Ranks that have
  * abandoned the call before they came there make it AH_ABANDONED. Where slots are awaited it is
  * AH_MISMATCH as soon as one has another signature, whichever else are still missing. */
