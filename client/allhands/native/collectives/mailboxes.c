@@ -56,10 +56,11 @@ static ah_status fold(ah_comm *comm, const reduction *what, uint64_t step) {
     return AH_OK;
 }
 
+/* Each rank's part of the result of a step, from the next one on; goes on where it stopped. */
 static ah_status consume(ah_comm *comm, const reduction *what, uint64_t step) {
     if (!gets_result(what, comm->rank)) return AH_OK;
-    for (int k = 1; k < comm->size; k++) {
-        int peer = (comm->rank + k) % comm->size;
+    for (; comm->course.peer < comm->size; comm->course.peer++) {
+        int peer = (comm->rank + comm->course.peer) % comm->size;
         ah_status status = ah_await_consumed(comm, AH_BIT(peer), step + 1);
         if (status != AH_OK) return status;
         ah_slice part = ah_slice_of(comm, what->nbytes, step, peer);
@@ -67,6 +68,24 @@ static ah_status consume(ah_comm *comm, const reduction *what, uint64_t step) {
                 false);
     }
     return AH_OK;
+}
+
+/* One step, while the next is produced already; goes on where it stopped. */
+static ah_status run_step(ah_comm *comm, const reduction *what, uint64_t steps) {
+    ah_course *course = &comm->course;
+    for (; course->unproduced < ah_min(course->step + 2, steps); course->unproduced++) {
+        ah_status status = produce(comm, what, course->unproduced);
+        if (status != AH_OK) return status;
+    }
+    if (!course->is_folded) {
+        ah_status status = fold(comm, what, course->step);
+        if (status != AH_OK) return status;
+        course->is_folded = true;
+        course->peer = 1;
+    }
+    ah_status status = consume(comm, what, course->step);
+    if (status == AH_OK) course->is_folded = false;
+    return status;
 }
 
 void ah_mailbox_reduce_open(ah_comm *comm, const void *in, size_t nbytes) {
@@ -78,19 +97,21 @@ void ah_mailbox_reduce_open(ah_comm *comm, const void *in, size_t nbytes) {
 
 ah_status ah_mailbox_reduce(ah_comm *comm, ah_op op, ah_type type, const char *in, char *out,
                             size_t nbytes, int root) {
-    if (ah_stops(comm)) return AH_PENDING;
     reduction what = {op, type, in, out, nbytes, root};
+    ah_course *course = &comm->course;
     uint64_t steps = ah_steps(nbytes, ah_step_bytes(comm, nbytes));
-    bool early = comm->produced > comm->base; /* ah_mailbox_reduce_open has put the first step */
-    ah_forget_phase(comm);
+    ah_status status = AH_OK;
     comm->call->variant = AH_MAILBOXES;
-    ah_status status = steps && !early ? produce(comm, &what, 0) : AH_OK;
-    for (uint64_t step = 0; step < steps && status == AH_OK; step++) {
-        if (step + 1 < steps) status = produce(comm, &what, step + 1);
-        if (status == AH_OK) status = fold(comm, &what, step);
-        if (status == AH_OK) status = consume(comm, &what, step);
-        if (status == AH_OK) status = ah_poll_interrupt(comm);
+    if (!course->is_begun) {
+        bool early = comm->produced > comm->base; /* ah_mailbox_reduce_open has put the first */
+        ah_forget_phase(comm);
+        *course = (ah_course){.is_begun = true, .unproduced = early};
     }
-    comm->boxes_returned = status == AH_OK && root < 0;
+    for (; course->step < steps && status == AH_OK; course->step++) {
+        status = run_step(comm, &what, steps);
+        if (status == AH_OK) status = ah_poll_interrupt(comm);
+        if (status != AH_OK) break;
+    }
+    if (status != AH_PENDING) comm->boxes_returned = status == AH_OK && root < 0;
     return status;
 }

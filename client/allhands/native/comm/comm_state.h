@@ -14,6 +14,8 @@ typedef struct {
     uint64_t phase;      /* of a swap */
     uint64_t step;       /* the next one */
     uint64_t unproduced; /* the first step that this rank has not produced */
+    bool is_folded;      /* this rank's part of a reduction's step */
+    int peer;            /* whose part of the result is next, counted from this rank */
 } ah_course;
 
 struct ah_comm {
