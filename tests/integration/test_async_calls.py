@@ -69,6 +69,19 @@ def test_a_call_can_be_begun_that_has_no_room_yet(job: Job) -> None:
     finished(ranks)
 
 
+def test_calls_on_one_array_have_each_the_result_of_the_one_before(job: Job) -> None:
+    finished(job(3, works_over_memory.begin_on_one_array))
+
+
+def test_a_call_that_is_cancelled_among_many_is_the_only_one(job: Job) -> None:
+    ranks = job(2, works_over_memory.cancel_among_many)
+    ranks[0].expect("cancelled")
+    ranks[1].say()
+    for rank in ranks:
+        assert rank.expect("done")["right"] == [True] * 8
+    finished(ranks)
+
+
 def test_a_call_ends_for_who_waits_though_the_next_one_is_under_way(job: Job) -> None:
     ranks = job(2, works_over_memory.wait_for_the_first)
     ranks[0].expect("begun")

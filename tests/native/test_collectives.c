@@ -744,6 +744,98 @@ static void given_up_staging(rank_state *me) {
     }
 }
 
+enum { AHEAD_CALLS = 1000 };
+
+/* Numbers of a call in the test below: now and then more than a slot holds. */
+static int ahead_count(const rank_state *me, int at) {
+    uint64_t hash = (me->world->seed + (uint64_t)at) * UINT64_C(0x9e3779b97f4a7c15) >> 40;
+    return hash % 16 == 0 ? MANY : hash % 16 < 4 ? 500 : (int)(hash % 16);
+}
+
+static bool is_small(const rank_state *me, int at) {
+    return ah_all_reduce_splits(me->comm, AH_FLOAT32, (size_t)ahead_count(me, at));
+}
+
+static void fill_ahead(const rank_state *me, float *x, int at) {
+    fill_floats(x, (float)(at % 100 + me->rank));
+}
+
+/* Ranks post small calls before their turn, as far as each of them likes; others come late. */
+static void posted_ahead(rank_state *me) {
+    static _Thread_local float x[MANY];
+    uint64_t first = me->sequence + 1;
+    int posted = 0; /* those before it are, in their turn or before */
+    for (int at = 0; at < AHEAD_CALLS; at++) {
+        int wanted = at + 1 + (int)(draw(&me->own) % (AH_AHEAD + 1));
+        bool is_ahead = posted > at;
+        if (!is_ahead) posted = at + 1;
+        while (is_small(me, at) && posted < wanted && posted < AHEAD_CALLS &&
+               is_small(me, posted)) {
+            ah_call later = {.sequence = first + (uint64_t)posted, .signature = 42};
+            fill_ahead(me, x, posted);
+            if (!ah_all_reduce_post(me->comm, &later, AH_SUM, AH_FLOAT32, x,
+                                    (size_t)ahead_count(me, posted)))
+                break;
+            fill_floats(x, -1); /* the caller's again */
+            posted++;
+        }
+        if (draw(&me->own) % 32 == 0) sched_yield();
+        fill_ahead(me, x, at);
+        ah_call call = next_call(me, LONG_TIME);
+        call.is_posted = is_ahead;
+        int count = ahead_count(me, at), size = me->world->size;
+        ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, (size_t)count);
+        float sum = (float)(at % 100 * size + size * (size - 1) / 2);
+        CHECK(me, status == AH_OK && all_are(x, count, sum));
+    }
+}
+
+static void reduce_numbered(rank_state *me, int at, ah_call *call) {
+    float x = (float)(at + me->rank);
+    CHECK(me, ah_all_reduce(me->comm, call, AH_SUM, AH_FLOAT32, &x, 1) == AH_OK);
+    CHECK(me, x == (float)(2 * at + 1));
+}
+
+/* Who has posted calls ahead is still in the one before them: no root overwrites that. */
+static void root_beyond_posted(rank_state *me) {
+    float x = 0;
+    ah_call first = next_call(me, LONG_TIME);
+    CHECK(me, ah_broadcast(me->comm, &first, &x, sizeof x, 0) == AH_OK);
+    if (me->rank == 1) {
+        ah_call call = next_call(me, LONG_TIME);
+        call.only_tries = true;
+        x = 1;
+        CHECK(me, ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, &x, 1) == AH_PENDING);
+        for (int at = 1; at <= AH_AHEAD; at++) {
+            ah_call later = {.sequence = me->sequence + (uint64_t)at, .signature = 42};
+            x = (float)(at + 1);
+            CHECK(me, ah_all_reduce_post(me->comm, &later, AH_SUM, AH_FLOAT32, &x, 1));
+        }
+        tell(me, 50);
+        hear(me, 51);
+        call.only_tries = false;
+        reduce_numbered(me, 0, &call);
+    } else {
+        hear(me, 50);
+        ah_call call = next_call(me, LONG_TIME);
+        reduce_numbered(me, 0, &call);
+    }
+    for (int at = 1; at <= AH_AHEAD; at++) {
+        ah_call call = next_call(me, LONG_TIME);
+        call.is_posted = me->rank == 1;
+        reduce_numbered(me, at, &call);
+    }
+    ah_status status = AH_OK;
+    for (int at = 0; status == AH_OK; at++) {
+        ah_call call = next_call(me, me->rank == 0 ? 2 * MILLISECONDS : LONG_TIME);
+        x = me->rank == 0 ? (float)at : -1;
+        status = ah_broadcast(me->comm, &call, &x, sizeof x, 0);
+        CHECK(me, status != AH_OK || x == (float)at);
+    }
+    CHECK(me, status == (me->rank == 0 ? AH_TIMEOUT : AH_ABANDONED));
+    if (me->rank == 0) tell(me, 51);
+}
+
 /* A root runs ahead of its readers, but not over data that they have not read. */
 static void one_way_ahead(rank_state *me) {
     float x = 0;
@@ -1214,6 +1306,9 @@ static void run_scenarios(bool forks, bool heaps, uint64_t seed) {
     run_world("late rank", &two, late_rank);
     run_world("far ahead", &two, far_ahead);
     run_world("one way ahead", &two, one_way_ahead);
+    run_world("posted ahead", &two, posted_ahead);
+    run_world("root beyond posted", &two, root_beyond_posted);
+    run_world("posted ahead", &three, posted_ahead);
     run_world("given up staging", &three, given_up_staging);
     run_world("mismatches", &three, mismatches);
     run_world("mismatch without all", &three, mismatch_without_all);

@@ -1,5 +1,6 @@
 """Calls over shared memory with a deferred wait: the running thread, and the order."""
 
+import contextlib
 import gc
 import threading
 import time
@@ -104,7 +105,7 @@ def begin_beyond_the_room() -> None:
     ah.barrier()  # from here on there is a communicator
     if me:
         hear()
-    for _ in range(20):
+    for _ in range(140):
         work, _ = begin("all_reduce")
         if not me:
             work.cancel()
@@ -114,6 +115,56 @@ def begin_beyond_the_room() -> None:
         tell("begun")
     work.wait()
     assert (x == 3).all()
+    ah.destroy_process_group()
+
+
+def begin_on_one_array() -> None:
+    """Begin calls on an array again and again, and on parts that overlap, beside others."""
+    ah.init_process_group(timeout=30)
+    n = ah.get_world_size()
+    ah.barrier()  # from here on there is a communicator
+    random = np.random.default_rng(ah.get_rank())
+    for turn in range(60):
+        whole, wanted = np.arange(24.0), np.arange(24.0)
+        works, others = [], []
+        for at in range(20):
+            part = slice(at * turn % 20, at * turn % 20 + 4)
+            works.append(ah.all_reduce(whole[part], async_op=True))
+            wanted[part] *= n
+            others.append(np.full(5, float(at)))
+            works.append(ah.all_reduce(others[-1], async_op=True))
+        if random.integers(2):
+            works.reverse()
+        for work in works:
+            work.wait()
+        assert (whole == wanted).all(), (turn, whole, wanted)
+        assert all((x == n * at).all() for at, x in enumerate(others)), (turn, others)
+    ah.destroy_process_group()
+
+
+def cancel_among_many() -> None:
+    """Cancel a call, behind which there are others, while one before it is waited for."""
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    ah.barrier()  # from here on there is a communicator
+    if me:
+        ah.all_reduce(np.ones(SMALL))
+        hear()
+        both = [begin("all_reduce") for _ in range(9)]
+    else:
+        both = [begin("all_reduce") for _ in range(10)]
+        both.pop(0)[0].wait()  # with which the rest is on its way
+        both[4][0].cancel()
+        tell("cancelled")
+    right = []
+    for work, x in both:
+        with contextlib.suppress(ah.AllhandsError):  # of the one that was cancelled
+            work.wait()
+        right.append(bool((x == 3).all()))
+    tell("done", right=right[:4] + right[5:])
+    y = np.ones(3)
+    ah.all_reduce(y)
+    assert (y == 2).all()
     ah.destroy_process_group()
 
 

@@ -19,6 +19,10 @@ ah_status ah_all_reduce(ah_comm *, ah_call *, ah_op, ah_type, void *x, size_t co
 bool ah_all_reduce_splits(const ah_comm *, ah_type, size_t count);
 ah_status ah_all_reduce_start(ah_comm *, ah_call *, ah_op, ah_type, const void *x, size_t count);
 ah_status ah_all_reduce_finish(ah_comm *, ah_op, ah_type, void *x, size_t count);
+/* Publish this rank's contribution to a later all_reduce that ah_all_reduce_splits allows, of at
+ * most AH_AHEAD calls beyond the one that it is in; false: it cannot be yet. The call has its
+ * number and the caller's signature; once its turn comes it begins with `is_posted` set. */
+bool ah_all_reduce_post(ah_comm *, const ah_call *, ah_op, ah_type, const void *x, size_t count);
 ah_status ah_reduce(ah_comm *, ah_call *, ah_op, ah_type, const void *in, void *out, size_t count,
                     int root); /* out: root only, may be in */
 ah_status ah_reduce_scatter(ah_comm *, ah_call *, ah_op, ah_type, const void *const in[], void *out,

@@ -99,6 +99,12 @@ bool ah_all_reduce_splits(const ah_comm *comm, ah_type type, size_t count) {
     return count * ah_type_size(type) <= comm->limits.slot_max;
 }
 
+bool ah_all_reduce_post(ah_comm *comm, const ah_call *call, ah_op op, ah_type type, const void *x,
+                        size_t count) {
+    uint64_t signature = sign(call, AH_KIND_ALL_REDUCE, op, type, count, 0);
+    return ah_post_ahead(comm, call->sequence, signature, x, count * ah_type_size(type));
+}
+
 ah_status ah_all_reduce_start(ah_comm *comm, ah_call *call, ah_op op, ah_type type, const void *x,
                               size_t count) {
     uint64_t signature = sign(call, AH_KIND_ALL_REDUCE, op, type, count, 0);

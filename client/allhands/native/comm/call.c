@@ -18,7 +18,7 @@ static uint64_t ranks_posted(const ah_comm *comm) {
 }
 
 ah_status ah_call_start(ah_comm *comm, ah_call *call) {
-    if (call->is_posted) return AH_OK; /* it goes on */
+    if (call->is_posted && comm->call == call) return AH_OK; /* it goes on */
     comm->call = call;
     comm->paused = false;
     comm->base = comm->produced > comm->consumed ? comm->produced : comm->consumed;
@@ -91,8 +91,11 @@ static uint64_t ranks_behind(const ah_comm *comm, uint64_t need) {
     return behind;
 }
 
+/* The call that all have to have posted before the slot of that one may be overwritten. */
+static uint64_t needed(uint64_t sequence) { return sequence - AH_SLOTS_PER_RANK + 1 + AH_AHEAD; }
+
 bool ah_slot_is_free(const ah_comm *comm, uint64_t sequence) {
-    return sequence <= AH_SLOTS_PER_RANK || !ranks_behind(comm, sequence - AH_SLOTS_PER_RANK + 1);
+    return sequence <= AH_SLOTS_PER_RANK || !ranks_behind(comm, needed(sequence));
 }
 
 bool ah_have_posted_alike(const ah_comm *comm, uint64_t ranks, uint64_t sequence) {
@@ -108,11 +111,11 @@ ah_status ah_acquire_slot(ah_comm *comm, ah_slot **slot) {
     uint64_t sequence = comm->call->sequence;
     *slot = ah_slot_of(comm, comm->rank, sequence);
     if (sequence <= AH_SLOTS_PER_RANK) return AH_OK; /* nobody has used this slot */
-    uint64_t need = sequence - AH_SLOTS_PER_RANK + 1, behind = ranks_behind(comm, need);
+    uint64_t need = needed(sequence), behind = ranks_behind(comm, need);
     if (!behind) return AH_OK;
     /* Who is as far ahead as can be rests until the others have come half of the way: else it would
      * be woken for each slot. Who is not looks at them once for as many calls, if they are near. */
-    uint64_t half = need + AH_SLOTS_PER_RANK / 2;
+    uint64_t half = need + (AH_SLOTS_PER_RANK - AH_AHEAD) / 2;
     if (!ah_has_reached(comm, behind, reached_call(comm, half)) &&
         ah_has_reached(comm, behind, reached_call(comm, need)))
         half = need;
@@ -128,6 +131,17 @@ void ah_post(ah_comm *comm, ah_slot *slot, uint64_t signature) {
     atomic_store(&slot->sequence, comm->call->sequence);
     comm->call->is_posted = true;
     ah_wake(comm, comm->others);
+}
+
+bool ah_post_ahead(ah_comm *comm, uint64_t sequence, uint64_t signature, const void *data,
+                   size_t nbytes) {
+    if (!ah_slot_is_free(comm, sequence)) return false;
+    ah_slot *slot = ah_slot_of(comm, comm->rank, sequence);
+    if (nbytes) memcpy(ah_slot_data_of(comm, comm->rank, sequence, nbytes), data, nbytes);
+    slot->signature = signature;
+    atomic_store(&slot->sequence, sequence);
+    ah_wake(comm, comm->others);
+    return true;
 }
 
 /* Whether a call that only tries has to be left to who waits. */

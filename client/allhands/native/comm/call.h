@@ -22,6 +22,10 @@ bool ah_have_posted_alike(const ah_comm *comm, uint64_t ranks, uint64_t sequence
 ah_status ah_acquire_slot(ah_comm *comm, ah_slot **slot);
 /* Publish it. */
 void ah_post(ah_comm *comm, ah_slot *slot, uint64_t signature);
+/* Publish a later call with all that this rank brings, of at most AH_AHEAD beyond the one that it
+ * is in; false: its slot is not free. */
+bool ah_post_ahead(ah_comm *comm, uint64_t sequence, uint64_t signature, const void *data,
+                   size_t nbytes);
 
 /* Wait until these ranks have posted this call, and compare their signatures. */
 ah_status ah_await_posted(ah_comm *comm, uint64_t ranks, uint64_t signature);

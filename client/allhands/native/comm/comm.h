@@ -70,7 +70,8 @@ typedef struct {
     bool only_tries;
 
     /* Out. */
-    bool is_posted;     /* what this rank brings lies where the others find it */
+    bool is_posted;     /* what this rank brings lies where the others find it; set by the caller
+                         * too, for a call that was posted ahead */
     bool has_headers;   /* those of all ranks have been read */
     uint64_t waiting;   /* ranks that had not posted; AH_PENDING with none: only waiting helps */
     uint64_t offenders; /* of a mismatch, an abandoned call or different results */

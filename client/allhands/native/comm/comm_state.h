@@ -70,21 +70,31 @@ static inline ah_slot *ah_slot_of(const ah_comm *comm, int rank, uint64_t sequen
     return (ah_slot *)comm->area[rank]->end + (sequence & (AH_SLOTS_PER_RANK - 1));
 }
 
-/* The body of `rank`'s slot of the call under way. */
-static inline char *ah_slot_body(const ah_comm *comm, int rank) {
+/* The body of `rank`'s slot of a call. */
+static inline char *ah_slot_body_of(const ah_comm *comm, int rank, uint64_t sequence) {
     return comm->area[rank]->end + AH_SLOTS_PER_RANK * sizeof(ah_slot) +
-           (comm->call->sequence & (AH_SLOTS_PER_RANK - 1)) * comm->body_stride;
+           (sequence & (AH_SLOTS_PER_RANK - 1)) * comm->body_stride;
+}
+
+/* That of the call under way. */
+static inline char *ah_slot_body(const ah_comm *comm, int rank) {
+    return ah_slot_body_of(comm, rank, comm->call->sequence);
 }
 
 static inline uint64_t *ah_slot_table(const ah_comm *comm, int rank, int which) {
     return (uint64_t *)ah_slot_body(comm, rank) + which * AH_MAX_RANKS;
 }
 
-/* Data of `nbytes` of the call under way: in the slot if it fits, else behind the tables. */
-static inline char *ah_slot_data(const ah_comm *comm, int rank, size_t nbytes) {
-    ah_slot *slot = ah_slot_of(comm, rank, comm->call->sequence);
+/* Data of `nbytes` of a call: in the slot if it fits, else behind the tables. */
+static inline char *ah_slot_data_of(const ah_comm *comm, int rank, uint64_t sequence,
+                                    size_t nbytes) {
+    ah_slot *slot = ah_slot_of(comm, rank, sequence);
     return nbytes <= sizeof slot->small ? (char *)slot->small
-                                        : ah_slot_body(comm, rank) + AH_TABLES;
+                                        : ah_slot_body_of(comm, rank, sequence) + AH_TABLES;
+}
+
+static inline char *ah_slot_data(const ah_comm *comm, int rank, size_t nbytes) {
+    return ah_slot_data_of(comm, rank, comm->call->sequence, nbytes);
 }
 
 /* The box of staging in `owner`'s area of the pair that it is in with `other`. */

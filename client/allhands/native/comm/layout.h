@@ -7,10 +7,12 @@
  * 2. A rank posts each call in the slot of that call's number: data first, the number last
  *    (release). A rank that reads that number (acquire) sees the data.
  * 3. The slot of call s is overwritten for call s + AH_SLOTS_PER_RANK only when every rank has
- *    posted, or abandoned, call s + 1: then no rank is in call s, and none reads data that changes
- *    under it. So a rank that abandons a call and goes on leaves what it posted to a late one.
+ *    posted, or abandoned, call s + 1 + AH_AHEAD: then no rank is in call s, since none posts more
+ *    than AH_AHEAD calls beyond the one that it is in, and none reads data that changes under it.
+ *    So a rank that abandons a call and goes on leaves what it posted to a late one.
  * 4. Staging buffers are written only after every rank has posted this very call: none is in an
- *    older one. (pairwise_swap.h has the one exception, and why it is none.)
+ *    older one, because what is posted ahead needs no staging. (pairwise_swap.h has the one
+ *    exception, and why it is none.)
  * 5. Progress words count up for ever; a call's header has the base from which they count in it. So
  *    nothing is reset between calls, and no number of an older call passes for one of this call.
  * 6. A rank publishes that it abandons a call (`abandoned`) before its caller may touch its buffers
@@ -30,9 +32,11 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "atomic
 #define AH_MAX_RANKS 64 /* sets of ranks are bits of a uint64_t */
 #define AH_BIT(rank) (UINT64_C(1) << (rank))
 #define AH_CACHE_LINE 64
-/* A power of two: one more than the calls that a root may be ahead of its readers, which need the
+/* A power of two. A root may be so many calls but AH_AHEAD ahead of its readers, which need the
  * processor less often the more they find. */
-#define AH_SLOTS_PER_RANK 64
+#define AH_SLOTS_PER_RANK 128
+/* How many small calls a rank may post beyond the one that it is in. */
+#define AH_AHEAD 32
 
 /* One call of one rank. */
 typedef struct {

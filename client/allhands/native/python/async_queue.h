@@ -23,6 +23,7 @@ typedef struct AsyncCall {
     int32_t instruction;
     CallState state;
     bool is_cancelled; /* before its turn: then it is skipped */
+    bool is_ahead;     /* what this rank brings was posted before its turn */
     bool is_left;      /* to a thread: who waits does not run those before it */
     ah_kind kind;
     ah_variant variant;

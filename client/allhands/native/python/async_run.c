@@ -26,6 +26,44 @@ static void begin(AsyncCall *call) {
         ah_comm_interrupt(self->comm, call->sequence);
     call_begin(self, &call->running, call->sequence, call->timeout, call->deadline,
                async_label_or_null(call));
+    call->running.call.is_posted = call->is_ahead;
+}
+
+/* Whether the call can be posted before its turn, and those behind it. */
+static bool posts_ahead(const AsyncCall *call) {
+    const CommObject *self = call->comm;
+    return call->kind == AH_KIND_ALL_REDUCE && call->nbytes <= self->comm->limits.slot_max &&
+           !self->verifies && !call->is_cancelled && call->sequence <= self->limit;
+}
+
+static bool lie_apart(const AsyncCall *call, const AsyncCall *other) {
+    const char *from = call->out, *others = other->out;
+    return from + call->nbytes <= others || others + other->nbytes <= from;
+}
+
+/* Whether an array is of no call before this one, whose result it would have to have first. */
+static bool is_of_no_call_before(const AsyncCall *call) {
+    for (const AsyncCall *before = call->comm->first_async; before != call; before = before->next)
+        if (!lie_apart(call, before)) return false;
+    return true;
+}
+
+/* Post what follows the first call, by who has the turn: other ranks find the more in one turn of
+ * theirs. A batch at a time, because whoever posts looks at those before. */
+static void post_ahead(CommObject *self) {
+    AsyncCall *call = self->first_async;
+    if (call->is_ahead || self->size == 1 || !posts_ahead(call)) return;
+    uint64_t number = call->sequence, last = number + AH_AHEAD;
+    for (AsyncCall *next = call->next; next != NULL && number < last; next = next->next) {
+        if (next->sequence != ++number) return; /* that one is in other hands */
+        if (next->is_ahead) continue;
+        if (!posts_ahead(next) || !is_of_no_call_before(next)) return;
+        const Plan *plan = (const Plan *)next->plan;
+        ah_call posted = {.sequence = next->sequence, .signature = call_signature(plan)};
+        if (!ah_all_reduce_post(self->comm, &posted, plan->op, plan->type, next->out, plan->count))
+            return;
+        next->is_ahead = true;
+    }
 }
 
 /* Keep the exception that is set for who waits. */
@@ -135,6 +173,7 @@ int async_finish(CommObject *self, const AsyncCall *last) {
     if (self->first_async == NULL) return 0;
     while (self->first_async != NULL && (last == NULL || last->state < CALL_ENDED)) {
         AsyncCall *call = self->first_async;
+        post_ahead(self);
         int result = run_first(self, false);
         if (result == ENDED && call->future == NULL) {
             Py_DECREF(call);
@@ -172,6 +211,7 @@ int async_run_ready(AsyncCall *call, size_t nbytes) {
            PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) {
         AsyncCall *first = self->first_async;
         result = async_is_ready(self, nbytes) ? run_first(self, true) : PENDING;
+        if (result == PENDING && self->first_async != NULL) post_ahead(self);
         PyThread_release_lock(self->turn);
         if (result == PENDING) break;
         result = let_go(first, result);
@@ -194,6 +234,7 @@ PyObject *comm_run_next(CommObject *self, PyObject *unused) {
         return NULL;
     }
     AsyncCall *call = self->waiters > 0 ? NULL : self->first_async;
+    if (call != NULL) post_ahead(self);
     int failed = call == NULL ? 0 : run_first(self, false);
     PyThread_release_lock(self->turn);
     if (failed < 0) {

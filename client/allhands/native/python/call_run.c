@@ -48,7 +48,7 @@ static bool tick_python(void *owner, uint64_t waiting) {
     return interrupted;
 }
 
-static uint64_t signature(const Plan *plan) {
+uint64_t call_signature(const Plan *plan) {
 #ifdef AH_UNSIGNED
     return (void)plan, 0;
 #endif
@@ -181,7 +181,7 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
     *running = (RunningCall){.self = self, .timeout = timeout, .slow_at = now + ask};
     running->call = (ah_call){
         .sequence = sequence,
-        .signature = signature(plan),
+        .signature = call_signature(plan),
         .deadline = deadline ? deadline : now + timeout,
         .nbytes = call_bytes(self, plan),
         .pause = pause_python,

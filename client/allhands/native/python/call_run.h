@@ -13,6 +13,8 @@ int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject 
 void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label);
 /* What this rank brings to a call: its array, or its block, or all that it sends. */
 size_t call_bytes(const CommObject *self, const Plan *plan);
+/* What other ranks' plans must have in common with this one, but for what the core signs itself. */
+uint64_t call_signature(const Plan *plan);
 /* Write down what begins, or has a number. */
 void call_record(CommObject *self, const Plan *plan, uint64_t sequence, int64_t now,
                  PyObject *label);
