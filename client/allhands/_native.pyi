@@ -589,6 +589,7 @@ class ShmComm:
         timeout: float,
         deadline: float,
         label: str | None,
+        root: int = -1,
         /,
     ) -> tuple[NDArray[np.uint8] | None, ...] | Literal[False]:
         """Send each rank the bytes of its message, or all of them one, and return what comes.
@@ -599,7 +600,7 @@ class ShmComm:
         """
 
     def exchange_now(
-        self, messages: Messages, call: object, operation: str, signature: int, /
+        self, messages: Messages, call: object, operation: str, signature: int, root: int = -1, /
     ) -> tuple[NDArray[np.uint8] | None, ...] | Literal[False]:
         """As `exchange`, at once, with the group's timeout and no label.
 

@@ -29,6 +29,14 @@ def test_calls_of_the_core_are_right_and_recorded_by_their_names(job: Job, size:
         assert rank.ended() == 0
 
 
+def test_a_root_of_small_objects_goes_on_before_the_others_have_come(job: Job) -> None:
+    ranks = job(3, composite_calls.send_objects_ahead)
+    ranks[0].expect("ahead")
+    for rank in ranks:
+        rank.say()
+    assert [rank.ended() for rank in ranks] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_blocks_of_calls_are_right_in_their_order_and_named(job: Job):
     for rank in job(3, composite_calls.coalesce_calls):

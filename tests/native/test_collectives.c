@@ -216,6 +216,7 @@ typedef struct {
     size_t shift[AH_MAX_RANKS];
     size_t pairs[AH_MAX_RANKS][AH_MAX_RANKS]; /* all_to_all, exchange */
     bool same[AH_MAX_RANKS];                  /* exchange: all get what rank 0 gets */
+    bool is_rooted;                           /* exchange: the root alone sends */
 } plan;
 
 static size_t some_size(uint64_t *common, const ah_limits *limits, int size) {
@@ -260,6 +261,12 @@ static void make_plan(plan *p, const rank_state *me, uint64_t *common) {
             p->pairs[a][b] = even               ? p->nbytes
                              : draw(common) % 3 ? draw(common) % 50
                                                 : some_size(common, &w->limits, w->size);
+    }
+    p->is_rooted = p->operation == EXCHANGE && draw(common) % 2;
+    for (int a = 0; a < w->size && p->is_rooted; a++) {
+        if (a == p->root) continue;
+        p->same[a] = true;
+        memset(p->pairs[a], 0, sizeof p->pairs[a]);
     }
 }
 
@@ -526,7 +533,7 @@ static ah_status try_exchange(attempt *a) {
     ah_buffer parts[AH_MAX_RANKS][3];
     for (int r = 0; r < (p->same[rank] ? 1 : size); r++)
         to[r] = cut(a, r, message_bytes(p, rank, r), parts[r]);
-    ah_messages messages = {to, p->same[rank], allocate};
+    ah_messages messages = {to, p->same[rank], p->is_rooted ? p->root : -1, allocate};
     exchanging = a;
     remember(a);
     ah_status status = ah_exchange(a->me->comm, a->call, &messages);

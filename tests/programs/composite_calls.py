@@ -87,6 +87,25 @@ def exchange_at_once(loops: int) -> None:
     ah.destroy_process_group()
 
 
+def send_objects_ahead() -> None:
+    """Send lists from rank 0, which does not wait for the others once all have made such a call."""
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    for at in range(20):
+        values = [at, "text"] if me == 0 else [None, None]
+        if at == 10 and me:
+            hear()
+        ah.broadcast_object_list(values, 0)
+        assert values == [at, "text"], values
+    if me == 0:
+        tell("ahead")
+        hear()
+    large = [np.arange(50_000)] if me == 0 else [None]
+    ah.broadcast_object_list(large, 0)
+    assert (large[0] == np.arange(50_000)).all()
+    ah.destroy_process_group()
+
+
 def coalesce_calls() -> None:
     """Take blocks that are one call of the core, and blocks that are not."""
     ah.init_process_group(timeout=20)

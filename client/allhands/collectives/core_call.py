@@ -113,20 +113,23 @@ class Exchange(NamedTuple):
     """One message for all ranks, one for each, or some by ranks; that for this rank is not sent."""
     read: Callable[[Received], Result]
     """Makes the result of what has come."""
+    root: int = -1
+    """Rank that alone sends anything, as all ranks know; -1: all may."""
 
     def run(
         self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
     ) -> tuple[Result] | None:
         call, signature = self.signed
         received = comm.exchange(
-            sequence, self.messages, call, call.operation, signature, timeout, deadline, label
+            *(sequence, self.messages, call, call.operation, signature),
+            *(timeout, deadline, label, self.root),
         )
         return None if received is False else (self.read(received),)
 
     def run_now(self, comm: "ShmComm") -> tuple[Any] | None:
         """Run the call at once, with the group's timeout and no label, as `run` otherwise."""
         call, signature = self.signed
-        received = comm.exchange_now(self.messages, call, call.operation, signature)
+        received = comm.exchange_now(self.messages, call, call.operation, signature, self.root)
         return None if received is False else (self.read(received),)
 
 

@@ -99,7 +99,7 @@ def exchange_list(
         return values
 
     signed = sign_call("broadcast_object_list", root=root, count=len(values))
-    return Exchange(signed, parts or (), read)
+    return Exchange(signed, parts or (), read, root)
 
 
 def _make_composite(

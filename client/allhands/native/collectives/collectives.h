@@ -58,6 +58,7 @@ typedef struct {
 typedef struct {
     const ah_message *to; /* one for each rank, the own never sent; or one alone for all of them */
     bool is_same;         /* one alone */
+    int root;             /* alone sends anything, as all ranks know; -1: all may */
     /* Called once, when it is known that nbytes[r] come from rank r: out[r] is to be memory for
      * them, which may be NULL where nothing comes. `owner` is the call's, which may be paused.
      * false ends the call in AH_INTERRUPTED. */

@@ -122,6 +122,21 @@ static bool allocate(ah_comm *comm, const ah_messages *messages, char *out[]) {
     return messages->allocate(comm->call->owner, nbytes, out);
 }
 
+/* Read the headers of all ranks, or of a root: a message that lies in its slot waits for nobody. */
+static ah_status await_headers(ah_comm *comm, uint64_t signature, int root) {
+    if (root < 0) return ah_await_headers(comm, signature);
+    uint64_t source = AH_BIT(root) & ~AH_BIT(comm->rank);
+    ah_status status = ah_await_posted_rooted(comm, source, signature);
+    if (status != AH_OK) return status;
+    for (uint64_t rest = comm->others; rest; rest &= rest - 1)
+        comm->header[__builtin_ctzll(rest)] = (ah_call_header){.flags = AH_SAME | AH_IN_SLOT};
+    if (source)
+        memcpy(&comm->header[root], ah_slot_of(comm, root, comm->call->sequence)->small,
+               sizeof(ah_call_header));
+    if (comm->header[root].flags & AH_IN_SLOT) return AH_OK;
+    return ah_await_headers(comm, signature);
+}
+
 static ah_status run(ah_comm *comm, uint64_t signature, const ah_messages *messages) {
     ah_slot *slot;
     char *out[AH_MAX_RANKS] = {NULL};
@@ -130,9 +145,9 @@ static ah_status run(ah_comm *comm, uint64_t signature, const ah_messages *messa
     ah_status status = ah_acquire_slot(comm, &slot);
     if (status != AH_OK) return status;
     post(comm, slot, signature, &swap, messages);
-    status = ah_await_headers(comm, signature);
+    status = await_headers(comm, signature, messages->root);
     if (status == AH_OK) status = check(comm);
-    comm->call->all_arrived = status == AH_OK;
+    if (status != AH_OK) comm->call->all_arrived = false;
     if (status != AH_OK) return status;
     if (!allocate(comm, messages, out)) return AH_INTERRUPTED;
 
@@ -159,7 +174,7 @@ static ah_status run(ah_comm *comm, uint64_t signature, const ah_messages *messa
 }
 
 ah_status ah_exchange(ah_comm *comm, ah_call *call, const ah_messages *messages) {
-    uint64_t signature = ah_sign_call(call, AH_KIND_EXCHANGE, 0, 0, 0);
+    uint64_t signature = ah_sign_call(call, AH_KIND_EXCHANGE, (uint64_t)messages->root, 0, 0);
     ah_status status = ah_call_start(comm, call);
     if (status == AH_OK && comm->size > 1) status = run(comm, signature, messages);
     return ah_call_finish(comm, status);

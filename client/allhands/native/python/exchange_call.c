@@ -152,8 +152,8 @@ void exchange_plan(Plan *plan, const Sources *sources, bool is_same, PyObject *c
     plan->count = plan->itemsize = 0;
     plan->typesig = signature;
     plan_no_shape(plan);
-    plan->messages =
-        (ah_messages){.to = sources->to, .is_same = is_same, .allocate = allocate_received};
+    plan->messages = (ah_messages){
+        .to = sources->to, .is_same = is_same, .root = -1, .allocate = allocate_received};
     plan->call = call;
     plan->call_name = operation;
 }
@@ -189,7 +189,19 @@ typedef struct {
     uint64_t sequence; /* 0: now, if nothing is under way */
     PyObject *messages, *call, *operation, *signature, *label;
     int64_t timeout, deadline; /* 0: after the timeout */
+    long root;                 /* -1: there is none */
 } Exchange;
+
+/* The root that is given last, if it is; false with an exception. */
+static bool read_root(const CommObject *self, PyObject *const *args, Py_ssize_t nargs,
+                      Py_ssize_t before, long *root) {
+    *root = -1;
+    if (nargs == before) return true;
+    *root = PyLong_AsLong(args[before]);
+    if (!PyErr_Occurred() && (*root < -1 || *root >= self->size))
+        PyErr_SetString(PyExc_ValueError, "no such root");
+    return !PyErr_Occurred();
+}
 
 static PyObject *exchange(CommObject *self, const Exchange *given, const MessageKind *messages) {
     const char *operation =
@@ -213,6 +225,7 @@ static PyObject *exchange(CommObject *self, const Exchange *given, const Message
         if (sequence > self->limit) ah_comm_interrupt(self->comm, sequence);
         exchange_plan(&self->plan, &sources, is_one_message(given->messages), given->call,
                       operation, signature);
+        self->plan.messages.root = (int)given->root;
         if (plan_label(&self->plan, given->label))
             received = exchange_run(self, sequence, given->timeout, given->deadline, given->label);
         else
@@ -223,12 +236,13 @@ static PyObject *exchange(CommObject *self, const Exchange *given, const Message
     return received;
 }
 
-/* sequence, messages, call, operation, signature, timeout, deadline, label; as ShmComm.exchange. */
+/* sequence, messages, call, operation, signature, timeout, deadline, label, and perhaps a root; as
+ * ShmComm.exchange. */
 static PyObject *exchange_at(CommObject *self, PyObject *const *args, Py_ssize_t nargs,
                              const MessageKind *messages) {
-    if (nargs != 8)
+    if (nargs != 8 && nargs != 9)
         return PyErr_Format(PyExc_TypeError, "exchange(sequence, messages, call, operation, "
-                                             "signature, timeout, deadline, label)");
+                                             "signature, timeout, deadline, label, root=-1)");
     double timeout = PyFloat_AsDouble(args[5]), deadline = PyFloat_AsDouble(args[6]);
     Exchange given = {.sequence = PyLong_AsUnsignedLongLong(args[0]),
                       .messages = args[1],
@@ -238,14 +252,16 @@ static PyObject *exchange_at(CommObject *self, PyObject *const *args, Py_ssize_t
                       .timeout = (int64_t)(timeout * NANOSECONDS),
                       .deadline = (int64_t)(deadline * NANOSECONDS),
                       .label = args[7]};
-    return PyErr_Occurred() ? NULL : exchange(self, &given, messages);
+    if (PyErr_Occurred() || !read_root(self, args, nargs, 8, &given.root)) return NULL;
+    return exchange(self, &given, messages);
 }
 
 /* messages, call, operation, signature; as ShmComm.exchange_now. */
 PyObject *comm_exchange_now(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
     CommObject *self = (CommObject *)self_;
-    if (nargs != 4)
-        return PyErr_Format(PyExc_TypeError, "exchange_now(messages, call, operation, signature)");
+    if (nargs != 4 && nargs != 5)
+        return PyErr_Format(PyExc_TypeError,
+                            "exchange_now(messages, call, operation, signature, root=-1)");
     int64_t limit = read_plain_limit(self->timeout_ns, Py_None);
     if (self->verifies || self->run_atomic != NULL || limit <= 0) Py_RETURN_FALSE;
     Exchange now = {.messages = args[0],
@@ -254,6 +270,7 @@ PyObject *comm_exchange_now(PyObject *self_, PyObject *const *args, Py_ssize_t n
                     .signature = args[3],
                     .timeout = limit,
                     .label = Py_None};
+    if (!read_root(self, args, nargs, 4, &now.root)) return NULL;
     return exchange(self, &now, &buffer_messages);
 }
 
