@@ -22,7 +22,11 @@ def raced(ranks: list[Process]) -> list[dict[str, Any]]:
         rank.expect("ready")
     for rank in ranks:
         rank.say()
-    return told(ranks, "raced")
+    found = [rank.expect("raced") for rank in ranks]
+    for rank in ranks:
+        rank.say()
+    assert [rank.ended() for rank in ranks] == [0] * len(ranks)
+    return found
 
 
 @BACKENDS
