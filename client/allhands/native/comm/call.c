@@ -126,11 +126,15 @@ ah_status ah_acquire_slot(ah_comm *comm, ah_slot **slot) {
     return AH_OK;
 }
 
-void ah_post(ah_comm *comm, ah_slot *slot, uint64_t signature) {
+static void publish(ah_comm *comm, ah_slot *slot, uint64_t sequence, uint64_t signature) {
     slot->signature = signature;
-    atomic_store(&slot->sequence, comm->call->sequence);
-    comm->call->is_posted = true;
+    atomic_store(&slot->sequence, sequence);
     ah_wake(comm, comm->others);
+}
+
+void ah_post(ah_comm *comm, ah_slot *slot, uint64_t signature) {
+    publish(comm, slot, comm->call->sequence, signature);
+    comm->call->is_posted = true;
 }
 
 bool ah_post_ahead(ah_comm *comm, uint64_t sequence, uint64_t signature, const void *data,
@@ -138,9 +142,7 @@ bool ah_post_ahead(ah_comm *comm, uint64_t sequence, uint64_t signature, const v
     if (!ah_slot_is_free(comm, sequence)) return false;
     ah_slot *slot = ah_slot_of(comm, comm->rank, sequence);
     if (nbytes) memcpy(ah_slot_data_of(comm, comm->rank, sequence, nbytes), data, nbytes);
-    slot->signature = signature;
-    atomic_store(&slot->sequence, sequence);
-    ah_wake(comm, comm->others);
+    publish(comm, slot, sequence, signature);
     return true;
 }
 
