@@ -102,6 +102,20 @@ def view_memory(
         ValueError: there are elements, and no memory.
     """
 
+def view_spec(spec: object, written: bool, as_bytes: bool, blocks: int, /) -> NDArray[Any] | None:
+    """Return a 1-D array over the elements that a buffer specification of MPI names.
+
+    It has the dtype of the elements, or is one of bytes. A count is that of one of so many equal
+    blocks. None: the specification is to be read with care.
+    """
+
+def copy_spec(spec: object, array: NDArray[Any], /) -> bool:
+    """Copy the elements of a buffer specification to an array of as many such elements.
+
+    False: nothing has happened; they are others or overlap, or the specification is to be read
+    with care.
+    """
+
 def default_limits(size: int, /) -> Limits:
     """Return what was measured to be best for a group of `size` ranks."""
 
@@ -1136,7 +1150,7 @@ class ShmP2P:
         waits: bool,
         /,
     ) -> bool:
-        """Send an array of numbers in a frame as `mpi.progress.frames` lays it out, and behind it.
+        """Send what `view_spec` reads, in a frame as of `mpi.progress.frames` and behind it.
 
         False: nothing has happened: `data` is something else, or the frame cannot go at once, or
         the data is too large for it and `waits` is false.
@@ -1155,7 +1169,7 @@ class ShmP2P:
         """Receive a frame, as `poll`, and its data if it is of that context, source (-1: any), tag.
 
         Return 1: the data is in `memory`; 0: the frame is another, or its data is larger; -1:
-        nothing came; -2: as `poll`, or `memory` is no array of numbers.
+        nothing came; -2: as `poll`, or `memory` is nothing that `view_spec` reads.
         """
 
     def start(

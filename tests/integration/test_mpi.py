@@ -43,6 +43,17 @@ def test_collectives_give_what_mpi_gives(job: Job, size: int, backend: str) -> N
 
 
 @pytest.mark.parametrize("backend", ["auto", "socket"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_of_a_collective_may_go_different_ways(job: Job, size: int, backend: str) -> None:
+    _end_well(job(size, program.mix_ways))
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_posted_receives_end_by_the_message_that_they_wait_for(job: Job, backend: str) -> None:
+    _end_well(job(3, program.await_posted))
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
 def test_windows_and_files_are_shared(job: Job, tmp_path: Path, backend: str) -> None:
     ranks = job(3, program.share_windows, str(tmp_path))
     numbers = [number for rank in ranks[1:] for number in rank.expect("taken")["numbers"]]

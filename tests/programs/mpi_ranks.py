@@ -427,3 +427,131 @@ def receive_on_threads() -> None:
         thread.join()
     assert got == {tag: [number * 10 + tag for number in range(50)] for tag in range(4)}
     tell(what="done")
+
+
+def mix_ways() -> None:
+    """Collectives of which each rank goes another way, with buffers said in all ways."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    rank, size = comm.rank, comm.size
+    unsent = np.empty(1)
+    for turn in range(size + 1):
+        # A rank that has posted a receive makes no direct calls; in the last turn all do.
+        posted = comm.Irecv(unsent, rank, 99) if rank == turn else None
+        for way in range(4):
+            _call_all(MPI, comm, way + rank)
+        if posted is not None:
+            posted.Cancel()
+            posted.Wait()
+    # MPI compares numbers of elements, and no shapes.
+    x = np.full((2, 2) if rank else 4, 1.0)
+    comm.Allreduce(MPI.IN_PLACE, x)
+    assert x.ravel().tolist() == [size] * 4
+    for given, said in (
+        ((np.ones(2), np.empty(3)), "2 elements, and recvbuf 3"),
+        (([np.ones(2), 3, MPI.DOUBLE], np.empty(3)), "to byte 24 of a buffer of 16 bytes"),
+        ((np.ones(1, np.float32), np.empty(1)), "elements of"),
+    ):
+        with pytest.raises((ValueError, MPI.Exception), match=said):
+            comm.Allreduce(*given)
+    tell(what="done")
+
+
+def _call_all(MPI: Any, comm: Any, way: int) -> None:
+    rank, size = comm.rank, comm.size
+
+    def give(array: Any, blocks: int = 1) -> Any:
+        count = array.size // blocks
+        match way % 4:
+            case 0:
+                return array
+            case 1:
+                return [array, count, MPI.DOUBLE]
+            case 2:
+                return (memoryview(array), MPI.DOUBLE)
+            case _:
+                return [array, (count, 0), "d"]
+
+    first, last = 0, size - 1
+    own, total = np.array([rank + 1.0, 10.0 * rank]), size * (size + 1) / 2
+    tens = 10.0 * (total - size)
+    everybody = [one for at in range(size) for one in (at + 1.0, 10.0 * at)]
+    out, every = np.zeros(2), np.zeros(2 * size)
+    comm.Barrier()
+    data = own.copy() if rank == last else out
+    comm.Bcast(give(data), last)
+    assert data.tolist() == [last + 1.0, 10.0 * last]
+    comm.Allgather(give(own), give(every, size))
+    assert every.tolist() == everybody
+    every[: 2 * rank], every[2 * rank + 2 :] = 0, 0
+    comm.Allgather(MPI.IN_PLACE, give(every, size))
+    assert every.tolist() == everybody
+    every[:] = 0
+    comm.Gather(give(own), give(every, size) if rank == last else None, last)
+    assert every.tolist() == (everybody if rank == last else [0] * 2 * size)
+    brought = give(np.array(everybody), size) if rank == first else None
+    comm.Scatter(brought, give(out), first)
+    assert out.tolist() == own.tolist()
+    blocks = np.repeat(rank + np.arange(size) * 100.0, 2)
+    comm.Alltoall(give(blocks, size), give(every, size))
+    assert every.tolist() == np.repeat(np.arange(size) + rank * 100.0, 2).tolist()
+    comm.Alltoall(MPI.IN_PLACE, give(blocks, size))
+    assert blocks.tolist() == every.tolist()
+    out[:] = -1.0
+    comm.Reduce(give(own), give(out) if rank == first else None, MPI.SUM, first)
+    assert out.tolist() == ([total, tens] if rank == first else [-1.0, -1.0])
+    comm.Allreduce(give(own), give(out), MPI.SUM)
+    assert out.tolist() == [total, tens]
+    comm.Reduce_scatter_block(give(np.tile(own, size), size), give(out), MPI.SUM)
+    assert out.tolist() == [total, tens]
+    comm.Scan(give(own), give(out), MPI.SUM)
+    assert out[0] == (rank + 1) * (rank + 2) / 2
+    out[:] = -1.0
+    comm.Exscan(give(own), give(out), MPI.SUM)
+    assert out[0] == (rank * (rank + 1) / 2 if rank else -1.0)
+    assert own.tolist() == [rank + 1.0, 10.0 * rank], "what a rank brings is only read"
+    assert comm.bcast({"root": rank}, last) == {"root": last}
+
+
+def await_posted() -> None:
+    """Receives that are begun and awaited, as the next message ends them or another one comes."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    status = MPI.Status()
+    for count in (3, 100, 5000):
+        got, other = np.zeros(count + 1), np.zeros(count)
+        for wanted in (left, MPI.ANY_SOURCE):
+            receive = comm.Irecv(got, wanted, 1)
+            comm.Send(np.full(count, 2.0), right, 1)
+            receive.Wait(status)
+            assert (status.source, status.tag) == (left, 1)
+            assert status.Get_count(MPI.DOUBLE) == count
+            assert got.tolist() == [2.0] * count + [0.0]
+        # What comes first is for nobody yet: it is kept, and the receive goes on.
+        receive = comm.Irecv(got, left, 1)
+        sends = [comm.Isend(np.full(count, float(tag)), right, tag) for tag in (7, 1)]
+        receive.Wait()
+        assert got[:count].tolist() == [1.0] * count
+        comm.Recv(other, left, 7)
+        assert other.tolist() == [7.0] * count
+        MPI.Request.Waitall(sends)
+        # Too much for the receive: an error, and the next message is as it was.
+        receive = comm.Irecv(np.empty(1), left, 2)
+        send = comm.Isend(np.ones(count), right, 2)
+        with pytest.raises(MPI.Exception) as raised:
+            receive.Wait()
+        assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+        send.Wait()
+        comm.Sendrecv(np.full(count, 3.0), right, 3, other, left, 3, status)
+        assert status.Get_count(MPI.DOUBLE) == count
+        assert other.tolist() == [3.0] * count
+    comm.Barrier()
+    # What cannot be received into is refused before anything is sent.
+    locked = np.zeros(1)
+    locked.flags.writeable = False
+    with pytest.raises((BufferError, MPI.Exception)):
+        comm.Sendrecv(np.ones(1), right, 5, locked, left, 5)
+    comm.Barrier()
+    assert not comm.Iprobe(left, 5)
+    tell(what="done")

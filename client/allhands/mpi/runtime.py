@@ -19,10 +19,12 @@ logger = logging.getLogger(__name__)
 class Runtime:
     """What `Init` makes and `Finalize` ends."""
 
+    engine: Engine
+    """The messages of this process."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._group: Group | None = None
-        self._engine: Engine | None = None
         self.is_initialized = False
         self.is_finalized = False
         self.thread_level = THREAD_MULTIPLE
@@ -43,12 +45,11 @@ class Runtime:
             raise RuntimeError("MPI is not initialized: call MPI.Init() first")
         return self._group
 
-    @property
-    def engine(self) -> Engine:
-        """The messages of this process."""
-        if self._engine is None:
+    def __getattr__(self, name: str) -> Any:
+        # `engine` is an attribute, which calls find sooner than a property, once there is one.
+        if name == "engine":
             raise RuntimeError("MPI is not initialized: call MPI.Init() first")
-        return self._engine
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def initialize(self, required: int = THREAD_MULTIPLE) -> int:
         """Join the world; return the level of thread support, which is as required."""
@@ -56,7 +57,7 @@ class Runtime:
             if self.is_initialized:
                 raise RuntimeError("MPI is initialized already")
             self._group, self._owns_world = join_world()
-            self._engine = Engine(Channel(open_messages()), lambda: self.group.timeout)
+            self.engine = Engine(Channel(open_messages()), lambda: self.group.timeout)
             self.is_initialized = True
             self.thread_level = required
             self.main_thread = threading.get_ident()

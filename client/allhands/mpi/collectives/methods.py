@@ -2,12 +2,10 @@
 
 from typing import Any, Protocol
 
-import numpy as np
-
 from allhands.mpi import errors
-from allhands.mpi.buffers.messages import view_bytes
+from allhands.mpi.collectives import direct
+from allhands.mpi.collectives.direct import DirectCall
 from allhands.mpi.collectives.plans import Plan
-from allhands.mpi.memory.special import is_in_place
 from allhands.mpi.operations.op import Op
 from allhands.mpi.operations.predefined import SUM
 from allhands.mpi.p2p.requests import Prequest, Request
@@ -42,10 +40,9 @@ class BufferCollectives:
     def _plans(self) -> Plans:
         raise NotImplementedError
 
-    @property
-    def _direct(self) -> Any:
-        """What carries out plain calls at once; None: that is not possible now."""
-        return None
+    def _call_direct(self, call: DirectCall, *args: Any) -> bool:
+        """Carry a call out at once; False: nothing has happened, and it needs a plan."""
+        return False
 
     def _check_alive(self) -> None:
         """Raise if the communicator is null or freed."""
@@ -84,32 +81,18 @@ class BufferCollectives:
 
     def Barrier(self) -> None:
         """Return when all ranks have come here."""
-        if (direct := self._direct) is not None:
-            try:
-                if direct.barrier(None, None):
-                    return
-            except Exception as error:
-                raise errors.translate(error) from None
-        self._run(self._plans.barrier())
+        if not self._call_direct(direct.barrier):
+            self._run(self._plans.barrier())
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """Send a buffer of the root to all ranks."""
-        if (
-            (direct := self._direct) is not None
-            and root.__class__ is int
-            and 0 <= root < len(self._peers)
-            and (data := view_bytes(buf, writeable=True)) is not None
-        ):
-            try:
-                if direct.broadcast(data, root, None, None):
-                    return
-            except Exception as error:
-                raise errors.translate(error) from None
-        self._run(self._plans.bcast(buf, root))
+        if not self._call_direct(direct.bcast, buf, root):
+            self._run(self._plans.bcast(buf, root))
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Collect equal buffers of all ranks at the root, in order."""
-        self._run(self._plans.gather(sendbuf, recvbuf, root))
+        if not self._call_direct(direct.gather, sendbuf, recvbuf, root):
+            self._run(self._plans.gather(sendbuf, recvbuf, root))
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Collect buffers of all ranks at the root, each where its displacement says."""
@@ -117,7 +100,8 @@ class BufferCollectives:
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give each rank its equal part of a buffer of the root."""
-        self._run(self._plans.scatter(sendbuf, recvbuf, root))
+        if not self._call_direct(direct.scatter, sendbuf, recvbuf, root):
+            self._run(self._plans.scatter(sendbuf, recvbuf, root))
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give each rank its part of a buffer of the root."""
@@ -125,7 +109,8 @@ class BufferCollectives:
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Collect equal buffers of all ranks at all ranks, in order."""
-        self._run(self._plans.allgather(sendbuf, recvbuf))
+        if not self._call_direct(direct.allgather, sendbuf, recvbuf):
+            self._run(self._plans.allgather(sendbuf, recvbuf))
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Collect buffers of all ranks at all ranks, each where its displacement says."""
@@ -133,7 +118,8 @@ class BufferCollectives:
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Exchange equal blocks between all ranks."""
-        self._run(self._plans.alltoall(sendbuf, recvbuf))
+        if not self._call_direct(direct.alltoall, sendbuf, recvbuf):
+            self._run(self._plans.alltoall(sendbuf, recvbuf))
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Exchange blocks of various sizes between all ranks."""
@@ -145,28 +131,18 @@ class BufferCollectives:
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> None:
         """Combine buffers of all ranks at the root."""
-        self._run(self._plans.reduce(sendbuf, recvbuf, op, root))
+        if not self._call_direct(direct.reduce, sendbuf, recvbuf, op, root):
+            self._run(self._plans.reduce(sendbuf, recvbuf, op, root))
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         """Combine buffers of all ranks at all ranks."""
-        if (
-            type(recvbuf) is _ARRAY
-            and (direct := self._direct) is not None
-            and (native := op.native(recvbuf.dtype)) is not None
-            and recvbuf.flags.c_contiguous
-            and recvbuf.flags.writeable
-            and (is_in_place(sendbuf) or _copy_plain(sendbuf, recvbuf))
-        ):
-            try:
-                if direct.all_reduce(recvbuf, native, None, None):
-                    return
-            except Exception as error:
-                raise errors.translate(error) from None
-        self._run(self._plans.allreduce(sendbuf, recvbuf, op))
+        if not self._call_direct(direct.allreduce, sendbuf, recvbuf, op):
+            self._run(self._plans.allreduce(sendbuf, recvbuf, op))
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         """Combine buffers of all ranks; each gets its equal part."""
-        self._run(self._plans.reduce_scatter_block(sendbuf, recvbuf, op))
+        if not self._call_direct(direct.reduce_scatter_block, sendbuf, recvbuf, op):
+            self._run(self._plans.reduce_scatter_block(sendbuf, recvbuf, op))
 
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = SUM
@@ -309,23 +285,3 @@ class BufferCollectives:
     ) -> Prequest:
         """Prepare a `Reduce_scatter`."""
         return self._prepare(self._plans.reduce_scatter(sendbuf, recvbuf, recvcounts, op))
-
-
-_ARRAY = np.ndarray
-
-
-def _copy_plain(source: Any, target: Any) -> bool:
-    """Copy one plain array to another of equal numbers; False: it has to be read with care."""
-    if (
-        type(source) is not _ARRAY
-        or source.dtype != target.dtype
-        or source.size != target.size
-        or not source.flags.c_contiguous
-        or np.may_share_memory(source, target)
-    ):
-        return False
-    if source.shape == target.shape:
-        target[...] = source
-    else:
-        target.reshape(-1)[:] = source.reshape(-1)
-    return True

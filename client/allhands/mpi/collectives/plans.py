@@ -27,6 +27,7 @@ from allhands.mpi.buffers.messages import (
     parse_vector,
     parse_vector_w,
 )
+from allhands.mpi.collectives.direct import cut
 from allhands.mpi.constants import ERR_ROOT, ERR_TRUNCATE
 from allhands.mpi.memory.special import is_in_place
 from allhands.mpi.operations.op import Op
@@ -114,7 +115,7 @@ class IntraPlans:
             data, finish = _prepare_output(blocks)
             if in_place:
                 own = own.copy()
-            parts = _cut(data, self.size)
+            parts = cut(data, self.size)
             return run(
                 "Gather",
                 lambda is_async: ah.gather(own, parts, None, self.group, is_async, group_dst=root),
@@ -149,7 +150,7 @@ class IntraPlans:
         message = None if in_place else parse_receive(recvbuf)
 
         def begin(blocking: bool) -> Transfer:
-            parts = None if blocks is None else _cut(_pack_blocks(blocks), self.size)
+            parts = None if blocks is None else cut(_pack_blocks(blocks), self.size)
             if message is None:
                 assert parts is not None
                 target: Bytes | None = np.empty_like(parts[root])
@@ -328,14 +329,35 @@ class IntraPlans:
         return begin
 
     def reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op) -> Plan:
-        if is_in_place(sendbuf):
+        in_place = is_in_place(sendbuf)
+        if in_place:
             blocks = parse_blocks(recvbuf, self.size, True)
             output = blocks.block(0)
         else:
             output = parse_receive(recvbuf)
             blocks = parse_blocks(sendbuf, self.size, False)
             check_alike(blocks.block(0), output)
-        return self._reduce_scatter("Reduce_scatter_block", blocks, output, op)
+        native = _native(op, output)
+        if native is None:
+            return self._reduce_scatter("Reduce_scatter_block", blocks, output, op)
+        base: Any = output.datatype.base
+
+        def begin(blocking: bool) -> Transfer:
+            brought = _pack_blocks(blocks)
+            if in_place:
+                brought = brought.copy()
+            target = output.target()
+            data: Bytes = np.empty(output.nbytes, np.uint8) if target is None else target
+            return run(
+                "Reduce_scatter_block",
+                lambda is_async: ah.reduce_scatter_tensor(
+                    data.view(base), brought.view(base), native, self.group, is_async
+                ),
+                blocking,
+                (lambda _: output.unpack(data)) if target is None else None,
+            )
+
+        return begin
 
     def reduce_scatter(self, sendbuf: Any, recvbuf: Any, counts: Any, op: Op) -> Plan:
         received = parse_receive(recvbuf)
@@ -489,7 +511,7 @@ def _prepare_output(blocks: BlocksMessage) -> tuple[Bytes, Callable[[Any], None]
     if target is not None:
         return target, None
     data: Bytes = np.empty(sum(blocks.nbytes_of(at) for at in range(len(blocks))), np.uint8)
-    return data, lambda _: _store_blocks(blocks, _cut(data, len(blocks)))
+    return data, lambda _: _store_blocks(blocks, cut(data, len(blocks)))
 
 
 def _pack_blocks(blocks: BlocksMessage) -> Bytes:
@@ -500,12 +522,6 @@ def _pack_blocks(blocks: BlocksMessage) -> Bytes:
 
 def _pack_each(blocks: "BlocksMessage | _Cuts") -> list[Bytes]:
     return [blocks.block(at).pack() for at in range(len(blocks))]
-
-
-def _cut(data: Bytes, count: int) -> list[Bytes]:
-    """Return equal parts of memory."""
-    size = data.size // count
-    return [data[at * size : (at + 1) * size] for at in range(count)]
 
 
 def _store_blocks(blocks: BlocksMessage, parts: Sequence[Bytes]) -> None:

@@ -9,8 +9,11 @@ from allhands.api import collectives as ah
 from allhands.api import ragged
 from allhands.api.default_world import destroy_process_group
 from allhands.api.groups import new_group
+from allhands.api.objects import broadcast_object_list
 from allhands.group.group import Group as AllhandsGroup
 from allhands.mpi import errors
+from allhands.mpi.collectives import direct
+from allhands.mpi.collectives.direct import DirectCall
 from allhands.mpi.collectives.methods import Plans
 from allhands.mpi.collectives.objects import ObjectPrefixes
 from allhands.mpi.collectives.plans import IntraPlans, Plan
@@ -96,12 +99,20 @@ class Intracomm(Comm, ObjectPrefixes):
             self._check_alive()
         return plans
 
-    @property
-    def _direct(self) -> Any:
+    def _call_direct(self, call: DirectCall, *args: Any) -> bool:
         group, engine = self._cached_group, runtime.engine
-        if group is None or not engine.is_idle or self._context in engine.revoked:
-            return None
-        return group.order.direct_calls
+        if (
+            group is None
+            or (comm := group.order.direct_calls) is None
+            or engine.table.posted_count  # `is_idle` by hand: this is what small calls cost
+            or engine.services
+            or (engine.revoked and self._context in engine.revoked)
+        ):
+            return False
+        try:
+            return call(comm, self._rank, len(self._peers), *args)
+        except Exception as error:
+            raise errors.translate(error) from None
 
     def _release(self) -> None:
         if self._cached_group is not None and self._cached_group is not runtime.group:
@@ -118,8 +129,9 @@ class Intracomm(Comm, ObjectPrefixes):
         try:
             match name:
                 case "bcast":
-                    parts = [data] * self.Get_size() if root == self._rank else None
-                    return [ragged.scatter_v(parts, None, group, group_src=root)]
+                    told = [data]
+                    broadcast_object_list(told, None, group, group_src=root)
+                    return told
                 case "gather":
                     return ragged.gather_v(data, None, group, group_dst=root) or []
                 case "scatter":
@@ -339,11 +351,13 @@ class Intracomm(Comm, ObjectPrefixes):
 
     def Scan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         """Combine buffers of the ranks up to this one."""
-        self._run(self._plan_prefix("Scan", sendbuf, recvbuf, op))
+        if not self._call_direct(direct.scan, sendbuf, recvbuf, op):
+            self._run(self._plan_prefix("Scan", sendbuf, recvbuf, op))
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         """Combine buffers of the ranks before this one."""
-        self._run(self._plan_prefix("Exscan", sendbuf, recvbuf, op))
+        if not self._call_direct(direct.exscan, sendbuf, recvbuf, op):
+            self._run(self._plan_prefix("Exscan", sendbuf, recvbuf, op))
 
     def Iscan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Request:
         """Begin a `Scan`."""

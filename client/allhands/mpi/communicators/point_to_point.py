@@ -9,6 +9,7 @@ import numpy as np
 
 from allhands.mpi import errors
 from allhands.mpi.buffers.messages import SimpleMessage, parse_receive, parse_send
+from allhands.mpi.buffers.plain_specs import view_spec
 from allhands.mpi.constants import (
     ANY_SOURCE,
     ANY_TAG,
@@ -106,10 +107,26 @@ class PointToPoint:
         )
 
     def _begin_send(self, buf: Any, dest: int, tag: int, awaits_match: bool = False) -> Transfer:
+        if not awaits_match and self._send_direct(buf, dest, tag, False):
+            return _SENT
         self._check_dest(dest, tag)
         if dest == PROC_NULL:
             return Completed.from_nowhere()
         return self._start_send(parse_send(buf).pack(), dest, tag, awaits_match)
+
+    def _send_direct(self, buf: Any, dest: int, tag: int, waits: bool) -> bool:
+        """Send at once; False: nothing has happened, and the arguments are not checked.
+
+        With `waits` data that is too large for a frame may be waited for.
+        """
+        return (
+            dest.__class__ is int
+            and 0 <= dest < len(self._peers)
+            and 0 <= tag <= TAG_LIMIT
+            and runtime.engine.try_send(
+                self._peers[dest], self._context * _CONTEXTS, self._rank, tag, buf, waits
+            )
+        )
 
     def _begin_receive(self, buf: Any, source: int, tag: int) -> Transfer:
         self._check_source(source, tag)
@@ -139,15 +156,16 @@ class PointToPoint:
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a buffer; return when it may be changed, received or not."""
-        if dest.__class__ is int and 0 <= dest < len(self._peers) and 0 <= tag <= TAG_LIMIT:
-            engine, context = runtime.engine, self._context * _CONTEXTS
-            peer = self._peers[dest]
-            if engine.try_send(peer, context, self._rank, tag, buf):
-                return
-            if self._context not in engine.revoked:
-                engine.send(peer, context, self._rank, tag, parse_send(buf).pack())
-                return
-        self._complete(self._begin_send(buf, dest, tag))
+        if self._send_direct(buf, dest, tag, True):
+            return
+        if self._check_dest(dest, tag) != PROC_NULL:
+            runtime.engine.send(
+                self._peers[dest],
+                self._context * _CONTEXTS,
+                self._rank,
+                tag,
+                parse_send(buf).pack(),
+            )
 
     def Recv(
         self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
@@ -187,6 +205,15 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Send a message and receive another, in whatever order they come."""
+        if (
+            source.__class__ is int
+            and -1 <= source < len(self._peers)  # -1: ANY_SOURCE
+            and -1 <= recvtag <= TAG_LIMIT
+            and view_spec(recvbuf, True, False, 1) is not None
+            and self._send_direct(sendbuf, dest, sendtag, False)
+        ):
+            self.Recv(recvbuf, source, recvtag, status)
+            return
         receive = self._begin_receive(recvbuf, source, recvtag)
         try:
             send = self._begin_send(sendbuf, dest, sendtag)
@@ -510,7 +537,10 @@ class PointToPoint:
         self._check_dest(dest, tag)
         if dest == PROC_NULL:
             return Completed.from_nowhere()
-        return self._start_send(dump_object(obj), dest, tag, awaits_match)
+        data = dump_object(obj)
+        if not awaits_match and self._send_direct(data, dest, tag, False):
+            return _SENT
+        return self._start_send(data, dest, tag, awaits_match)
 
     def _begin_object_receive(
         self, buf: Any, source: int, tag: int

@@ -81,6 +81,8 @@ class Datatype(Handle, HasAttributes, Packing):
     """Whether it is of the standard; null is so too."""
     base: "np.dtype[Any] | None"
     """What the elements consist of in NumPy; None: of various things, or of none there."""
+    numbers: "np.dtype[Any] | None" = None
+    """Elements of NumPy that lie in memory as these do, one for one; read by the native core."""
     _making: Making
     _basic: Basic | None
     _token: object | None
@@ -114,6 +116,8 @@ class Datatype(Handle, HasAttributes, Packing):
         self.is_contiguous = layout.is_contiguous
         code = layout.basics[0][0] if len(layout.basics) == 1 else ""
         self.base = BY_NAME[code].dtype if code in BY_NAME else None
+        is_one = self.base is not None and self.base.itemsize == self.size and not self.true_lb
+        self.numbers = self.base if is_one and self.is_contiguous else None
         return self
 
     def _identity(self) -> object:

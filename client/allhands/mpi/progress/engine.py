@@ -195,8 +195,13 @@ class Engine:
                 self._deliver(arrival, receive)
         return receive
 
-    def try_send(self, dst: int, context: int, source: int, tag: int, buf: object) -> bool:
-        """Send a plain array, if it can go at once; a shorter way.
+    def try_send(
+        self, dst: int, context: int, source: int, tag: int, buf: object, waits: bool
+    ) -> bool:
+        """Send what the native core reads, if it can go at once; a shorter way.
+
+        Args:
+            waits: whether data behind the frame may be waited for.
 
         Returns:
             False: nothing has happened, and `buf` is anything that a program may send.
@@ -205,7 +210,7 @@ class Engine:
         shm = channel.shm
         if shm is None or (self.revoked and context // 4 in self.revoked):
             return False
-        waits = self.table.posted_count == 0 and not self.services
+        waits = waits and self.table.posted_count == 0 and not self.services
         place, number = channel.places.get(dst, -1), next(self._numbers)
         try:
             return shm.send_frame(
@@ -215,7 +220,7 @@ class Engine:
             raise errors.translate(error) from None
 
     def receive_next(self, context: int, source: int, tag: int, buf: object) -> bool:
-        """Receive a message into a plain array, if the next frame brings it; a shorter way.
+        """Receive a message where the native core can, if the next frame brings it; a shorter way.
 
         Args:
             source: rank of the sender in its group, or ANY_SOURCE.
@@ -226,22 +231,61 @@ class Engine:
         """
         if not self.is_idle or self.table.has_unexpected(context) or context // 4 in self.revoked:
             return False
+        return self._receive_directly(context, source, tag, buf, None)
+
+    def _receive_directly(
+        self, context: int, source: int, tag: int, buf: object, posted: Receive | None
+    ) -> bool:
+        """Receive a message by the native core, if the next frame brings it.
+
+        A frame of anything else is handled. `posted` is the receive of that message, if it is the
+        only one that is posted.
+        """
         shm = self._channel.shm
         if shm is None or self._channel.has_posted or not self._leader.acquire(blocking=False):
             return False
         try:
             frame = self._in
             frame[0] = 0
+            if posted is not None:
+                # Else the handling of a frame might end it while the core receives its message.
+                with self.lock:
+                    self.table.withdraw(context, posted)
             try:
                 found = shm.receive_frame(frame, buf, context, source, tag, _SLICE_SECONDS)
             except BaseException as error:
+                self._restore(posted)
                 self._raise(error)
+            if found == 1:
+                if posted is not None:
+                    posted.complete(FrameHead._make(HEAD.unpack_from(frame)))
+                return True
+            self._restore(posted)
             if found == 0:
                 with self.lock:
                     self._take_frame(frame)
-            return found == 1
+            return False
         finally:
             self._release_leader()
+
+    def _restore(self, posted: Receive | None) -> None:
+        if posted is not None:
+            with self.lock:
+                self.table.restore(posted.context, posted)
+
+    def _receive_posted(self, receive: Receive) -> bool:
+        """Receive what the only receive that is posted waits for, if the next frame brings it."""
+        context = receive.context
+        return (
+            self.table.posted_count == 1
+            and not self.services
+            and context // 4 not in self.revoked
+            and (target := receive.target) is not None
+            and (memory := target.target()) is not None
+            and self._receive_directly(
+                context, receive.wanted_source, receive.wanted_tag, memory, receive
+            )
+        )
 
     def deliver(self, arrival: Arrival, receive: Receive) -> None:
         """Let a receive have a message that was taken out of the table."""
@@ -384,7 +428,7 @@ class Engine:
             Exception: it has not ended within the time of a call, or a rank that it waits for is
                 lost; it is cancelled.
         """
-        if transfer.poll():
+        if transfer.poll() or (isinstance(transfer, Receive) and self._receive_posted(transfer)):
             return
         if not transfer.needs_frames and (self.is_idle or self._background is not None):
             # Nothing else needs this thread: frames come to the one beside it.

@@ -92,6 +92,11 @@ class MatchTable(Generic[E, R]):
                 return True
         return False
 
+    def restore(self, context: int, receive: R) -> None:
+        """Post a receive again that was withdrawn, before all others."""
+        self._posted.setdefault(context, []).insert(0, receive)
+        self.posted_count += 1
+
     def forget(self, context: int) -> None:
         """Forget everything of a communicator."""
         self.posted_count -= len(self._posted.pop(context, ()))

@@ -13,7 +13,7 @@ import numpy as np
 from allhands.engine.work.work import Work
 from allhands.mpi import errors
 from allhands.mpi.constants import ANY_SOURCE, ANY_TAG, ERR_TRUNCATE, PROC_NULL
-from allhands.mpi.progress.frames import Bytes
+from allhands.mpi.progress.frames import Bytes, FrameHead
 
 
 class Target(Protocol):
@@ -119,6 +119,11 @@ class Receive(Transfer):
         self.wanted_source = source
         self.wanted_tag = tag
         self.peers = peers
+
+    def complete(self, head: FrameHead) -> None:
+        """Note the message of a frame, whose data is where it belongs."""
+        self.tag, self.source, self.nbytes = head.f0, head.f1, head.nbytes
+        self.done = True
 
     def accept(self, source: int, tag: int, nbytes: int) -> Bytes | None:
         """Take the envelope of the message; return memory of that size to receive into.

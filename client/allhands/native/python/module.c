@@ -11,6 +11,7 @@
 #include "python/atomic_calls.h"
 #include "python/block_pool.h"
 #include "python/board_object.h"
+#include "python/buffer_spec.h"
 #include "python/call_site.h"
 #include "python/comm_object.h"
 #include "python/deadline.h"
@@ -88,6 +89,8 @@ static PyMethodDef functions[] = {
     {"allocate_bytes", allocate_bytes, METH_O, NULL},
     {"view_dlpack", (PyCFunction)(void (*)(void))view_dlpack, METH_FASTCALL, NULL},
     {"view_memory", (PyCFunction)(void (*)(void))view_memory, METH_FASTCALL, NULL},
+    {"view_spec", (PyCFunction)(void (*)(void))view_spec, METH_FASTCALL, NULL},
+    {"copy_spec", (PyCFunction)(void (*)(void))copy_spec, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -104,12 +107,13 @@ PyMODINIT_FUNC PyInit__native(void); /* the one name that is exported */
 PyMODINIT_FUNC PyInit__native(void) {
     import_array();
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || find_deadlines() < 0 || add_segment_types(module) < 0 ||
-        add_comm_type(module) < 0 || add_atomic_type(module) < 0 || add_p2p_types(module) < 0 ||
-        add_board_type(module) < 0 || add_tls_channel_type(module) < 0 ||
-        add_link_state_type(module) < 0 || add_link_call_type(module) < 0 ||
-        add_link_messages_type(module) < 0 || add_link_collectives_type(module) < 0 ||
-        add_call_site_functions(module) < 0 || add_memory_owner_type(module) < 0 ||
+    if (module == NULL || find_deadlines() < 0 || find_spec_names() < 0 ||
+        add_segment_types(module) < 0 || add_comm_type(module) < 0 || add_atomic_type(module) < 0 ||
+        add_p2p_types(module) < 0 || add_board_type(module) < 0 ||
+        add_tls_channel_type(module) < 0 || add_link_state_type(module) < 0 ||
+        add_link_call_type(module) < 0 || add_link_messages_type(module) < 0 ||
+        add_link_collectives_type(module) < 0 || add_call_site_functions(module) < 0 ||
+        add_memory_owner_type(module) < 0 ||
         PyModule_AddStringConstant(module, "INSTRUCTIONS", ah_instructions()) < 0)
         return NULL;
     return module;

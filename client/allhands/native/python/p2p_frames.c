@@ -3,6 +3,7 @@
  * itself; larger data in a message behind it. `allhands.mpi.progress.frames` has the layout. */
 #include <string.h>
 
+#include "python/buffer_spec.h"
 #include "python/deadline.h"
 #include "python/p2p_object_state.h"
 
@@ -22,14 +23,6 @@ static PyArrayObject *frame_of(PyObject *given) {
         return NULL;
     }
     return array;
-}
-
-/* An array of numbers in the byte order of this host; NULL: it is for the careful way. */
-static PyArrayObject *numbers_of(PyObject *given, bool written) {
-    PyArrayObject *array = plain_array_of(given, written);
-    bool is_plain =
-        array != NULL && PyArray_TYPE(array) <= NPY_CLONGDOUBLE && PyArray_ISNOTSWAPPED(array);
-    return is_plain ? array : NULL;
 }
 
 static bool read_numbers(PyObject *const *args, int count, int64_t *numbers) {
@@ -57,16 +50,13 @@ static bool exchange_data(P2PObject *self, const Head *head, int place, bool rec
     return is_done;
 }
 
-PyObject *p2p_send_frame(P2PObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 9) /* frame, data, place, context, sender, tag, source, number, waits */
-        return PyErr_Format(PyExc_TypeError, "wants 9 arguments, has %zd", nargs);
-    int64_t numbers[6];
-    PyArrayObject *frame = frame_of(args[0]), *data = numbers_of(args[1], false);
-    if (frame == NULL || !read_numbers(args + 2, 6, numbers)) return NULL;
+/* Send a frame with the data of an array, or with the data behind it. 1: it has gone, 0: nothing
+ * has happened, -1 with an exception. */
+static int send_data(P2PObject *self, PyArrayObject *frame, PyArrayObject *data,
+                     const int64_t *numbers, bool waits) {
     int64_t place = numbers[0], limit = read_plain_limit(self->timeout_ns, Py_None);
-    if (data == NULL || place < 0 || place >= self->size || place == self->rank || limit == 0 ||
-        !p2p_is_open(self))
-        Py_RETURN_FALSE;
+    if (place < 0 || place >= self->size || place == self->rank || limit == 0 || !p2p_is_open(self))
+        return 0;
     Head head = {.kind = KIND_MESSAGE,
                  .context = numbers[1],
                  .nbytes = PyArray_NBYTES(data),
@@ -75,29 +65,34 @@ PyObject *p2p_send_frame(P2PObject *self, PyObject *const *args, Py_ssize_t narg
                  .source = numbers[4],
                  .number = numbers[5]};
     bool is_behind = head.nbytes > room_of(frame);
-    if (is_behind && args[8] != Py_True) Py_RETURN_FALSE;
+    if (is_behind && !waits) return 0;
     char *bytes = PyArray_BYTES(frame);
     memcpy(bytes, &head, sizeof(Head));
     if (!is_behind) memcpy(bytes + sizeof(Head), PyArray_BYTES(data), (size_t)head.nbytes);
     ah_message message = {.peer = (int)place, .tag = FRAME_TAG};
     int posted = p2p_post(self, &message, frame, Py_None);
-    if (posted < 0) return NULL;
-    if (posted && is_behind && !exchange_data(self, &head, (int)place, false, data, limit))
-        return NULL;
-    return PyBool_FromLong(posted);
+    if (posted <= 0 || !is_behind) return posted;
+    return exchange_data(self, &head, (int)place, false, data, limit) ? 1 : -1;
 }
 
-PyObject *p2p_receive_frame(P2PObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 6) /* frame, memory, context, source, tag, seconds */
-        return PyErr_Format(PyExc_TypeError, "wants 6 arguments, has %zd", nargs);
-    int64_t wanted[3], span, limit = read_plain_limit(self->timeout_ns, Py_None);
-    PyArrayObject *frame = frame_of(args[0]), *memory = numbers_of(args[1], true);
-    if (frame == NULL || !read_numbers(args + 2, 3, wanted) || !read_span(args[5], &span))
-        return NULL;
-    if (memory == NULL || limit == 0) return PyLong_FromLong(P2P_CLOSED);
+PyObject *p2p_send_frame(P2PObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 9) /* frame, spec, place, context, sender, tag, source, number, waits */
+        return PyErr_Format(PyExc_TypeError, "wants 9 arguments, has %zd", nargs);
+    int64_t numbers[6];
+    PyArrayObject *frame = frame_of(args[0]);
+    if (frame == NULL || !read_numbers(args + 2, 6, numbers)) return NULL;
+    PyArrayObject *data = spec_array(args[1], false, false, 1);
+    if (data == NULL) Py_RETURN_FALSE;
+    int sent = send_data(self, frame, data, numbers, args[8] == Py_True);
+    Py_DECREF(data);
+    return sent < 0 ? NULL : PyBool_FromLong(sent);
+}
+
+/* Receive a frame and its data; as `receive_frame`, P2P_RAISED with an exception. */
+static int receive_data(P2PObject *self, PyArrayObject *frame, PyArrayObject *memory,
+                        const int64_t *wanted, int64_t span, int64_t limit) {
     int sender = p2p_poll_array(self, frame, FRAME_TAG, span);
-    if (sender == P2P_RAISED) return NULL;
-    if (sender < 0) return PyLong_FromLong(sender);
+    if (sender < 0) return sender;
     Head head;
     char *bytes = PyArray_BYTES(frame);
     memcpy(&head, bytes, sizeof(Head));
@@ -105,12 +100,25 @@ PyObject *p2p_receive_frame(P2PObject *self, PyObject *const *args, Py_ssize_t n
                 (wanted[1] < 0 || head.source == wanted[1]) &&
                 (wanted[2] < 0 || head.tag == wanted[2]) && head.nbytes >= 0 &&
                 head.nbytes <= PyArray_NBYTES(memory);
-    if (!fits) return PyLong_FromLong(0);
+    if (!fits) return 0;
     if (head.nbytes <= room_of(frame)) {
         memcpy(PyArray_BYTES(memory), bytes + sizeof(Head), (size_t)head.nbytes);
-    } else {
-        bytes[0] = 0; /* no frame is in hand any more, should this fail */
-        if (!exchange_data(self, &head, sender, true, memory, limit)) return NULL;
+        return 1;
     }
-    return PyLong_FromLong(1);
+    bytes[0] = 0; /* no frame is in hand any more, should this fail */
+    return exchange_data(self, &head, sender, true, memory, limit) ? 1 : P2P_RAISED;
+}
+
+PyObject *p2p_receive_frame(P2PObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 6) /* frame, spec, context, source, tag, seconds */
+        return PyErr_Format(PyExc_TypeError, "wants 6 arguments, has %zd", nargs);
+    int64_t wanted[3], span, limit = read_plain_limit(self->timeout_ns, Py_None);
+    PyArrayObject *frame = frame_of(args[0]);
+    if (frame == NULL || !read_numbers(args + 2, 3, wanted) || !read_span(args[5], &span))
+        return NULL;
+    PyArrayObject *memory = limit == 0 ? NULL : spec_array(args[1], true, false, 1);
+    if (memory == NULL) return PyLong_FromLong(P2P_CLOSED);
+    int received = receive_data(self, frame, memory, wanted, span, limit);
+    Py_DECREF(memory);
+    return received == P2P_RAISED ? NULL : PyLong_FromLong(received);
 }

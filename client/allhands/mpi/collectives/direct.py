@@ -1,0 +1,150 @@
+"""Blocking collectives by direct calls: at once, on the caller's thread, without a plan.
+
+Each function returns True when the call has ended well. False: nothing has happened, as something
+is under way or an argument is to be read with care; then the plan of the same call tells what is
+wrong, if anything is. Ranks need not go the same way: plans make the same calls of allhands.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from allhands.mpi.buffers.plain_specs import copy_spec, view_spec
+from allhands.mpi.memory.special import is_in_place
+from allhands.mpi.operations.op import Op
+from allhands.mpi.progress.frames import Bytes
+
+
+class DirectCall(Protocol):
+    """A function of this module; `comm` is a communicator over shared memory or links."""
+
+    def __call__(self, comm: Any, rank: int, size: int, *args: Any) -> bool: ...
+
+
+def barrier(comm: Any, rank: int, size: int) -> bool:
+    return bool(comm.barrier(None, None))
+
+
+def bcast(comm: Any, rank: int, size: int, buf: Any, root: int) -> bool:
+    return (
+        _is_rank(root, size)
+        and (data := view_spec(buf, True, True, 1)) is not None
+        and comm.broadcast(data, root, None, None)
+    )
+
+
+def gather(comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, root: int) -> bool:
+    if not _is_rank(root, size):
+        return False
+    parts: list[Bytes] | None = None
+    if rank == root:
+        if (data := view_spec(recvbuf, True, True, size)) is None:
+            return False
+        parts = cut(data, size)
+    own = (
+        parts[rank].copy()
+        if parts is not None and is_in_place(sendbuf)
+        else view_spec(sendbuf, False, True, 1)
+    )
+    return own is not None and comm.gather(own, parts, root, None, None)
+
+
+def scatter(comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, root: int) -> bool:
+    if not _is_rank(root, size):
+        return False
+    parts: list[Bytes] | None = None
+    if rank == root:
+        if (data := view_spec(sendbuf, False, True, size)) is None:
+            return False
+        parts = cut(data, size)
+    own = (
+        np.empty_like(parts[rank])
+        if parts is not None and is_in_place(recvbuf)
+        else view_spec(recvbuf, True, True, 1)
+    )
+    return own is not None and comm.scatter(own, parts, root, None, None)
+
+
+def allgather(comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any) -> bool:
+    if (data := view_spec(recvbuf, True, True, size)) is None:
+        return False
+    own = (
+        cut(data, size)[rank].copy() if is_in_place(sendbuf) else view_spec(sendbuf, False, True, 1)
+    )
+    return own is not None and comm.all_gather_into_tensor(data, own, None, None)
+
+
+def alltoall(comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any) -> bool:
+    if (data := view_spec(recvbuf, True, True, size)) is None:
+        return False
+    own = data.copy() if is_in_place(sendbuf) else view_spec(sendbuf, False, True, size)
+    return own is not None and comm.all_to_all_single(data, own, None, None)
+
+
+def reduce(comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, op: Op, root: int) -> bool:
+    if not _is_rank(root, size):
+        return False
+    if rank == root:
+        return (
+            (data := view_spec(recvbuf, True, False, 1)) is not None
+            and (native := op.native(data.dtype)) is not None
+            and (is_in_place(sendbuf) or copy_spec(sendbuf, data))
+            and comm.reduce(data, root, native, None, None)
+        )
+    return (
+        (data := view_spec(sendbuf, False, False, 1)) is not None
+        and (native := op.native(data.dtype)) is not None
+        and comm.reduce(data, root, native, None, None)
+    )
+
+
+def allreduce(comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, op: Op) -> bool:
+    return (
+        (data := view_spec(recvbuf, True, False, 1)) is not None
+        and (native := op.native(data.dtype)) is not None
+        and (is_in_place(sendbuf) or copy_spec(sendbuf, data))
+        and comm.all_reduce(data, native, None, None)
+    )
+
+
+def reduce_scatter_block(
+    comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, op: Op
+) -> bool:
+    return (
+        not is_in_place(sendbuf)
+        and (data := view_spec(recvbuf, True, False, 1)) is not None
+        and (native := op.native(data.dtype)) is not None
+        and (brought := view_spec(sendbuf, False, False, size)) is not None
+        and comm.reduce_scatter_tensor(data, brought, native, None, None)
+    )
+
+
+def scan(comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, op: Op) -> bool:
+    return (
+        (data := view_spec(recvbuf, True, False, 1)) is not None
+        and (native := op.native(data.dtype)) is not None
+        and (is_in_place(sendbuf) or copy_spec(sendbuf, data))
+        and comm.scan(data, native, None, None)
+    )
+
+
+def exscan(comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, op: Op) -> bool:
+    if (data := view_spec(recvbuf, True, False, 1)) is None:
+        return False
+    if rank == 0:  # its result stays as it is, as MPI has it
+        data = data.copy()
+    return (
+        (native := op.native(data.dtype)) is not None
+        and (is_in_place(sendbuf) or copy_spec(sendbuf, data))
+        and comm.exscan(data, native, None, None)
+    )
+
+
+def cut(data: Bytes, count: int) -> list[Bytes]:
+    """Return equal parts of memory."""
+    size = data.size // count
+    return [data[at * size : (at + 1) * size] for at in range(count)]
+
+
+def _is_rank(root: object, size: int) -> bool:
+    return root.__class__ is int and 0 <= root < size
