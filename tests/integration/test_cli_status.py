@@ -101,6 +101,24 @@ def test_watch_repeats_until_interrupted_and_then_succeeds(
     assert [one["jobs"][0]["job"] for one in seen] == [busy_job, busy_job]
 
 
+@pytest.mark.parametrize(("color", "is_coloured"), [("always", True), ("auto", False)])
+def test_colours_go_into_a_pipe_where_they_are_asked_for(
+    color: str, is_coloured: bool, daemon: DaemonProcess, busy_job: str
+) -> None:
+    aborted = daemon.run_command("abort", busy_job)
+    assert aborted.returncode == 0, aborted.stderr
+    shown = {
+        name: daemon.run_command(name, busy_job, "--color", color).stdout
+        for name in ("status", "diagnose")
+    }
+    with daemon.start_command("status", busy_job, "--color", color, "--watch") as watching:
+        assert watching.stdout is not None
+        shown["watch"] = watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+    is_red = {name: "\x1b[31m" in text for name, text in shown.items()}
+    assert is_red == dict.fromkeys(shown, is_coloured), shown
+
+
 def test_group_shows_each_rank_with_its_progress(daemon: DaemonProcess, busy_job: str) -> None:
     done = daemon.run_command("group", f"pair-of-{busy_job}")
     assert done.returncode == 0, done.stderr

@@ -80,7 +80,8 @@ def show(
     if is_fitted and sys.stdout.isatty():
         console.print(draw(sections, is_wide=is_wide))
     else:
-        typer.echo(render_plain(sections, is_wide=is_wide, has_color=has_color))
+        # Off a terminal click takes colours out, unless it is told that they are wanted.
+        typer.echo(render_plain(sections, is_wide=is_wide, has_color=has_color), color=has_color)
 
 
 def print_document(

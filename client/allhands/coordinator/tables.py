@@ -14,6 +14,8 @@ from allhands.coordinator.sections import Marked, Section, Table
 from allhands.escapes import escape_line
 
 _UNWRAPPED_WIDTH = 2000  # columns: text that goes to a file or a pipe is not wrapped
+_UNUSED_HEIGHT = 25
+"""With TERM=dumb, rich takes 80 columns for the width unless the height is given too."""
 _GAP = 2
 _STYLES = {"bad": "red", "late": "yellow"}
 
@@ -38,6 +40,7 @@ def render_plain(
     console = Console(
         file=out,
         width=_UNWRAPPED_WIDTH,
+        height=_UNUSED_HEIGHT,
         force_terminal=has_color,
         no_color=not has_color,
         color_system="standard" if has_color else None,

@@ -201,6 +201,14 @@ def test_colours_are_for_terminals_and_can_be_chosen() -> None:
     assert "\x1b[33mrank 2 is late\x1b[0m" in render_plain(sections, has_color=True)
 
 
+@pytest.mark.parametrize("has_color", [False, True])
+def test_no_line_is_wrapped_for_a_dumb_terminal(
+    has_color: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert len(render_plain(["word " * 100], has_color=has_color).splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("color", "environ", "is_coloured"),
     [
