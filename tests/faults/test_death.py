@@ -137,3 +137,11 @@ def test_who_went_first_is_named_not_who_died_because_of_it(job: Job, going: str
         told = ranks[0].expect(what)
         assert "rank 2 (host " in told["text"], told
         assert "rank 1 (host " not in told["text"], told
+
+
+@pytest.mark.parametrize("way", ["left", "raised"])
+def test_a_rank_that_fails_of_another_ends_after_it(job: Job, way: str) -> None:
+    ranks = job(2, deaths.end_slowly, way)
+    assert not ranks[1].expect("looked")["is_gone"]
+    assert ranks[1].ended() == (1 if way == "raised" else 0)
+    assert ranks[0].ended() == 1

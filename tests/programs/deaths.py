@@ -1,7 +1,9 @@
 """Ranks that die, stop, lag or leave, and the observing ranks."""
 
+import atexit
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -130,3 +132,24 @@ def follow_the_first_to_leave(going: str) -> None:
     tell("blocked", **failure(ah.barrier))
     tell("message", **failure(lambda: ah.recv(np.ones(3), 2)))
     tell("made since", **failure(lambda: ah.new_group([0, 1, 2]).barrier().wait()))
+
+
+def end_slowly(way: str) -> None:
+    """Rank 1 goes, and looks before its end whether rank 0, which fails of that, has ended."""
+    first: list[int] = []
+
+    def look() -> None:
+        poll = select.poll()
+        poll.register(os.pidfd_open(first[0]), select.POLLIN)
+        tell("looked", is_gone=bool(poll.poll(500)))
+
+    is_second = os.environ["RANK"] == "1"
+    if is_second:
+        atexit.register(look)  # before the world has its own: so it is called after that
+    ah.init_process_group(timeout=40)
+    pids = [np.zeros(1, np.int64) for _ in range(2)]
+    ah.all_gather(pids, np.array([os.getpid()]))
+    first.append(int(pids[0][0]))
+    if is_second:
+        LEAVING[way]()
+    ah.barrier()

@@ -30,6 +30,7 @@ from allhands.membership.survivors import RecoveryService
 from allhands.membership.worker import Worker
 from allhands.recorder.record import OperationRecord
 from allhands.runtime import stack_dump, termination
+from allhands.runtime.end_order import find_causes, wait_ended
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 from allhands.runtime.loop_thread import LoopThread
 
@@ -324,3 +325,5 @@ class World:
             self.close()
         else:
             self.fail(error)
+            if LAUNCH_VARIABLE not in os.environ:  # `allhands run` knows who was first
+                wait_ended(self._worker.find_processes(find_causes(error)))

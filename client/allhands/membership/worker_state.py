@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from allhands.collectives.algorithms.cost import LinkCost
@@ -106,6 +106,12 @@ class WorkerState:
 
     def describe_rank(self, rank: int) -> str:
         return str(self.members.get(rank, f"rank {rank}"))  # one that is not introduced yet
+
+    def find_processes(self, ranks: Iterable[int]) -> list[int]:
+        """Return the pids of those of the ranks whose processes this one can look at."""
+        namespace = self._pid_namespace
+        found = (self.members.get(rank) for rank in ranks if rank != self.rank)
+        return [one.pid for one in found if one and namespace and one.pid_namespace == namespace]
 
     def shares_memory(self, rank: int) -> bool:
         return self._arena is not None and self._arena.is_mapped(rank)
