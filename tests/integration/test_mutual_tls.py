@@ -184,6 +184,28 @@ def test_ranks_meet_at_rank_0_though_its_certificate_has_another_name(
     assert all("sums, plaintext 0 sockets 1" in one for one in said), said
 
 
+def test_rank_0_with_the_certificate_of_a_worker_is_told_whose_it_needs(
+    files: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, *as_script(launched_ranks.show_sums_and_plaintext)],
+        env=environment(tmp_path)
+        | {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "ALLHANDS_TLS_DIR": str(files / "worker"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 1
+    assert "is for worker.allhands.invalid: give it one for 127.0.0.1." in done.stderr
+    assert "ALLHANDS_TLS_DIR=tls/daemon on rank 0's host" in done.stderr
+
+
 def test_the_key_value_port_is_used_with_a_certificate(daemon: DaemonProcess, files: Path) -> None:
     endpoint = find_coordinator(None, as_worker(daemon, files / "worker"))
     with Control(endpoint, job="j", timeout=PATIENCE) as control:

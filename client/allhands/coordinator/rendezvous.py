@@ -1,6 +1,8 @@
 """Rendezvous of a world: find the coordinator, or host one in rank 0."""
 
 import asyncio
+import contextlib
+import ipaddress
 import json
 import logging
 import os
@@ -123,6 +125,7 @@ async def _host_or_connect(config: WorldConfig, place: HostedByRank0) -> WorldRe
         raise ValueError(_explain_requirements(config, place))
     resolved = await _resolve_host_until(place.host, time.monotonic() + config.timeout)
     if config.rank == 0:
+        await asyncio.to_thread(_check_certificate, config, place)
         return await _start_coordinator(
             config, _choose_listen_address(config, place.host, resolved), place.port, place.host
         )
@@ -182,6 +185,34 @@ async def _is_reachable_remotely(place: HostedByRank0) -> bool:
         return not Address(await resolve_host(place.host), place.port).is_loopback
     except CoordinatorUnavailable:
         return True  # a name that this host does not know yet is not its own
+
+
+def _check_certificate(config: WorldConfig, place: HostedByRank0) -> None:
+    """Check that the others can dial rank 0 by its certificate.
+
+    Raises:
+        ValueError: it is for other hosts.
+    """
+    if config.tls_cert is None:
+        return
+    from allhands_proto.issuing import read_hosts  # which takes long to load
+
+    name = config.tls_name or place.host
+    with contextlib.suppress(ValueError):
+        name = str(ipaddress.ip_address(name))
+    try:
+        hosts = read_hosts(Path(config.tls_cert).read_bytes())
+    except (OSError, ValueError):
+        return  # the coordinator says what is wrong with the file
+    _, _, parent = name.partition(".")
+    if hosts and not {name.lower(), f"*.{parent}".lower()} & {one.lower() for one in hosts}:
+        raise ValueError(
+            f"rank 0 is to host the coordinator at {Address(place.host, place.port).target} "
+            f"({place.source}), and its certificate, {config.tls_cert}, is for "
+            f"{', '.join(hosts)}: give it one for {name}. `allhands token init tls --host {name}` "
+            "makes the folders: ALLHANDS_TLS_DIR=tls/daemon on rank 0's host, "
+            "ALLHANDS_TLS_DIR=tls/worker on the others"
+        )
 
 
 def _explain_requirements(config: WorldConfig, place: HostedByRank0) -> str:
