@@ -165,12 +165,24 @@ def test_keys_are_put_read_listed_and_deleted(daemon: DaemonProcess, job_name: s
 
 
 def test_a_key_that_does_not_exist_fails_in_one_line(daemon: DaemonProcess, job_name: str) -> None:
+    assert daemon.run_command("kv", "put", job_name, "other", "v").returncode == 0
     for command in ("get", "del"):
         done = daemon.run_command("kv", command, job_name, "missing")
         assert done.returncode == 1
         assert done.stderr.startswith("allhands: ")
         assert "'missing'" in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["get", "del"])
+def test_a_key_of_an_unknown_job_fails_with_the_names_that_exist(
+    command: str, daemon: DaemonProcess, busy_job: str
+) -> None:
+    done = daemon.run_command("kv", command, "no-such-job", "k")
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("allhands: no job 'no-such-job' at this coordinator")
+    assert busy_job in line
 
 
 def test_a_mistyped_job_is_gone_with_its_keys(daemon: DaemonProcess, job_name: str) -> None:

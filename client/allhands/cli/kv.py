@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from allhands.cli.missing_job import check_job_exists
 from allhands.cli.options import ClientOptions, JobArgument, takes_client
 from allhands.cli.records import make_range_fields, print_records, print_txn, write_line
 from allhands.cli.render import Output, make_output_option, print_document, print_names
@@ -65,7 +66,7 @@ def get(
     wants_records = any((end, prefix, from_key, rev, limit, keys_only, count_only))
     if not wants_records and output is Output.TABLE:
         with client.open(job) as control:
-            _write_single(control.get(key))
+            _write_single(_read_single(control, key))
         return
     if order.upper() not in ("ASCEND", "DESCEND"):
         raise typer.BadParameter(f"--order is ASCEND or DESCEND, not {order!r}")
@@ -143,12 +144,14 @@ def delete(
         else:
             absent = [key for key in keys if not control.delete(key)]
             deleted = len(keys) - len(absent)
-    if output.is_document:
-        print_document("KeyDeletion", {"deleted": deleted}, output)
-    elif prefix or from_key:
-        write_line(str(deleted))
-    if absent:
-        raise NotFound(f"job {job!r} had no {format_keys(absent)}")
+        if output.is_document:
+            print_document("KeyDeletion", {"deleted": deleted}, output)
+        elif prefix or from_key:
+            write_line(str(deleted))
+        if absent:
+            if not deleted:  # else it may be gone, with the last of its keys
+                check_job_exists(control)
+            raise NotFound(f"job {job!r} had no {format_keys(absent)}")
 
 
 @kv_app.command("count")
@@ -228,6 +231,21 @@ def list_keys(
 
 
 kv_app.command("watch")(watch_command)
+
+
+def _read_single(control: "Control", key: str) -> bytes:
+    """Return the value of a key.
+
+    Raises:
+        NotFound: there is no such key, or no such job.
+    """
+    from allhands.errors import NotFound
+
+    try:
+        return control.get(key)
+    except NotFound:
+        check_job_exists(control)
+        raise
 
 
 def _write_single(value: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from allhands.cli.completion import complete_jobs
+from allhands.cli.missing_job import check_job_exists
 from allhands.cli.options import ClientOptions, takes_client
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ def top_command(
 
     Enter opens a job, then a rank; Escape goes back; o changes the order of ranks; q ends.
     """
-    from allhands.errors import NotFound
-
     try:
         from allhands.top.app import Top
     except ModuleNotFoundError as error:
@@ -67,10 +66,5 @@ def top_command(
             "allhands top needs a terminal; for a file or a program: allhands status -o json"
         )
     with client.open(job) as control:
-        known = [one.job for one in control.jobs()]
-        if control.job_name is not None and control.job_name not in known:
-            existing = ", ".join(known) or "none"
-            raise NotFound(
-                f"no job {control.job_name!r} at this coordinator; there are: {existing}"
-            )
+        check_job_exists(control)
         Top(_Coordinator(control), control.job_name).run()
