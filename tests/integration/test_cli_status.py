@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -235,6 +237,14 @@ def test_help_lists_every_command(daemon: DaemonProcess) -> None:
     assert done.returncode == 0
     for command in ("serve", "run", "status", "group", "kv"):
         assert f"\n  {command} " in done.stdout
+
+
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "allhands", "status", "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Usage: allhands status ")
 
 
 # ---------------------------------------------------------------- a daemon of its own
