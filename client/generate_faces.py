@@ -314,6 +314,7 @@ def write_functional_module(collectives: list[Collective], imports: list[str]) -
         ),
         *(f"{one}\n" for one in imports),
         f"__all__ = {names!r}\n",
+        "\n\ndef __dir__() -> list[str]:\n    return [*__all__]\n",
     ]
     parts += [_write_functional_call(one, one.name in fast_paths) for one in calls]
     return "".join(parts)

@@ -76,6 +76,11 @@ def test_the_calls_of_both_faces_have_been_found() -> None:
     assert all(hasattr(ah, name) for name in ELSEWHERE)
 
 
+def test_the_functional_calls_are_listed_without_what_they_are_made_of() -> None:
+    assert {"all_reduce", "all_gather_tensor", "GroupLike"} <= {*dir(ah.functional)}
+    assert dir(ah.functional) == sorted(ah.functional.__all__)
+
+
 def test_generated_calls_are_as_the_methods_of_groups_describe_them() -> None:
     """`make faces` generates the files anew."""
     subprocess.run([sys.executable, ROOT / "client/generate_faces.py", "--check"], check=True)
