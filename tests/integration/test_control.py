@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -241,3 +242,14 @@ def test_connect_reads_the_environment(
         control.put("key", b"value")
         assert control.job_name == job_name
         assert control.get("key") == b"value"
+
+
+def test_a_job_comes_with_the_coordinators_clock(
+    control: Control, join_job: Callable[[int, int], RawMember]
+) -> None:
+    """Reports of ranks are dated by it: a report may be seconds older than the status."""
+    join_job(0, 1)
+    before = time.monotonic()  # the same clock: that of this host
+    clock = control.job().clock
+    assert clock is not None
+    assert before - 0.1 <= clock <= time.monotonic()

@@ -55,12 +55,13 @@ def diagnose_command(
 
 
 def _make_view(found: "Diagnosis") -> View:
+    now = time.time()  # before the imports, which take milliseconds
     from allhands.cli.documents import make_diagnosis_fields
     from allhands.coordinator.diagnosis import describe_diagnosis
 
     return View(
         "Diagnosis",
-        lambda: make_diagnosis_fields(found, time.time()),
+        lambda: make_diagnosis_fields(found, now),
         lambda: describe_diagnosis(found),
     )
 

@@ -161,7 +161,9 @@ def _make_member(member: "MemberStatus", now: float) -> Fields:
         **_make_age("heartbeat", member.last_heartbeat, now),
         **_make_age("gone", member.gone, now),
         "clock_offset_seconds": member.clock_offset,
-        "operations": [_make_operation(one, now) for one in member.operations],
+        "operations": [
+            _make_operation(one, now - member.get_age(one)) for one in member.operations
+        ],
         "lateness": [_make_lateness(one) for one in member.lateness],
     }
 
@@ -201,14 +203,14 @@ def _make_section(section: "SectionPosition | None") -> Fields:
     }
 
 
-def _make_operation(one: "OperationStatus", now: float) -> Fields:
+def _make_operation(one: "OperationStatus", since: float) -> Fields:
     return {
         "group": one.group,
         "operation": one.operation,
         "sequence": one.sequence,
         "completed": one.completed,
         "elapsed_seconds": one.elapsed,
-        "since_time": format_time(now - one.elapsed),
+        "since_time": format_time(since),
     }
 
 
@@ -229,6 +231,7 @@ def _make_group_members(job: "JobStatus", group: "GroupStatus", now: float) -> l
     for place, rank in enumerate(group.ranks):
         member = present.get(rank)
         doing = None if member is None else member.find_operation(group.group)
+        age = None if member is None or doing is None else member.get_age(doing)
         made.append(
             {
                 "group_rank": place,
@@ -242,7 +245,7 @@ def _make_group_members(job: "JobStatus", group: "GroupStatus", now: float) -> l
                 "completed": 0 if doing is None else doing.completed,
                 "operation": "" if doing is None else doing.operation,
                 "elapsed_seconds": None if doing is None else doing.elapsed,
-                "since_time": None if doing is None else format_time(now - doing.elapsed),
+                "since_time": None if age is None else format_time(now - age),
             }
         )
     return made
@@ -271,7 +274,7 @@ def _make_wait(one: "PendingOperation", now: float) -> Fields:
         "operation": one.operation,
         "signature": one.signature,
         "elapsed_seconds": one.seconds,
-        "since_time": format_time(now - one.seconds),
+        "since_time": format_time(now - one.age),
         "waits_for": list(one.waits_for),
         "label": one.label,
         "source": one.source,

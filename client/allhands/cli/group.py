@@ -66,6 +66,7 @@ def _look(control: "Control", name: str) -> View:
     from allhands.errors import NotFound
 
     jobs = [one for one in sort_jobs(control.jobs()) if control.job_name in (None, one.job)]
+    now = time.time()
     found = [(job, group) for job in jobs for group in job.groups if group.group == name]
     if not found:
         where = "any job" if control.job_name is None else f"job {control.job_name!r}"
@@ -73,6 +74,6 @@ def _look(control: "Control", name: str) -> View:
         raise NotFound(f"no group {name!r} in {where}; there are: {existing or 'none'}")
     return View(
         "GroupList",
-        lambda: make_groups_fields(found, time.time()),
+        lambda: make_groups_fields(found, now),
         lambda: [section for one in found for section in describe_group(*one)],
     )

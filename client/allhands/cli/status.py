@@ -53,9 +53,10 @@ def _look_at_jobs(control: "Control") -> View:
     from allhands.coordinator.status import describe_jobs
 
     jobs = _select_jobs(control)
+    now = time.time()
     return View(
         "JobList",
-        lambda: make_jobs_fields(jobs, time.time()),
+        lambda: make_jobs_fields(jobs, now),
         lambda: describe_jobs(jobs),
         lambda: [job.job for job in jobs],
     )

@@ -49,7 +49,7 @@ def diagnose(
         for member in job.members
     }
     ranks = tuple(
-        _diagnose_rank(member, reports.get(member.rank), absences.get(member.rank, ""))
+        _diagnose_rank(member, reports.get(member.rank), absences.get(member.rank, ""), job.clock)
         for member in job.members
     )
     silent = {
@@ -77,9 +77,11 @@ def diagnose(
     )
 
 
-def _diagnose_rank(member: MemberStatus, report: RankReport | None, absence: str) -> RankDiagnosis:
+def _diagnose_rank(
+    member: MemberStatus, report: RankReport | None, absence: str, clock: float | None
+) -> RankDiagnosis:
     progress = member.operations if report is None else report.progress
-    waits = _find_waits(progress, report)
+    waits = _find_waits(progress, report, _compute_age(member, report, clock))
     ended = min(progress, key=lambda one: one.elapsed, default=None)
     idle, last = 0.0, ""
     if not waits and ended is not None and ended.sequence:
@@ -107,10 +109,23 @@ def _compute_staleness(member: MemberStatus, report: RankReport | None) -> float
     return max(member.last_heartbeat - member.gone, 0.0)
 
 
+def _compute_age(member: MemberStatus, report: RankReport | None, clock: float | None) -> float:
+    """Return the seconds since a rank's report was made; without a report: since it was gone.
+
+    Where its clock or the coordinator's is not known, a report counts as made at the last moment.
+    """
+    if report is None or clock is None or member.clock_offset is None:
+        return member.gone or 0.0
+    return max(clock - (report.now + member.clock_offset), 0.0)
+
+
 def _find_waits(
-    progress: Iterable[OperationStatus], report: RankReport | None
+    progress: Iterable[OperationStatus], report: RankReport | None, age: float
 ) -> tuple[PendingOperation, ...]:
-    """Return a rank's operations under way: from its report, else from its heartbeats."""
+    """Return a rank's operations under way: from its report, else from its heartbeats.
+
+    `age` is that of the report or of the heartbeats' last state, in seconds.
+    """
     found = []
     recorded = set()
     inside = {(now.group, now.sequence): now.elapsed for now in progress if now.operation}
@@ -119,26 +134,35 @@ def _find_waits(
         if one.outcome == "running" or (one.sequence and (one.group, one.sequence) in inside):
             assert report is not None
             recorded.add((one.group, one.sequence))
-            since = report.now - one.created / 1e9
+            since = begun = max(report.now - one.created / 1e9, 0.0)
             if one.outcome != "running":
-                since = inside[one.group, one.sequence]
+                since = max(inside[one.group, one.sequence], 0.0)
             found.append(
                 PendingOperation(
                     group=one.group,
                     sequence=one.sequence,
                     operation=one.operation,
                     signature=one.signature,
-                    seconds=max(since, 0.0),
+                    seconds=since,
                     waits_for=one.waits_for,
                     label=one.label,
                     source=one.source,
+                    age=begun + age,
                 )
             )
     for now in progress:
         if now.operation and (now.group, now.sequence) not in recorded:
             found.append(
                 PendingOperation(
-                    now.group, now.sequence, now.operation, "", now.elapsed, (), "", ""
+                    group=now.group,
+                    sequence=now.sequence,
+                    operation=now.operation,
+                    signature="",
+                    seconds=now.elapsed,
+                    waits_for=(),
+                    label="",
+                    source="",
+                    age=now.elapsed + age,
                 )
             )
     return tuple(sorted(found, key=lambda one: -one.seconds))

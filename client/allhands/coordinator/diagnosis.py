@@ -39,6 +39,8 @@ class PendingOperation:
     label: str
     source: str
     """The line that asked for it, as "train.py:31 in step"."""
+    age: float
+    """Seconds from the request to the diagnosis; `seconds` stand still once the rank is gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ def read_job(job: wire.Job) -> JobStatus:
         incarnation=job.incarnation,
         failures=tuple(map(decode_failure, job.failures)),
         ended=job.ended if job.HasField("ended") else None,
+        clock=job.clock or None,
     )
 
 

@@ -61,6 +61,13 @@ class MemberStatus:
     def find_operation(self, group: str) -> OperationStatus | None:
         return next((one for one in self.operations if one.group == group), None)
 
+    def get_age(self, operation: OperationStatus) -> float:
+        """Return the seconds since the beginning of the state that an operation's `elapsed` counts.
+
+        `elapsed` stands still from the moment on at which the member was gone.
+        """
+        return operation.elapsed + (self.gone or 0.0)
+
     def find_lateness(self, group: str) -> LatenessStatus | None:
         return next((one for one in self.lateness if one.group == group), None)
 
@@ -87,6 +94,9 @@ class JobStatus:
     """The first failure first; without those that the members have gone on from."""
     ended: float | None = None
     """Seconds since its last member was gone; None: it has not ended."""
+    clock: float | None = None
+    """The coordinator's clock at this moment, in seconds; None: it is of a version that does not
+    tell."""
 
     def __str__(self) -> str:
         # Only who looks at the table pays for importing what draws it.

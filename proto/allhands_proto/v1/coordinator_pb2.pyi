@@ -4826,6 +4826,7 @@ class Job(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
     GAVE_UP_FIELD_NUMBER: _builtins.int
+    CLOCK_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     state: _builtins.str
     """"empty" | "forming" | "running" | "degraded" | "ended" """
@@ -4837,6 +4838,8 @@ class Job(_message.Message):
     incarnation: _builtins.str
     ended: _builtins.float
     """seconds since its last member was gone"""
+    clock: _builtins.float
+    """the coordinator's monotonic clock, seconds, when this was written"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
         """by rank; of the last incarnation when it ended"""
@@ -4871,10 +4874,11 @@ class Job(_message.Message):
         ended: _builtins.float | None = ...,
         waits: _abc.Iterable[Global___GroupWaits] | None = ...,
         gave_up: _abc.Iterable[_builtins.int] | None = ...,
+        clock: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended", "epoch", b"epoch", "failures", b"failures", "gave_up", b"gave_up", "groups", b"groups", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "job", b"job", "keys", b"keys", "members", b"members", "state", b"state", "waits", b"waits", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "clock", b"clock", "ended", b"ended", "epoch", b"epoch", "failures", b"failures", "gave_up", b"gave_up", "groups", b"groups", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "job", b"job", "keys", b"keys", "members", b"members", "state", b"state", "waits", b"waits", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ended: _TypeAlias = _typing.Literal["ended"]  # noqa: Y015
     _WhichOneofArgType__ended: _TypeAlias = _typing.Literal["_ended", b"_ended"]  # noqa: Y015

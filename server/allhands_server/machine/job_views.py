@@ -19,6 +19,7 @@ def describe_job(job: Job, now: float, waits_seconds: float = 0.0) -> JobView:
             heartbeat_window=limits.WINDOW_DEFAULT,
             keys=len(job.table.records),
             incarnation="",
+            clock=now,
         )
     return JobView(
         job=job.name,
@@ -34,6 +35,7 @@ def describe_job(job: Job, now: float, waits_seconds: float = 0.0) -> JobView:
         ended=None if (ended := world.postmortem.ended_at) is None else max(0.0, now - ended),
         waits=world.call_times.describe_waits(now, waits_seconds) if waits_seconds > 0 else (),
         gave_up=tuple(sorted(world.gave_up)),
+        clock=now,
     )
 
 

@@ -190,6 +190,8 @@ class JobView:
     """Where it was asked for."""
     gave_up: tuple[int, ...] = ()
     """While the world forms: ranks that joined and went, by rank."""
+    clock: float = 0.0
+    """The moment, by the coordinator's clock."""
 
 
 @fast_dataclass

@@ -316,6 +316,7 @@ def encode_job(view: values.JobView) -> wire.Job:
         ended=view.ended,
         waits=map(encode_waits, view.waits),
         gave_up=view.gave_up,
+        clock=view.clock,
     )
 
 

@@ -1,6 +1,7 @@
 """Documents of `-o json` and `-o yaml` have the fields that docs/output.md lists."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -76,7 +77,7 @@ DIAGNOSIS = Diagnosis(
             host="node-a",
             pid=4000,
             absence="",
-            waits=(PendingOperation("dp", 9, "reduce", "reduce()", 2.0, (1,), "x", "a.py:1"),),
+            waits=(PendingOperation("dp", 9, "reduce", "reduce()", 2.0, (1,), "x", "a.py:1", 4.0),),
             idle=0.0,
             last="",
             stack="",
@@ -142,6 +143,23 @@ def test_an_age_stands_beside_the_time() -> None:
     [first, second] = DOCUMENTS["GroupList"]["groups"][0]["members"]
     assert first["heartbeat_time"] == "2025-06-15T15:06:40.250Z"
     assert (second["host"], second["pid"], second["heartbeat_time"]) == ("", None, None)
+
+
+@pytest.mark.parametrize("later", [0.0, 3.0])
+def test_the_begin_of_an_ended_ranks_state_does_not_move_with_the_request(later: float) -> None:
+    gone = replace(MEMBER, state="left", gone=10.0 + later)
+    job = replace(JOB, state="ended", members=(gone,))
+    [told] = make_jobs_fields([job], NOW + later)["jobs"]
+    [operation] = told["members"][0]["operations"]
+    assert operation["since_time"] == "2025-06-15T15:06:30.000Z"
+    assert operation["elapsed_seconds"] == 0.5
+    [group] = make_groups_fields([(job, GROUP)], NOW + later)["groups"]
+    assert group["members"][0]["since_time"] == "2025-06-15T15:06:30.000Z"
+
+
+def test_a_wait_began_its_age_before_the_diagnosis() -> None:
+    [wait] = DOCUMENTS["Diagnosis"]["ranks"][0]["waits"]
+    assert (wait["elapsed_seconds"], wait["since_time"]) == (2.0, "2025-06-15T15:06:36.500Z")
 
 
 def test_documents_of_a_stream_are_told_apart() -> None:

@@ -67,7 +67,7 @@ def make_job(name: str, state: str = "running") -> JobStatus:
 def wait(rank: int) -> RankDiagnosis:
     source = "/home/somebody/project/train.py:331 in train_one_epoch"
     signature = f"{OPERATION}(float32[4194304], SUM)"
-    pending = PendingOperation("world", 123, OPERATION, signature, 185.0, (0, 3), "", source)
+    pending = PendingOperation("world", 123, OPERATION, signature, 185.0, (0, 3), "", source, 185.0)
     return RankDiagnosis(rank, HOST, 4_194_300, "", (pending,), 0.0, "", "")
 
 

@@ -129,6 +129,30 @@ def test_who_does_not_report_is_where_it_last_said() -> None:
     assert [wait.operation for wait in found.ranks[0].waits] == ["all_reduce"]
 
 
+def test_a_wait_is_as_old_as_the_coordinators_clock_says() -> None:
+    """A report may be seconds old: the coordinator waits for those of other ranks."""
+    running = record(7, created=6 * SECOND, finished=0, outcome="running")
+    asked = replace(member(0), clock_offset=100.0)
+    found = diagnose(replace(job(asked), clock=112.0), {0: report(inside(7), running)}, {})
+    [wait] = found.ranks[0].waits
+    assert (wait.seconds, wait.age) == (4.0, 6.0)
+
+
+def test_the_call_of_a_failed_rank_is_as_old_as_the_request() -> None:
+    """Its last report tells its position at its first failure, and may be made long after."""
+    failed = record(7, created=6 * SECOND, finished=8 * SECOND, outcome="failed")
+    gone = replace(member(0), state="left", gone=5.0)
+    found = diagnose(job(gone), {0: report(inside(7, elapsed=2.0), failed)}, {})
+    [wait] = found.ranks[0].waits
+    assert (wait.seconds, wait.age) == (2.0, 9.0)
+
+
+def test_a_lost_ranks_wait_goes_on_ageing() -> None:
+    lost = replace(member(0, inside(4, elapsed=2.0)), state="lost", gone=5.0)
+    [wait] = diagnose(job(lost), {}, {0: "it is lost"}).ranks[0].waits
+    assert (wait.seconds, wait.age) == (2.0, 7.0)
+
+
 def test_who_was_waited_for_of_late_is_named_with_how_long() -> None:
     periods = tuple(
         WaitPeriod(ago, 60.0, 300, 20.0, 0.4, (RankWaits(5, 206, 15.5), RankWaits(2, 9, 0.2)))

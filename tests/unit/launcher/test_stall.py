@@ -10,7 +10,7 @@ def _wait(
     *waits_for: int, sequence: int = 3, group: str = "world", seconds: float = 10.0
 ) -> PendingOperation:
     return PendingOperation(
-        group, sequence, "all_reduce", "", seconds, waits_for, "", "train.py:31 in step"
+        group, sequence, "all_reduce", "", seconds, waits_for, "", "train.py:31 in step", seconds
     )
 
 
