@@ -370,6 +370,25 @@ def test_tensors_give_tensors(rank: int) -> None:
 
 
 @on_threads(2)
+def test_what_is_no_array_is_to_be_wrapped_and_the_result_is_returned() -> None:
+    calls: list[Callable[[Any], object]] = [
+        F.all_reduce,
+        lambda x: F.broadcast(x, 0),
+        F.all_gather_tensor,
+        F.reduce_scatter_tensor,
+        F.all_to_all_single,
+        lambda x: F.permute_tensor(x, [1, 0]),
+        lambda x: F.all_reduce_coalesced([x]),
+    ]
+    for call in calls:
+        for given in (0.5, [1.0, 2.0]):
+            with pytest.raises(TypeError, match=r"wrap it.*, and take the new array"):
+                call(given)
+    with pytest.raises(TypeError, match=r"wrap it.*, and read the result from x$"):
+        ah.all_reduce(0.5)
+
+
+@on_threads(2)
 def test_results_may_come_later(rank: int) -> None:
     x = np.arange(4.0).reshape(2, 2) + rank
     rows = [x - rank, x - rank + 1]

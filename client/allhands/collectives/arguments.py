@@ -35,6 +35,13 @@ def check_input(x: object, name: str) -> AnyArray:
     return check_array(to_input(x, name), name)
 
 
+def check_functional_input(x: object, name: str) -> AnyArray:
+    """Return what a call reads that returns a new array, as `check_input`; raises as that."""
+    outcome = ", and take the new array that the call returns"
+    found = x if isinstance(x, np.ndarray) else foreign_arrays.read_array(x, name, outcome)
+    return check_array(found, name)
+
+
 def to_output(x: object, name: str) -> AnyArray:
     """Return what a call writes as a NumPy array over the memory of `x`; see `foreign_arrays`."""
     return x if isinstance(x, np.ndarray) else foreign_arrays.find_memory(x, name)

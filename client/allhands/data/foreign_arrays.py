@@ -47,10 +47,11 @@ def build_device_error(name: str, device: str) -> InvalidType:
     )
 
 
-def read_array(x: object, name: str) -> NDArray[Any]:
+def read_array(x: object, name: str, outcome: str = "") -> NDArray[Any]:
     """Return a NumPy array with the elements of `x`: its memory where possible, else a copy.
 
-    An array on another device is asked for a copy in host memory.
+    An array on another device is asked for a copy in host memory. `outcome`: as of
+    `build_type_error`.
 
     Raises:
         TypeError: `x` is no array, has nulls, or does not give its elements to NumPy.
@@ -64,7 +65,7 @@ def read_array(x: object, name: str) -> NDArray[Any]:
     for view in (_view_by_dlpack, _view_by_buffer):
         if (found := _attempt(view, x)) is not None:
             return found
-    return _convert(x, name)
+    return _convert(x, name, outcome)
 
 
 def find_memory(x: object, name: str) -> NDArray[Any]:
@@ -84,7 +85,7 @@ def find_memory(x: object, name: str) -> NDArray[Any]:
     if not views and (tensor := _attempt(_view_by_dlpack, x)) is not None:
         views = [tensor]
     if not views:
-        views = [_convert(x, name)]
+        views = [_convert(x, name, ", and read the result from x")]
     if not all(one.flags.writeable for one in views):
         raise ValueError(
             f"{name} is read-only (a value of type {type(x).__name__}): give an array that can be "
@@ -135,7 +136,7 @@ def _view_by_array_protocol(x: Any) -> NDArray[Any] | None:
     return found
 
 
-def _convert(x: object, name: str) -> NDArray[Any]:
+def _convert(x: object, name: str, outcome: str) -> NDArray[Any]:
     """Return what `x` gives NumPy by `__array__` and the like.
 
     Raises:
@@ -148,15 +149,18 @@ def _convert(x: object, name: str) -> NDArray[Any]:
             f"{name}, of type {type(x).__name__}, gives NumPy no array: {error}"
         ) from error
     if found is None:
-        raise build_type_error(x, name)
+        raise build_type_error(x, name, outcome)
     return found
 
 
-def build_type_error(x: object, name: str) -> TypeError:
-    """Return the error of an argument that is no array."""
+def build_type_error(x: object, name: str, outcome: str) -> TypeError:
+    """Return the error of an argument that is no array.
+
+    `outcome` ends the advice to wrap it: it says where the result is then.
+    """
     advice = ""
     if isinstance(x, list | tuple | Number):
-        advice = "; wrap it: x = np.asarray(...), and read the result from x"
+        advice = f"; wrap it: x = np.asarray(...){outcome}"
     return TypeError(
         f"{name} must be a numpy.ndarray, not {type(x).__name__}, which has neither the buffer "
         f"protocol nor DLPack nor __array__{advice}"

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from allhands.api import collectives
-from allhands.collectives.arguments import AnyArray, check_input
+from allhands.collectives.arguments import AnyArray, check_functional_input
 from allhands.collectives.reduction import ReduceOp, check, parse_op
 from allhands.data.array_kinds import restore_kind
 from allhands.engine.work.derived import give_result
@@ -121,7 +121,7 @@ def _check_arrays(arrays: Sequence[AnyArray]) -> list[AnyArray]:
         raise TypeError(f"arrays must be a list of them, not {type(arrays).__name__}")
     if not arrays:
         raise ValueError("a coalesced call requires non-empty tensor list")
-    return [check_input(one, f"arrays[{at}]") for at, one in enumerate(arrays)]
+    return [check_functional_input(one, f"arrays[{at}]") for at, one in enumerate(arrays)]
 
 
 def _group_by_dtype(arrays: Sequence[AnyArray]) -> list[list[int]]:

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from allhands.collectives.arguments import AnyArray, check_input
+from allhands.collectives.arguments import AnyArray, check_functional_input
 
 
 def copy_array(x: AnyArray) -> AnyArray:
     """Return a new contiguous array with the elements of `x`."""
-    made: AnyArray = np.array(check_input(x, "x"), order="C")
+    made: AnyArray = np.array(check_functional_input(x, "x"), order="C")
     return made
 
 

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from allhands.api import collectives
-from allhands.collectives.arguments import AnyArray, check_input, check_splits
+from allhands.collectives.arguments import AnyArray, check_functional_input, check_splits
 from allhands.collectives.reduction import ReduceOp, parse_op
 from allhands.data.array_kinds import restore_kind
 from allhands.engine.work.derived import give_result
@@ -27,7 +27,7 @@ def all_gather_tensor(
 
     `x` is only read; the same shape and dtype on all ranks.
     """
-    given = np.atleast_1d(check_input(x, "x"))
+    given = np.atleast_1d(check_functional_input(x, "x"))
     dim = normalize_dim(gather_dim, given, "gather_dim")
     found = resolve(group, tag, "all_gather_tensor", options)
     rows = np.empty((found.size, *given.shape), given.dtype)
@@ -52,7 +52,7 @@ def reduce_scatter_tensor(
         ValueError: the length of that dimension is no multiple of the group's size.
     """
     found = resolve(group, tag, "reduce_scatter_tensor", options)
-    rows = split_rows(check_input(x, "x"), scatter_dim, "scatter_dim", found.size)
+    rows = split_rows(check_functional_input(x, "x"), scatter_dim, "scatter_dim", found.size)
     out = np.empty(rows.shape[1:], rows.dtype)
     work = collectives.reduce_scatter_tensor(out, rows, parse_op(op), found, async_op, **options)
     return give_result([work], lambda: restore_kind(out, x))
@@ -79,7 +79,7 @@ def all_to_all_single(
             "output_split_sizes and input_split_sizes must either be specified together or both "
             "set to None"
         )
-    given = np.ascontiguousarray(check_input(x, "x"))  # it makes one dimension of none
+    given = np.ascontiguousarray(check_functional_input(x, "x"))  # it makes one dimension of none
     found = resolve(group, tag, "all_to_all_single", options)
     rows = len(given) if output_split_sizes is None else sum(map(int, output_split_sizes))
     if output_split_sizes is not None:  # before memory of that size is asked for
@@ -105,7 +105,7 @@ def permute_tensor(
     Raises:
         ValueError: `src_dst` is no permutation of the group's ranks.
     """
-    given, found = check_input(x, "x"), resolve(group, tag, "permute_tensor", options)
+    given, found = check_functional_input(x, "x"), resolve(group, tag, "permute_tensor", options)
     goals = [int(rank) for rank in src_dst]
     if sorted(goals) != list(range(found.size)):
         raise ValueError(

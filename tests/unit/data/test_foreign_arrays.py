@@ -90,8 +90,11 @@ def test_what_a_library_says_is_passed_on() -> None:
 
 @pytest.mark.parametrize("given", [[1.0], (1.0,), 2, 0.5])
 def test_numbers_and_lists_are_told_how_to_become_arrays(given: object) -> None:
-    with pytest.raises(TypeError, match=r"x must be a numpy\.ndarray, not .*x = np\.asarray"):
+    wrapped = r"^x must be a numpy\.ndarray, not .*; wrap it: x = np\.asarray\(\.\.\.\)"
+    with pytest.raises(TypeError, match=f"{wrapped}$"):
         foreign_arrays.read_array(given, "x")
+    with pytest.raises(TypeError, match=f"{wrapped}, and read the result from x$"):
+        foreign_arrays.find_memory(given, "x")
 
 
 def test_missing_values_are_counted() -> None:
