@@ -454,6 +454,16 @@ def mix_ways() -> None:
     ):
         with pytest.raises((ValueError, MPI.Exception), match=said):
             comm.Allreduce(*given)
+    counts = [1] * (size - 1) + [size]
+    for spec, said in (
+        ([np.empty(2 * size), counts], f"rank 0 sent 16 bytes, and there is room for {8}"),
+        ([np.empty(1), counts], "of a buffer of 8 bytes"),
+        ([np.empty(2 * size), [-1] * size], "negative|byte"),
+        ([np.empty(2 * size), [1] * (size + 1)], f"expecting {size} items"),
+    ):
+        with pytest.raises((ValueError, MPI.Exception), match=said):
+            comm.Allgatherv(np.ones(2 if "sent" in said else 1), spec)
+        comm.Barrier()
     tell(what="done")
 
 
@@ -511,6 +521,49 @@ def _call_all(MPI: Any, comm: Any, way: int) -> None:
     assert out[0] == (rank * (rank + 1) / 2 if rank else -1.0)
     assert own.tolist() == [rank + 1.0, 10.0 * rank], "what a rank brings is only read"
     assert comm.bcast({"root": rank}, last) == {"root": last}
+    _call_all_of_various_sizes(MPI, comm, way)
+
+
+def _call_all_of_various_sizes(MPI: Any, comm: Any, way: int) -> None:
+    rank, size = comm.rank, comm.size
+
+    def give(array: Any, counts: list[int], displs: list[int]) -> Any:
+        match way % 4:
+            case 0:
+                return [array, counts, displs, MPI.DOUBLE]
+            case 1:
+                return [array, (counts, displs), MPI.DOUBLE]
+            case 2:
+                return (memoryview(array), (np.array(counts), tuple(displs)), MPI.DOUBLE)
+            case _:
+                return [array, (counts, displs), "d"]
+
+    own, last = np.full(rank + 1, rank + 0.5), size - 1
+    counts = [one + 1 for one in range(size)]
+    # With a gap before each block, which stays as it is.
+    displs = [sum(counts[:one]) + one + 1 for one in range(size)]
+    wanted = np.concatenate([[-1.0, *[one + 0.5] * (one + 1)] for one in range(size)])
+    every = np.full(sum(counts) + size, -1.0)
+    comm.Allgatherv(own, give(every, counts, displs))
+    assert every.tolist() == wanted.tolist()
+    every[:] = -1.0
+    every[displs[rank] : displs[rank] + rank + 1] = own
+    comm.Allgatherv(MPI.IN_PLACE, give(every, counts, displs))
+    assert every.tolist() == wanted.tolist()
+    every[:] = -1.0
+    comm.Gatherv(own, give(every, counts, displs) if rank == last else None, last)
+    assert every.tolist() == (wanted if rank == last else np.full_like(wanted, -1.0)).tolist()
+    # Rank a gives a + b elements to rank b.
+    amounts, starts = [rank + one for one in range(size)], [0] * size
+    for one in range(1, size):
+        starts[one] = starts[one - 1] + amounts[one - 1]
+    brought = np.concatenate([np.full(rank + one, 10.0 * rank + one) for one in range(size)])
+    came = np.full(sum(amounts), -1.0)
+    comm.Alltoallv(give(brought, amounts, starts), give(came, amounts, starts))
+    assert came.tolist() == [10.0 * one + rank for one in range(size) for _ in range(one + rank)]
+    packed = np.empty(sum(counts))
+    comm.Allgatherv(own, [packed, counts])
+    assert packed.tolist() == [one + 0.5 for one in range(size) for _ in range(one + 1)]
 
 
 def await_posted() -> None:

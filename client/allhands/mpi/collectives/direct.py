@@ -1,24 +1,27 @@
 """Blocking collectives by direct calls: at once, on the caller's thread, without a plan.
 
-Each function returns True when the call has ended well. False: nothing has happened, as something
+`comm` and `vectors` are what `Numbering` has as `direct_calls` and `vector_calls`. Each function
+returns True when the call has ended well. False: nothing has happened, as something
 is under way or an argument is to be read with care; then the plan of the same call tells what is
 wrong, if anything is. Ranks need not go the same way: plans make the same calls of allhands.
 """
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from allhands.mpi.buffers.plain_specs import copy_spec, view_spec
+from allhands.mpi import errors
+from allhands.mpi.buffers.plain_specs import copy_spec, view_blocks, view_spec
+from allhands.mpi.constants import ERR_TRUNCATE
 from allhands.mpi.memory.special import is_in_place
 from allhands.mpi.operations.op import Op
 from allhands.mpi.progress.frames import Bytes
 
 
 class DirectCall(Protocol):
-    """A function of this module; `comm` is a communicator over shared memory or links."""
+    """A function of this module."""
 
-    def __call__(self, comm: Any, rank: int, size: int, *args: Any) -> bool: ...
+    def __call__(self, calls: Any, rank: int, size: int, /, *args: Any) -> bool: ...
 
 
 def barrier(comm: Any, rank: int, size: int) -> bool:
@@ -138,6 +141,55 @@ def exscan(comm: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, op: Op) 
         and (is_in_place(sendbuf) or copy_spec(sendbuf, data))
         and comm.exscan(data, native, None, None)
     )
+
+
+# ---------------------------------------------------------------- blocks of sizes of their own
+
+
+def allgatherv(vectors: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any) -> bool:
+    if (blocks := view_blocks(recvbuf, True, size)) is None:
+        return False
+    own = blocks[rank] if is_in_place(sendbuf) else view_spec(sendbuf, False, True, 1)
+    return own is not None and _store(vectors.all_gather_v(own), blocks)
+
+
+def gatherv(vectors: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, root: int) -> bool:
+    if not _is_rank(root, size):
+        return False
+    blocks: list[Bytes] | None = None
+    if rank == root and (blocks := view_blocks(recvbuf, True, size)) is None:
+        return False
+    own = (
+        blocks[rank]
+        if blocks is not None and is_in_place(sendbuf)
+        else view_spec(sendbuf, False, True, 1)
+    )
+    return own is not None and _store(vectors.gather_v(own, root), blocks)
+
+
+def alltoallv(vectors: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any) -> bool:
+    if (blocks := view_blocks(recvbuf, True, size)) is None:
+        return False
+    parts = blocks if is_in_place(sendbuf) else view_blocks(sendbuf, False, size)
+    return parts is not None and _store(vectors.all_to_all_v(parts), blocks)
+
+
+def _store(came: "list[Bytes] | Literal[False] | None", blocks: list[Bytes] | None) -> bool:
+    """Store what came from each rank, unless nothing has happened."""
+    if came is False:
+        return False
+    for rank, (data, block) in enumerate(zip(came or (), blocks or (), strict=True)):
+        check_room(rank, data.size, block.size)
+        block[: data.size] = data
+    return True
+
+
+def check_room(rank: int, nbytes: int, room: int) -> None:
+    """Raise if a rank has sent more than there is room for."""
+    if nbytes > room:
+        raise errors.make_error(
+            ERR_TRUNCATE, f"rank {rank} sent {nbytes} bytes, and there is room for {room}"
+        )
 
 
 def cut(data: Bytes, count: int) -> list[Bytes]:

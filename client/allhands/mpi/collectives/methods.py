@@ -44,6 +44,10 @@ class BufferCollectives:
         """Carry a call out at once; False: nothing has happened, and it needs a plan."""
         return False
 
+    def _call_vectors(self, call: DirectCall, *args: Any) -> bool:
+        """Carry a call on blocks of various sizes out at once, as `_call_direct` others."""
+        return False
+
     def _check_alive(self) -> None:
         """Raise if the communicator is null or freed."""
 
@@ -96,7 +100,8 @@ class BufferCollectives:
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Collect buffers of all ranks at the root, each where its displacement says."""
-        self._run(self._plans.gatherv(sendbuf, recvbuf, root))
+        if not self._call_vectors(direct.gatherv, sendbuf, recvbuf, root):
+            self._run(self._plans.gatherv(sendbuf, recvbuf, root))
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give each rank its equal part of a buffer of the root."""
@@ -114,7 +119,8 @@ class BufferCollectives:
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Collect buffers of all ranks at all ranks, each where its displacement says."""
-        self._run(self._plans.allgatherv(sendbuf, recvbuf))
+        if not self._call_vectors(direct.allgatherv, sendbuf, recvbuf):
+            self._run(self._plans.allgatherv(sendbuf, recvbuf))
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Exchange equal blocks between all ranks."""
@@ -123,7 +129,8 @@ class BufferCollectives:
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Exchange blocks of various sizes between all ranks."""
-        self._run(self._plans.alltoallv(sendbuf, recvbuf))
+        if not self._call_vectors(direct.alltoallv, sendbuf, recvbuf):
+            self._run(self._plans.alltoallv(sendbuf, recvbuf))
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Exchange blocks of various sizes and datatypes between all ranks."""

@@ -27,8 +27,8 @@ from allhands.mpi.buffers.messages import (
     parse_vector,
     parse_vector_w,
 )
-from allhands.mpi.collectives.direct import cut
-from allhands.mpi.constants import ERR_ROOT, ERR_TRUNCATE
+from allhands.mpi.collectives.direct import check_room, cut
+from allhands.mpi.constants import ERR_ROOT
 from allhands.mpi.memory.special import is_in_place
 from allhands.mpi.operations.op import Op
 from allhands.mpi.progress.frames import Bytes
@@ -531,11 +531,7 @@ def _store_blocks(blocks: BlocksMessage, parts: Sequence[Bytes]) -> None:
 
 def store(message: SimpleMessage, data: Bytes, rank: int) -> None:
     """Store what came from a rank."""
-    if data.size > message.nbytes:
-        raise errors.make_error(
-            ERR_TRUNCATE,
-            f"rank {rank} sent {data.size} bytes, and there is room for {message.nbytes}",
-        )
+    check_room(rank, data.size, message.nbytes)
     message.unpack(data)
 
 

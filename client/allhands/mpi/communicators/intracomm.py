@@ -100,17 +100,24 @@ class Intracomm(Comm, ObjectPrefixes):
         return plans
 
     def _call_direct(self, call: DirectCall, *args: Any) -> bool:
-        group, engine = self._cached_group, runtime.engine
+        group = self._cached_group
+        return group is not None and self._call_now(call, group.order.direct_calls, args)
+
+    def _call_vectors(self, call: DirectCall, *args: Any) -> bool:
+        group = self._cached_group
+        return group is not None and self._call_now(call, group.order.vector_calls, args)
+
+    def _call_now(self, call: DirectCall, calls: Any, args: tuple[Any, ...]) -> bool:
+        engine = runtime.engine
         if (
-            group is None
-            or (comm := group.order.direct_calls) is None
+            calls is None
             or engine.table.posted_count  # `is_idle` by hand: this is what small calls cost
             or engine.services
             or (engine.revoked and self._context in engine.revoked)
         ):
             return False
         try:
-            return call(comm, self._rank, len(self._peers), *args)
+            return call(calls, self._rank, len(self._peers), *args)
         except Exception as error:
             raise errors.translate(error) from None
 
