@@ -119,7 +119,10 @@ def describe_jobs(jobs: Sequence[JobStatus]) -> list[Section]:
 
 
 def describe_job(job: JobStatus) -> list[Section]:
-    """Describe a job: its line, stalls, a row per operation of each member, ranks that are gone."""
+    """Describe a job: its line, failures, stalls, a row per operation of each member, losses.
+
+    Below the rows are the ranks that are gone of which the failures do not tell.
+    """
     sections: list[Section] = [_format_headline(job), *describe_failures(job.failures)]
     sections += (
         Marked(describe_stall(stall), "late")
@@ -130,7 +133,9 @@ def describe_job(job: JobStatus) -> list[Section]:
         sections.append(f"groups: {named}")
     if job.members:
         sections.append(_list_members(job.members))
-    return sections + _describe_reasons(job.members)
+    told = _list_told(job.failures)
+    untold = [one for one in job.members if one.state == "joined" or one.rank not in told]
+    return sections + _describe_reasons(untold)
 
 
 def describe_group(job: JobStatus, group: GroupStatus) -> list[Section]:
@@ -190,6 +195,12 @@ def describe_failures(failures: Sequence[FailureStatus]) -> list[str]:
     if more := len(failures) - len(said):
         said.append(f"and {more} failure{'' if more == 1 else 's'} more")
     return said
+
+
+def _list_told(failures: Sequence[FailureStatus]) -> set[int]:
+    """Return the ranks of whose failures `describe_failures` tells all."""
+    shown = failures[:_MAX_FAILURES]
+    return {one.rank for one in shown if len(one.text.partition("\n")[0]) <= _MAX_TEXT}
 
 
 def _list_members(members: Sequence[MemberStatus]) -> Table:

@@ -7,7 +7,7 @@ import pytest
 from allhands.cli.documents import make_jobs_fields
 from allhands.coordinator.status import JobStatus, MemberStatus, describe_group, describe_jobs
 from allhands.coordinator.tables import render_plain
-from allhands_proto.statuses import GroupStatus, LatenessStatus, OperationStatus
+from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
 
 
 def _member(rank: int, *operations: OperationStatus, label: str = "") -> MemberStatus:
@@ -123,6 +123,40 @@ def test_of_a_reason_with_a_traceback_the_first_line_is_shown() -> None:
     reason = "ValueError: bad batch\nTraceback (most recent call last):\n  File"
     left = replace(_member(1), state="left", reason=reason)
     assert str(_job(_member(0), left)).splitlines()[-1] == "rank 1 left: ValueError: bad batch"
+
+
+def test_a_failure_is_told_once() -> None:
+    gone = [replace(_member(rank), state="left", reason=f"tired {rank}") for rank in range(6)]
+    lost = replace(_member(6), state="lost", reason="its session broke")
+    long = "r" * 400
+    failures = [
+        FailureStatus(6, "dead", "rank 6 is dead: killed by SIGKILL", 1.0),
+        FailureStatus(0, "left", "rank 0 left the job because of tired 0", 1.0),
+        FailureStatus(1, "left", f"rank 1 left the job because of {long}", 1.0),
+        FailureStatus(2, "left", "rank 2 left the job because of tired 2", 1.0),
+        FailureStatus(3, "left", "rank 3 left the job because of tired 3", 1.0),
+    ]
+    gone[1] = replace(gone[1], reason=long)
+    lines = str(replace(_job(*gone, lost), failures=tuple(failures))).splitlines()
+    assert lines[1:3] == [
+        "failed first: rank 6 is dead: killed by SIGKILL",
+        "then: rank 0 left the job because of tired 0",
+    ]
+    # Those that are cut or left out above, and those that did not fail.
+    assert lines[-4:] == [
+        f"rank 1 left: {long}",
+        "rank 3 left: tired 3",
+        "rank 4 left: tired 4",
+        "rank 5 left: tired 5",
+    ]
+    assert lines[-5].split()[0] == "6"
+
+
+def test_a_rank_that_is_back_and_silent_is_told_of_beside_its_failure() -> None:
+    silent = replace(_member(1), condition="paused", condition_text="rank 1 is paused")
+    failure = FailureStatus(1, "dead", "rank 1 is dead", 9.0)
+    text = str(replace(_job(_member(0), silent), failures=(failure,)))
+    assert text.splitlines()[-1] == "rank 1 is paused"
 
 
 def test_a_group_says_it_only_of_its_own_ranks() -> None:
