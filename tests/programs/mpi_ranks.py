@@ -581,6 +581,15 @@ def await_posted() -> None:
             assert (status.source, status.tag) == (left, 1)
             assert status.Get_count(MPI.DOUBLE) == count
             assert got.tolist() == [2.0] * count + [0.0]
+        # Several at once, whose messages come in another order, two of them alike.
+        tags = (4, 5, 4, 6)
+        several = [np.zeros(count) for _ in tags]
+        receives = [comm.Irecv(one, left, tag) for one, tag in zip(several, tags, strict=True)]
+        sends = [comm.Isend(np.full(count, 10.0 * at), right, tags[at]) for at in (3, 0, 1, 2)]
+        receives[2].Wait()
+        assert several[2].tolist() == [20.0] * count, "the first message is for the first receive"
+        MPI.Request.Waitall([*receives, *sends])
+        assert [one.tolist() for one in several] == [[10.0 * at] * count for at in range(4)]
         # What comes first is for nobody yet: it is kept, and the receive goes on.
         receive = comm.Irecv(got, left, 1)
         sends = [comm.Isend(np.full(count, float(tag)), right, tag) for tag in (7, 1)]

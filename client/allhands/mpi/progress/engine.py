@@ -43,6 +43,8 @@ _BACKGROUND_IDLE_SECONDS = 0.002
 _TAKE_OVER_SECONDS = 0.01
 """For the thread beside to handle the frame that it has received."""
 _EMPTY: Bytes = np.empty(0, np.uint8)
+_RECEIVED, _HANDLED = 1, 0
+"""What `ShmP2P.receive_frame` returns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -231,19 +233,22 @@ class Engine:
         """
         if not self.is_idle or self.table.has_unexpected(context) or context // 4 in self.revoked:
             return False
-        return self._receive_directly(context, source, tag, buf, None)
+        return self._receive_directly(context, source, tag, buf, None) == _RECEIVED
 
     def _receive_directly(
         self, context: int, source: int, tag: int, buf: object, posted: Receive | None
-    ) -> bool:
+    ) -> int:
         """Receive a message by the native core, if the next frame brings it.
 
-        A frame of anything else is handled. `posted` is the receive of that message, if it is the
-        only one that is posted.
+        Args:
+            posted: the receive of that message, if one is posted: the first of its context.
+
+        Returns:
+            _RECEIVED; _HANDLED: the frame brought something else; or a number below: nothing came.
         """
         shm = self._channel.shm
         if shm is None or self._channel.has_posted or not self._leader.acquire(blocking=False):
-            return False
+            return NOTHING
         try:
             frame = self._in
             frame[0] = 0
@@ -256,15 +261,15 @@ class Engine:
             except BaseException as error:
                 self._restore(posted)
                 self._raise(error)
-            if found == 1:
+            if found == _RECEIVED:
                 if posted is not None:
                     posted.complete(FrameHead._make(HEAD.unpack_from(frame)))
-                return True
+                return found
             self._restore(posted)
-            if found == 0:
+            if found == _HANDLED:
                 with self.lock:
                     self._take_frame(frame)
-            return False
+            return found
         finally:
             self._release_leader()
 
@@ -274,18 +279,18 @@ class Engine:
                 self.table.restore(posted.context, posted)
 
     def _receive_posted(self, receive: Receive) -> bool:
-        """Receive what the only receive that is posted waits for, if the next frame brings it."""
-        context = receive.context
-        return (
-            self.table.posted_count == 1
-            and not self.services
-            and context // 4 not in self.revoked
-            and (target := receive.target) is not None
-            and (memory := target.target()) is not None
-            and self._receive_directly(
-                context, receive.wanted_source, receive.wanted_tag, memory, receive
-            )
-        )
+        """Wait for a posted receive by the native core while frames come; say whether it ended."""
+        context, target = receive.context, receive.target
+        memory = None if target is None else target.target()
+        if memory is None or self.services or context // 4 in self.revoked:
+            return False
+        source, tag = receive.wanted_source, receive.wanted_tag
+        # The first is the one that a frame is for which fits several.
+        while self.table.is_first(context, receive):
+            found = self._receive_directly(context, source, tag, memory, receive)
+            if found != _HANDLED:
+                return found == _RECEIVED
+        return receive.done
 
     def deliver(self, arrival: Arrival, receive: Receive) -> None:
         """Let a receive have a message that was taken out of the table."""

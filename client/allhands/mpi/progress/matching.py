@@ -92,6 +92,11 @@ class MatchTable(Generic[E, R]):
                 return True
         return False
 
+    def is_first(self, context: int, receive: R) -> bool:
+        """Say whether a receive is the first of its context that is posted."""
+        posted = self._posted.get(context)
+        return bool(posted) and posted[0] is receive  # type: ignore[index]
+
     def restore(self, context: int, receive: R) -> None:
         """Post a receive again that was withdrawn, before all others."""
         self._posted.setdefault(context, []).insert(0, receive)
