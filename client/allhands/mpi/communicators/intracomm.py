@@ -40,6 +40,10 @@ _CREATE_GROUP_TAGS = 1 << 24
 """Internal tags from here on are of communicators being made by `Create_group`."""
 
 
+_SMALL_OBJECT = 1 << 14
+"""Bytes of an object up to which they are sooner decoded as bytes than as an array."""
+
+
 class Intracomm(Comm, ObjectPrefixes):
     """A communicator of one group of ranks."""
 
@@ -136,9 +140,10 @@ class Intracomm(Comm, ObjectPrefixes):
         try:
             match name:
                 case "bcast":
-                    told = [data]
+                    is_small = root == self._rank and data.size <= _SMALL_OBJECT
+                    told = [data.tobytes() if is_small else data]
                     broadcast_object_list(told, None, group, group_src=root)
-                    return told
+                    return [np.frombuffer(told[0], np.uint8)]
                 case "gather":
                     return ragged.gather_v(data, None, group, group_dst=root) or []
                 case "scatter":
