@@ -40,6 +40,9 @@ class Notice:
     """Path of a certificate to show it; empty: it wants none."""
     tls_key: str = ""
     """Path of the key of `tls_cert`."""
+    addresses: tuple[str, ...] = ()
+    """`host:port` of each address at which it listens, or is advertised; a wildcard stands for all
+    addresses of this host. Empty: it is of a version that does not tell."""
 
     @property
     def url(self) -> str:
@@ -176,9 +179,8 @@ def find(port: int) -> Notice | None:
 def _read(path: Path) -> Notice | None:
     try:
         said = json.loads(path.read_text())
-        return Notice(
-            **{field.name: said[field.name] for field in fields(Notice) if field.name in said}
-        )
+        told = {field.name: said[field.name] for field in fields(Notice) if field.name in said}
+        return Notice(**{**told, "addresses": tuple(told.get("addresses", ()))})
     except (OSError, ValueError, TypeError):
         return None  # gone meanwhile, or not ours
 

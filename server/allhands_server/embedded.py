@@ -239,7 +239,8 @@ async def _start(
         if engine is not None:
             replica = _make_replica(engine, coordinator, advertised[0])
         if config.post_notice:
-            notice_ = _post_notice(config, address, token, tls)
+            own = tuple(dict.fromkeys((*advertised, *(format_authority(*one) for one in bound))))
+            notice_ = _post_notice(config, address, own, token, tls)
     except BaseException:
         connections.close()
         kv_listener.close()
@@ -365,7 +366,11 @@ async def _choose_token(config: ServerConfig, coordinator: Coordinator) -> str:
 
 
 def _post_notice(
-    config: ServerConfig, address: tuple[str, int], token: str, tls: ServerCertificates | None
+    config: ServerConfig,
+    address: tuple[str, int],
+    addresses: tuple[str, ...],
+    token: str,
+    tls: ServerCertificates | None,
 ) -> notice.Notice | None:
     """Post the notice; None: impossible, and not needed, as callers have the token.
 
@@ -373,7 +378,8 @@ def _post_notice(
         OSError: it cannot be left, and nobody could learn the token.
     """
     pid = os.getpid()
-    posted = notice.Notice(*address, token, pid, config.kind, notice.read_start_ticks(pid))
+    born = notice.read_start_ticks(pid)
+    posted = notice.Notice(*address, token, pid, config.kind, born, addresses=addresses)
     if tls is not None:
         cert = os.path.abspath(os.fspath(config.tls_cert or ""))
         name = choose_tls_name(tls.get_context(), cert, posted.host)

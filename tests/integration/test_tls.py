@@ -23,7 +23,7 @@ from allhands.coordinator.probing import probe_coordinator
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from programs import joins, launched_ranks
-from support.ranks.addresses import free_port
+from support.ranks.addresses import address_beyond_loopback, free_port
 from support.ranks.forking import PATIENCE
 from support.ranks.launchers import as_script
 from support.ranks.processes import Cluster
@@ -101,6 +101,25 @@ def test_commands_on_the_daemons_own_host_need_no_variables(daemon: DaemonProces
         assert done.returncode == 0, done.stderr
     done = daemon.run_command("kv", "get", "job", "key", "--coordinator", daemon.notice.url)
     assert done.stdout == "value"
+
+
+@pytest.mark.parametrize("has_tls", [True, False])
+def test_commands_and_launches_find_the_daemon_of_their_host_by_its_outside_address(
+    tmp_path: Path, has_tls: bool
+) -> None:
+    address = address_beyond_loopback()  # or skip
+    files = _issued(tmp_path, address, "127.0.0.1")
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    (tmp_path / "token").write_text("sesame")
+    tls = ("--tls-cert", files.cert, "--tls-key", files.key) if has_tls else ("--insecure",)
+    url = f"ah://{Address(address, free_port()).target}"
+    listen = ("--token-file", str(tmp_path / "token"), "--listen", url.removeprefix("ah://"))
+    with run_daemon(tmp_path / "runtime", *listen, *tls) as daemon:
+        done = daemon.run_command("status", "--coordinator", url)
+        assert (done.returncode, done.stdout) == (0, "no jobs\n"), done.stderr
+        script = as_script(launched_ranks.show_sum)
+        done = daemon.run_command("run", "-n", "2", "--coordinator", url, *script)
+        assert done.stdout.count("sum 2.0") == 2, done.stderr
 
 
 def test_programs_and_launches_on_the_daemons_own_host_need_no_variables(

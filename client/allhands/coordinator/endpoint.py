@@ -4,6 +4,7 @@ Every caller of the coordinator, synchronous or asyncio, dials here. The calls a
 `session`, the translation of their errors in `status_errors`.
 """
 
+import ipaddress
 import socket
 import ssl
 from collections.abc import Mapping
@@ -17,8 +18,10 @@ from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks, notice
 from allhands_proto.certificates import make_client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
+from allhands_proto.routes import stays_on_host
 from allhands_proto.tls_files import apply_tls_directory
 
+_WILDCARDS = ("0.0.0.0", "::")
 _URL_FORMAT = "ah://HOST:PORT or ah://HOST:PORT/JOB, or several HOST:PORT with commas"
 
 
@@ -124,6 +127,8 @@ class Endpoint:
     """Path of the certificate chain to show to a coordinator that asks for one; PEM."""
     tls_key: str | None = None
     """Path of the key of `tls_cert`."""
+    has_notice: bool = False
+    """Whether a notice on this host has its addresses and its token."""
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
@@ -181,15 +186,56 @@ def find_coordinator(
 
 
 def apply_notice(endpoint: Endpoint) -> Endpoint:
-    """Add token and TLS mode from a coordinator's notice, unless a token was given.
+    """Add token and TLS mode from a coordinator's notice, unless another token was given.
 
-    A notice counts only on loopback: the same port on another host belongs to somebody else, who
-    must not be sent this user's token.
+    A notice counts only for the coordinator's own addresses: the same port elsewhere belongs to
+    somebody else, who must not be sent this user's token.
     """
-    if endpoint.token is not None or not endpoint.address.is_loopback:
+    found = _find_notice(endpoint.address)
+    # Ranks of a launch have the notice's own token.
+    if found is None or endpoint.token not in (None, found.token):
         return endpoint
-    found = notice.find(endpoint.address.port)
-    return endpoint if found is None else _merge_notice(endpoint, found)
+    return _merge_notice(endpoint, found)
+
+
+def _find_notice(address: Address) -> notice.Notice | None:
+    """Return the notice of this user's live coordinator at an address, if there is one.
+
+    None also where the runtime directory cannot be used: nobody can have left a notice there.
+    """
+    try:
+        return next((one for one in notice.list_live() if _is_reached_at(one, address)), None)
+    except OSError:
+        return None
+
+
+def _is_reached_at(found: notice.Notice, address: Address) -> bool:
+    """Return whether a coordinator is the one at each address of a URL."""
+    if address.is_loopback:
+        listens_there = not found.addresses or is_loopback(found.host)
+        return found.port == address.port and listens_there
+    return all(_has_address(found, one) for one in address.daemons)
+
+
+def _has_address(found: notice.Notice, address: Address) -> bool:
+    """Return whether an address beyond loopback is one of a coordinator's own.
+
+    Without TLS it must be one of this host now, as nothing else proves who answers there.
+    """
+    is_own = stays_on_host(address.host)
+    if not is_own and not found.tls_ca:
+        return False
+    hosts = {_normalise(address.host), *(_WILDCARDS if is_own else ())}
+    listed = (parse_url(f"ah://{one}") for one in found.addresses)
+    return any(one.port == address.port and _normalise(one.host) in hosts for one in listed)
+
+
+def _normalise(host: str) -> str:
+    """Return an IP address in its shortest form; a name as it is."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
 
 
 def _merge_notice(endpoint: Endpoint, found: notice.Notice) -> Endpoint:
@@ -200,6 +246,7 @@ def _merge_notice(endpoint: Endpoint, found: notice.Notice) -> Endpoint:
         token=endpoint.token or found.token,
         tls_ca=endpoint.tls_ca or found.tls_ca or None,
         tls_name=endpoint.tls_name or found.tls_name or None,
+        has_notice=True,
     )
 
 
@@ -285,6 +332,7 @@ _CHANNEL_OPTIONS = (
 def check_privacy(endpoint: Endpoint) -> Endpoint:
     """Return the endpoint if its connection is private or the user allowed plaintext.
 
+    It is private with TLS, on loopback, or at an address of this host with a notice of this user.
     A name that stands for loopback is replaced by its address: resolved again, it could be another.
     Without TLS the name is resolved, which may block.
 
@@ -299,6 +347,8 @@ def check_privacy(endpoint: Endpoint) -> Endpoint:
             check_privacy(replace(endpoint, address=one)).address for one in address.daemons
         )
         return replace(endpoint, address=replace(first, others=tuple(others)))
+    if endpoint.has_notice and stays_on_host(address.host):
+        return endpoint
     unknown = ""
     try:
         if (host := resolve_loopback(address.host)) is not None:

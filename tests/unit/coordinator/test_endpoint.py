@@ -2,12 +2,14 @@
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
 from allhands import errors
+from allhands.coordinator import endpoint as endpoints
 from allhands.coordinator.endpoint import (
     Address,
     Endpoint,
@@ -144,6 +146,61 @@ def test_a_token_that_is_given_goes_before_the_notice() -> None:
 def test_a_notice_is_not_shown_to_another_host() -> None:
     _post(7070)
     assert _token(Address("10.0.0.1", 7070)) is None
+
+
+@pytest.fixture
+def own_addresses(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The addresses of this host beyond loopback."""
+    own = {"10.0.0.1", "fd00::1"}
+    monkeypatch.setattr(endpoints, "stays_on_host", own.__contains__)
+    return own
+
+
+def _post_reached_at(*addresses: str, host: str = "127.0.0.1", tls_ca: str = "") -> None:
+    post(Notice(host, 7070, "t", os.getpid(), "daemon", tls_ca=tls_ca, addresses=addresses))
+
+
+@pytest.mark.usefixtures("own_addresses")
+@pytest.mark.parametrize("listed", ["10.0.0.1:7070", "0.0.0.0:7070", "[::]:7070"])
+def test_a_notice_counts_for_its_coordinators_addresses_on_this_host(listed: str) -> None:
+    _post_reached_at("127.0.0.1:7070", listed, host="10.0.0.1")
+    here = Address("10.0.0.1", 7070)
+    assert _token(here) == "t"
+    for token in (None, "t"):  # ranks of a launch are given it
+        found = apply_notice(Endpoint(here, token))
+        assert configure_channel(found).metadata == (("authorization", "Bearer t"),)
+    with pytest.raises(ValueError, match="another host"):
+        configure_channel(replace(found, address=Address("10.0.0.2", 7070)))
+    with pytest.raises(ValueError, match="another host"):
+        configure_channel(apply_notice(Endpoint(here, "of somebody else")))
+    for other in (Address("10.0.0.2", 7070), Address("10.0.0.1", 7071), Address("node", 7070)):
+        assert _token(other) is None
+        assert _token(Address("10.0.0.1", 7070, others=(other,))) is None
+
+
+@pytest.mark.usefixtures("own_addresses")
+def test_several_addresses_of_one_coordinator_have_its_notice() -> None:
+    _post_reached_at("10.0.0.1:7070", "[fd00::1]:7070")
+    both = parse_url("ah://10.0.0.1:7070,[FD00::1]:7070")
+    assert _token(both) == "t"
+
+
+@pytest.mark.usefixtures("own_addresses")
+def test_a_notice_does_not_count_for_another_address_of_this_host() -> None:
+    _post_reached_at("10.0.0.1:7070", host="10.0.0.1")
+    assert _token(Address("fd00::1", 7070)) is None
+    assert _token(Address("127.0.0.1", 7070)) is None, "somebody else may listen there"
+
+
+def test_without_tls_an_address_that_this_host_has_no_more_gets_no_token(
+    own_addresses: set[str],
+) -> None:
+    own_addresses.clear()
+    _post_reached_at("10.0.0.1:7070", "0.0.0.0:7070")
+    assert _token(Address("10.0.0.1", 7070)) is None
+    _post_reached_at("10.0.0.1:7070", "0.0.0.0:7070", tls_ca="/ca.pem")
+    assert _token(Address("10.0.0.1", 7070)) == "t", "its certificate proves who answers"
+    assert _token(Address("10.0.0.2", 7070)) is None
 
 
 def test_a_notice_counts_only_for_its_port() -> None:
