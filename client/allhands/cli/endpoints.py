@@ -1,7 +1,7 @@
 """The coordinator that a command asks: by options, environment, contexts, or found on this host.
 
     the coordinator   --coordinator, --context, ALLHANDS_URL, ALLHANDS_CONTEXT, the current context,
-                      your coordinator on this host
+                      your coordinator on this host: that with the named job, else the daemon
     its credentials   --token-file and --tls-*, then --tls-dir, those of --context, the environment,
                       those of another context
 
@@ -55,6 +55,16 @@ def find_endpoint(options: CoordinatorChoice, environ: Mapping[str, str]) -> End
         tls_cert=own.get("ALLHANDS_TLS_CERT", found.tls_cert),
         tls_key=own.get("ALLHANDS_TLS_KEY", found.tls_key),
     )
+
+
+def names_coordinator(options: CoordinatorChoice, environ: Mapping[str, str]) -> bool:
+    """Return whether options, environment or contexts name a coordinator, or credentials for one.
+
+    Raises:
+        ValueError: a context cannot be read.
+    """
+    is_chosen = options != type(options)() or bool(environ.get("ALLHANDS_URL"))
+    return is_chosen or choose_context(environ) is not None
 
 
 def _read_options(options: CoordinatorChoice) -> dict[str, str]:

@@ -122,17 +122,26 @@ class ClientOptions(CoordinatorChoice):
     def open(self, job: str | None = None) -> "Iterator[Control]":
         """Open a client of the chosen coordinator, for `job` or the job of the URL.
 
+        Where none is chosen, it is the coordinator of this user on this host that has the job.
+
         Raises:
             typer.BadParameter: the URL is malformed, several coordinators could be meant, others
                 could read the token on its way, or the coordinator says that an argument makes no
                 sense.
         """
-        from allhands.cli.endpoints import find_endpoint
+        from allhands.cli.endpoints import find_endpoint, names_coordinator
+        from allhands.cli.job_search import JobSearch, search_job
         from allhands.coordinator.client import Control
 
         try:
-            endpoint = find_endpoint(self, os.environ)
-            with Control(endpoint, job=job or endpoint.address.job) as control:
+            search = JobSearch()
+            if job is not None and not names_coordinator(self, os.environ):
+                search = search_job(job)
+            endpoint = search.endpoint or find_endpoint(self, os.environ)
+            with (
+                search.explain_not_found(),
+                Control(endpoint, job=job or endpoint.address.job) as control,
+            ):
                 yield control
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error

@@ -179,7 +179,11 @@ def find_coordinator(
                 environ.get("ALLHANDS_TLS_KEY") or None,
             )
         )
-    found = _choose_notice(notice.list_live())
+    return make_notice_endpoint(_choose_notice(notice.list_live()), token)
+
+
+def make_notice_endpoint(found: notice.Notice, token: str | None = None) -> Endpoint:
+    """Return the endpoint of the coordinator that has left a notice; without a token: its own."""
     address = Address(_to_dialable(found.host), found.port)
     # What is sent to an address of this host does not leave it.
     return _merge_notice(Endpoint(address, token or found.token, insecure=True), found)
