@@ -273,6 +273,20 @@ async def test_the_error_names_each_address_and_its_answer() -> None:
         assert said in text
 
 
+async def test_who_closes_connections_may_be_a_coordinator_that_is_full() -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)  # else the end is a reset
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as other:
+        where = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        with (
+            connect(where, 2.0) as control,
+            pytest.raises(CoordinatorUnavailable, match="as many connections as it takes"),
+        ):
+            await asyncio.to_thread(control.add, "n")
+
+
 async def test_one_silent_address_is_the_reason_of_a_call_without_an_answer() -> None:
     with (
         listen_silently() as silent,

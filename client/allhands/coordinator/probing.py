@@ -160,9 +160,17 @@ def _probe_protocol(prefix: str, address: Address, seconds: float) -> ConnectPro
             return None  # it may have too much to do, or end
     if came[3:4] == _HTTP2_SETTINGS:
         return None
-    shown = escape_line(came[:_SHOWN_BYTES].decode("ascii", "replace").strip())
-    what = f"which says {shown!r}" if came else "which closes the connection without a word"
-    text = f"something else than a coordinator listens there, {what}; check host and port"
+    if came:
+        shown = escape_line(came[:_SHOWN_BYTES].decode("ascii", "replace").strip())
+        text = (
+            f"something else than a coordinator listens there, which says {shown!r}; check host "
+            "and port"
+        )
+    else:
+        text = (
+            "what listens there closes the connection without a word: it is no coordinator (check "
+            "host and port), or one with as many connections as it takes (try again)"
+        )
     return ConnectProblem(f"{prefix}: {text}", False)
 
 
