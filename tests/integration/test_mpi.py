@@ -117,6 +117,12 @@ def test_a_receive_without_a_sender_ends_in_time(job: Job) -> None:
     assert warning in "".join(ranks[0].errors)
 
 
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_thread_receives_from_its_own_rank_and_others(job: Job, size: int, backend: str) -> None:
+    _end_well(job(size, program.serve_on_a_thread))
+
+
 def test_threads_receive_their_own_messages(job: Job) -> None:
     _end_well(job(2, program.receive_on_threads))
 

@@ -429,6 +429,38 @@ def receive_on_threads() -> None:
     tell(what="done")
 
 
+def serve_on_a_thread() -> None:
+    """A thread of rank 0 answers the others, and its own rank, until it is told to end."""
+    MPI = _start()
+    comm = MPI.COMM_WORLD.Dup()
+    asked: list[int] = []
+
+    def serve() -> None:
+        question, answer, status = np.empty(1, np.int64), np.empty(1, np.int64), MPI.Status()
+        while True:
+            comm.Recv(question, MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+            if status.tag == 1:
+                return
+            asked.append(status.source)
+            answer[0] = question[0] + 1
+            comm.Ssend(answer, status.source, 2)
+
+    server = threading.Thread(target=serve)
+    if comm.rank == 0:
+        server.start()
+    got = np.empty(1, np.int64)
+    for number in range(20):
+        comm.Ssend(np.array([number]), 0, 0)
+        comm.Recv(got, 0, 2)
+        assert got[0] == number + 1
+    comm.Barrier()
+    if comm.rank == 0:
+        comm.Ssend(np.empty(0, np.int64), 0, 1)
+        server.join()
+        assert sorted(asked) == sorted(list(range(comm.size)) * 20)
+    tell(what="done")
+
+
 def mix_ways() -> None:
     """Collectives of which each rank goes another way, with buffers said in all ways."""
     MPI = _start()

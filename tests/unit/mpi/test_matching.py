@@ -66,3 +66,30 @@ def test_a_receive_is_taken_back_once_and_itself() -> None:
     assert not table.withdraw(1, one)
     assert table.match_message(1, Message(0, 0)) is other
     assert not table.withdraw(1, other)
+
+
+def test_a_receive_is_restored_before_all_others() -> None:
+    table = _table()
+    first, second = Receive(ANY_SOURCE, 1), Receive(ANY_SOURCE, 1)
+    for receive in (first, second):
+        table.match_receive(5, receive)
+    assert table.is_first(5, first)
+    assert not table.is_first(5, second)
+    assert table.withdraw(5, first)
+    assert table.posted_count == 1
+    assert table.restore(5, first) is None
+    assert table.posted_count == 2
+    assert table.match_message(5, Message(1, 1)) is first
+
+
+def test_a_receive_that_is_restored_takes_what_has_come_meanwhile() -> None:
+    table = _table()
+    receive, other, own = Receive(ANY_SOURCE, ANY_TAG), Message(0, 3), Message(0, 4)
+    table.match_receive(5, receive)
+    assert table.withdraw(5, receive)
+    for message in (other, own):
+        assert table.match_message(5, message) is None
+    assert table.restore(5, receive) is other
+    assert table.posted_count == 0
+    assert not table.is_first(5, receive)
+    assert not table.withdraw(5, receive), "it has its message"

@@ -43,6 +43,8 @@ _BACKGROUND_IDLE_SECONDS = 0.002
 _TAKE_OVER_SECONDS = 0.01
 """For the thread beside to handle the frame that it has received."""
 _EMPTY: Bytes = np.empty(0, np.uint8)
+_FRAMES_BETWEEN_CHECKS = 64
+"""Between two looks for lost ranks and at the deadline, while frames of others come."""
 _RECEIVED, _HANDLED = 1, 0
 """What `ShmP2P.receive_frame` returns."""
 
@@ -255,7 +257,8 @@ class Engine:
             if posted is not None:
                 # Else the handling of a frame might end it while the core receives its message.
                 with self.lock:
-                    self.table.withdraw(context, posted)
+                    if not self.table.withdraw(context, posted):
+                        return _HANDLED  # another thread was sooner
             try:
                 found = shm.receive_frame(frame, buf, context, source, tag, _SLICE_SECONDS)
             except BaseException as error:
@@ -274,22 +277,29 @@ class Engine:
             self._release_leader()
 
     def _restore(self, posted: Receive | None) -> None:
-        if posted is not None:
-            with self.lock:
-                self.table.restore(posted.context, posted)
+        """Post a receive again that was withdrawn, or deliver what this rank has sent to itself."""
+        if posted is None:
+            return
+        with self.lock:
+            arrival = self.table.restore(posted.context, posted)
+            if arrival is not None:
+                self._deliver(arrival, posted)
 
     def _receive_posted(self, receive: Receive) -> bool:
         """Wait for a posted receive by the native core while frames come; say whether it ended."""
         context, target = receive.context, receive.target
         memory = None if target is None else target.target()
-        if memory is None or self.services or context // 4 in self.revoked:
-            return False
         source, tag = receive.wanted_source, receive.wanted_tag
-        # The first is the one that a frame is for which fits several.
-        while self.table.is_first(context, receive):
-            found = self._receive_directly(context, source, tag, memory, receive)
-            if found != _HANDLED:
-                return found == _RECEIVED
+        for _ in range(_FRAMES_BETWEEN_CHECKS):
+            if (
+                memory is None
+                or self.services
+                or context // 4 in self.revoked
+                # The first is the one that a frame is for which fits several.
+                or not self.table.is_first(context, receive)
+                or self._receive_directly(context, source, tag, memory, receive) != _HANDLED
+            ):
+                break
         return receive.done
 
     def deliver(self, arrival: Arrival, receive: Receive) -> None:

@@ -97,10 +97,13 @@ class MatchTable(Generic[E, R]):
         posted = self._posted.get(context)
         return bool(posted) and posted[0] is receive  # type: ignore[index]
 
-    def restore(self, context: int, receive: R) -> None:
-        """Post a receive again that was withdrawn, before all others."""
-        self._posted.setdefault(context, []).insert(0, receive)
-        self.posted_count += 1
+    def restore(self, context: int, receive: R) -> E | None:
+        """Post a receive again that was withdrawn, before all others; or take what fits it."""
+        envelope = self.take(context, receive.wanted_source, receive.wanted_tag)
+        if envelope is None:
+            self._posted.setdefault(context, []).insert(0, receive)
+            self.posted_count += 1
+        return envelope
 
     def forget(self, context: int) -> None:
         """Forget everything of a communicator."""
