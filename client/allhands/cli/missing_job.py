@@ -3,7 +3,10 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from allhands.coordinator.client import Control
+    from allhands.errors import NotFound
 
 
 def check_job_exists(control: "Control") -> None:
@@ -12,9 +15,14 @@ def check_job_exists(control: "Control") -> None:
     Raises:
         NotFound: it is not; the text lists those there are.
     """
-    from allhands.errors import NotFound
-
     known = [one.job for one in control.jobs()]
     if control.job_name is not None and control.job_name not in known:
-        existing = ", ".join(known) or "none"
-        raise NotFound(f"no job {control.job_name!r} at this coordinator; there are: {existing}")
+        raise make_error(control.job_name, known)
+
+
+def make_error(job: str, known: "Sequence[str]") -> "NotFound":
+    """Make the error for a job that is not among those that the coordinator knows."""
+    from allhands.errors import NotFound
+
+    existing = ", ".join(known) or "none"
+    return NotFound(f"no job {job!r} at this coordinator; there are: {existing}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from allhands.cli import missing_job
 from allhands.cli.options import (
     AnyJobArgument,
     ClientOptions,
@@ -65,15 +66,13 @@ def _look_at_jobs(control: "Control") -> View:
 def _select_jobs(control: "Control") -> "Sequence[JobStatus]":
     """Return the client's job, or all jobs."""
     from allhands.coordinator.status import sort_jobs
-    from allhands.errors import NotFound
 
     jobs = sort_jobs(control.jobs())
     if control.job_name is None:
         return jobs
     chosen = [one for one in jobs if one.job == control.job_name]
     if not chosen:
-        existing = ", ".join(one.job for one in jobs) or "none"
-        raise NotFound(f"no job {control.job_name!r} at this coordinator; there are: {existing}")
+        raise missing_job.make_error(control.job_name, [one.job for one in jobs])
     return chosen
 
 

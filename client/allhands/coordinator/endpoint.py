@@ -229,12 +229,12 @@ def _has_address(found: notice.Notice, address: Address) -> bool:
     is_own = stays_on_host(address.host)
     if not is_own and not found.tls_ca:
         return False
-    hosts = {_normalise(address.host), *(_WILDCARDS if is_own else ())}
+    hosts = {normalise_host(address.host), *(_WILDCARDS if is_own else ())}
     listed = (parse_url(f"ah://{one}") for one in found.addresses)
-    return any(one.port == address.port and _normalise(one.host) in hosts for one in listed)
+    return any(one.port == address.port and normalise_host(one.host) in hosts for one in listed)
 
 
-def _normalise(host: str) -> str:
+def normalise_host(host: str) -> str:
     """Return an IP address in its shortest form; a name as it is."""
     try:
         return str(ipaddress.ip_address(host))

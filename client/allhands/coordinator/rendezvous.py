@@ -1,8 +1,6 @@
 """Rendezvous of a world: find the coordinator, or host one in rank 0."""
 
 import asyncio
-import contextlib
-import ipaddress
 import json
 import logging
 import os
@@ -21,6 +19,7 @@ from allhands.coordinator.endpoint import (
     Endpoint,
     apply_notice,
     check_privacy,
+    normalise_host,
     parse_named_url,
     parse_url,
 )
@@ -197,9 +196,7 @@ def _check_certificate(config: WorldConfig, place: HostedByRank0) -> None:
         return
     from allhands_proto.issuing import read_hosts  # which takes long to load
 
-    name = config.tls_name or place.host
-    with contextlib.suppress(ValueError):
-        name = str(ipaddress.ip_address(name))
+    name = normalise_host(config.tls_name or place.host)
     try:
         hosts = read_hosts(Path(config.tls_cert).read_bytes())
     except (OSError, ValueError):
