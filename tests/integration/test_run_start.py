@@ -63,6 +63,17 @@ def test_a_forked_rank_sees_what_one_sees_that_starts_an_interpreter(
     assert forked == started
 
 
+def test_the_end_of_a_forked_rank_frees_all_but_what_was_imported_before(run: Start) -> None:
+    program = as_script(launched.show_the_end)
+    always = [
+        "handler True",
+        *(f"freed in {one}" for one in ("module of Python", "module of the program", "program")),
+    ]
+    for way, freed in (("exec", [*always, "freed in module of a package"]), ("fork", always)):
+        shown = _end_well(run("-n", "2", "--start", way, *program))
+        assert sorted(shown) == sorted(f"[{rank}] {one}" for rank in range(2) for one in freed)
+
+
 def test_two_ranks_are_forked_and_one_is_not(run: Start) -> None:
     program = as_script(launched.show_modules, "numpy,allhands,numpy.random")
     for count, seen in ((1, "False False False"), (2, "True True False")):

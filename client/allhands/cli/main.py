@@ -15,6 +15,7 @@ import typer
 
 from allhands.errors import AllhandsError
 from allhands.escapes import escape_lines
+from allhands.runtime.module_teardown import KeptModules, is_no_program
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup
@@ -111,6 +112,7 @@ _COMPLETION_VARIABLE = "_ALLHANDS_COMPLETE"
 def main() -> None:
     """Run the command of the process's arguments, and exit with its status."""
     _open_standard_streams()
+    kept = KeptModules()
     # Else gRPC writes a line for each handshake that fails: for commands one that says less than
     # theirs, for a daemon as many as strangers like.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -119,6 +121,8 @@ def main() -> None:
     except (AllhandsError, OSError) as error:
         sys.stderr.write(f"allhands: {escape_lines(str(error))}\n")
         sys.exit(1)
+    finally:
+        kept.keep_loaded(is_no_program)
 
 
 def _open_standard_streams() -> None:

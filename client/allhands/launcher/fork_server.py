@@ -8,12 +8,14 @@ the launcher, which has declared itself a subreaper, as if it had started each o
 import gc
 import json
 import os
+import signal
 import socket
 import sys
 import traceback
 from typing import TypeAlias
 
 from allhands.launcher.pdeathsig_exec import die_with_parent
+from allhands.runtime.module_teardown import KeptModules, is_of_package
 
 VARIABLE = "ALLHANDS_FORK_SERVER"
 """Holds the descriptors of the socket and of the starting pipe, and the launcher's pid."""
@@ -30,12 +32,17 @@ def serve(folder: str) -> None:
 
     `folder` is the one on the path for this call, and is taken off it.
     """
+    kept = KeptModules()
     try:
         sys.path.remove(folder)
         sys.path_importer_cache.pop(folder, None)
         control, start, launcher = map(int, os.environ.pop(VARIABLE).split(","))
+        die_with_parent(launcher)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # A shell lets background commands ignore it. A rank may be sent one.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         with socket.socket(fileno=control) as channel:
-            if obstacle := _preload() or _find_obstacle():
+            if obstacle := _preload(kept) or _find_obstacle():
                 channel.send(obstacle.encode())
                 os._exit(0)
             channel.send(READY)
@@ -52,7 +59,7 @@ def serve(folder: str) -> None:
         os._exit(1)
 
 
-def _preload() -> str:
+def _preload(kept: KeptModules) -> str:
     """Import what a rank needs to join a world and to make its first calls; return why not."""
     gc.disable()  # of new objects alone the collections would look at all that there are
     try:
@@ -62,9 +69,9 @@ def _preload() -> str:
             getattr(allhands, name)
     except Exception as error:  # whatever a rank would meet, it meets by itself
         return f"imports failed: {type(error).__name__}: {error}"
-    # What is there now stays: a collection in a rank need not write to it, and so copy its pages.
-    gc.collect()
-    gc.freeze()
+    # What is there now stays: a collection in a rank need not write to it, and so copy its pages,
+    # nor need the end of the rank. There is little garbage in it.
+    kept.keep_loaded(is_of_package)
     gc.enable()
     return ""
 

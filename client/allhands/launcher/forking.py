@@ -24,7 +24,6 @@ from allhands.launcher.processes import (
     OutputPipes,
     RankProcess,
     choose_input,
-    make_rank_command,
 )
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ class ForkServer:
             try:
                 path = environment.get("PYTHONPATH")
                 child = Child.start(
-                    make_rank_command(program),
+                    program,
                     {
                         **environment,
                         VARIABLE: f"{theirs.fileno()},{awaited},{os.getpid()}",
