@@ -1,6 +1,7 @@
 """Every fabric through the link suite, and refusals specific to networks."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -48,10 +49,11 @@ class TestUnderAPlanWithoutFaults(LinkSuite):
 
 class TestGrpc(LinkSuite):
     encrypts = False
+    is_deferred = False
 
     @asynccontextmanager
     async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
-        ports = [GrpcListener() for _ in receivers]
+        ports = [GrpcListener(is_deferred=self.is_deferred) for _ in receivers]
         for port in ports:
             port.encrypts = self.encrypts
             await port.start("127.0.0.1")
@@ -63,6 +65,10 @@ class TestGrpc(LinkSuite):
         yield made
         for fabric in made:
             await fabric.aclose()
+
+
+class TestDeferredGrpc(TestGrpc):
+    is_deferred = True
 
 
 class TestSocket(LinkSuite):
@@ -82,6 +88,10 @@ class TestSocket(LinkSuite):
         yield made
         for fabric in made:
             await fabric.aclose()
+
+
+class TestEncryptedDeferredGrpc(TestDeferredGrpc):
+    encrypts = True
 
 
 class TestEncryptedGrpc(TestGrpc):
@@ -188,3 +198,46 @@ async def test_bytes_that_are_no_http2_harm_nobody(
     writer.close()
     await dial_as(identity(1), port)
     assert recorder.frames == [(1, make_frame(1))]
+
+
+async def test_a_deferred_port_takes_the_place_of_a_server_until_somebody_connects() -> None:
+    port, recorder = GrpcListener(is_deferred=True), RecordingReceiver()
+    await port.start("127.0.0.1")
+    fabric = GrpcFabric(port, identity(0), {1: "127.0.0.1:1"}, recorder)
+    with pytest.raises(OSError, match="in use"):
+        await GrpcListener(is_deferred=True).start("127.0.0.1", port.port)
+    assert not port.is_open
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""  # closed when the server takes the port
+    writer.close()
+    await dial_as(identity(1), port)
+    assert port.is_open
+    assert recorder.frames == [(1, make_frame(1))]
+    await fabric.aclose()
+
+
+async def test_a_deferred_port_that_nobody_has_dialled_is_free_again_when_closed() -> None:
+    first = GrpcListener(is_deferred=True)
+    await first.start("127.0.0.1")
+    _, writer = await asyncio.open_connection("127.0.0.1", first.port)
+    await first.aclose()  # a stranger waits, the worker has no rank yet
+    writer.close()
+    again = GrpcListener(is_deferred=True)
+    await again.start("127.0.0.1", first.port)
+    await again.aclose()
+
+
+async def test_a_peer_without_a_listener_is_known_at_once() -> None:
+    own = GrpcListener(is_deferred=True)
+    await own.start("127.0.0.1")
+    gone = GrpcListener(is_deferred=True)
+    await gone.start("127.0.0.1")
+    await gone.aclose()
+    where = f"127.0.0.1:{gone.port}"
+    fabric = GrpcFabric(own, identity(1), {0: where}, RecordingReceiver())
+    with pytest.raises(LinkBroken, match=f"cannot connect to {where}"):
+        await fabric.dial(0)
+    assert not own.is_open
+    await fabric.aclose()

@@ -107,11 +107,13 @@ def test_the_server_is_loaded_only_where_it_runs(tmp_path: Path) -> None:
 
 
 LAUNCH = (
-    "import atexit, json, sys\n"
+    "import json, sys\n"
     "from allhands.cli.main import main\n"
-    "atexit.register(lambda: print(json.dumps([*sys.modules])))\n"
     "sys.argv = ['allhands', 'run', '-n', '2', *sys.argv[1:]]\n"
-    "main()"
+    "try:\n"
+    "    main()\n"
+    "finally:\n"
+    "    print(json.dumps([*sys.modules]))"
 )
 
 

@@ -4,6 +4,7 @@ import grpc
 import grpc.aio
 
 from allhands.coordinator.endpoint import ChannelConfig, Endpoint
+from allhands.coordinator.http2.channel import Http2Channel
 from allhands.coordinator.protocol_versions import check_description, make_describe_request
 from allhands.coordinator.status_errors import translate_error
 from allhands.errors import (
@@ -70,14 +71,18 @@ async def choose_daemon(channel: grpc.aio.Channel, channel_config: ChannelConfig
 
 
 def open_channel(channel_config: ChannelConfig) -> grpc.aio.Channel:
-    """Open a channel of the running loop, which connects with its first call."""
-    forks.use_grpc()
+    """Open a channel of the running loop, which connects with its first call.
+
+    Without TLS it starts no thread.
+    """
     if channel_config.others:
         from allhands.coordinator.moving_aio_channel import MovingAioChannel  # which few need
 
         return MovingAioChannel(channel_config, open_channel)
     if channel_config.credentials is None:
-        return grpc.aio.insecure_channel(channel_config.target, options=channel_config.options)
+        address = channel_config.endpoint.address
+        return Http2Channel(address.host, address.port)
+    forks.use_grpc()
     return grpc.aio.secure_channel(
         channel_config.target, channel_config.credentials, options=channel_config.options
     )

@@ -1,11 +1,11 @@
 """End every process of a launch, also when the launcher itself was killed.
 
 Runs as a program of its own (`python -I -S reaper.py NAME=VALUE`), and therefore imports nothing
-but the standard library, and no `pathlib`, which would take half of its start. Standard input tells
-of the process groups of the ranks: `+PGID` when one begins, `-PGID` when it has ended. When it
-closes, for whatever reason, all that is left is killed: the groups, and each process that has
-NAME=VALUE in its environment, which children of ranks keep also when they move to a session of
-their own. VALUE is the directory of the launch: that is removed at last.
+but the standard library, and of that what takes no time. Standard input tells of the process groups
+of the ranks: `+PGID` when one begins, `-PGID` when it has ended. When it closes, for whatever
+reason, all that is left is killed: the groups, and each process that has NAME=VALUE in its
+environment, which children of ranks keep also when they move to a session of their own. VALUE is
+the directory of the launch: that is removed at last.
 """
 
 import contextlib

@@ -39,6 +39,10 @@ HANDSHAKE_SECONDS = 5.0
 CONNECT_SECONDS = 2.0
 _CONNECT_AGAIN_SECONDS = 0.05
 _GRACE_SECONDS = 0.1
+_OPENING_SECONDS = 1.0
+"""In which a deferred port opens after the first connection to it."""
+_MOST_EARLY = 128
+"""Connections that wait at a deferred port until it opens."""
 _LARGE = 64 << 10
 """Bytes of a frame behind which others wait noticeably on a slow network."""
 _BULK_SECONDS = 10.0
@@ -74,21 +78,22 @@ RawContext: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 M = TypeVar("M", bound=Message)
 
 
-class GrpcListener:
-    """The worker's port. It is open before the worker has a rank: until `admit`, links wait."""
+class _Disconnected(LinkBroken):
+    """A peer that did not take the connection, or closed it."""
 
-    def __init__(self) -> None:
+
+class GrpcListener:
+    """The worker's port. It is open before the worker has a rank: until `admit`, links wait.
+
+    A deferred one only holds the port, and becomes a server of gRPC, with the seven threads of one,
+    when the first peer connects. What has connected by then is closed: the peer dials again.
+    """
+
+    def __init__(self, *, is_deferred: bool = False) -> None:
         self._log = LimitedLog(logger, "refused links")
         self._connections = Connections(self._on_evicted)
-        bound = ("grpc.max_allowed_incoming_connections", limit_connections())
-        forks.use_grpc()
-        self._server = grpc.aio.server(options=[*_LISTENING_OPTIONS, bound])
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
-            self._serve_link
-        )
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("allhands.v1.Peer", {"Link": handler}),)
-        )
+        self.is_deferred = is_deferred
+        self._server: grpc.aio.Server | None = None
         self._identity: Identity | None = None
         self._receiver: Receiver | None = None
         self._admitting = asyncio.Event()
@@ -107,64 +112,94 @@ class GrpcListener:
         self._reserved: socket.socket | None = None
         self._host = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a server of gRPC has the port."""
+        return self._server is not None
+
     async def start(self, host: str, port: int = 0) -> None:
         """Listen on a port of `host`; 0 chooses a free port.
 
         Raises:
             OSError: the host is not an address of this machine, or the port is taken.
         """
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._host = host
+        if self.encrypts or self.is_deferred:
+            self._reserved = reserved = _reserve_port(host, port)
+            self.port = reserved.getsockname()[1]
+            if self.is_deferred:
+                self._watch_reserved(reserved)
+            else:
+                reserved.shutdown(socket.SHUT_RDWR)  # it listens no more, and stays bound
+            return
+        server = self._make_server()
         try:
-            if self.encrypts:
-                self._reserve(host, port)
-                return
-            self.port = self._server.add_insecure_port(where)
+            self.port = server.add_insecure_port(_format_authority(host, port))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {host} for peers: {error}") from error
-        await start_server(self._server)
+        self._server = server
+        await start_server(server)
         self._connections.watch(self.port)
 
     def admit(self, identity: Identity, receiver: Receiver) -> None:
         """Accept peers of this identity's world; their frames go to `receiver`."""
         if self.encrypts and self.certificates is None:
             self.certificates = LinkCertificates(identity.secret)
-            self._opening = asyncio.get_running_loop().create_task(self._open(self.certificates))
+            if not self.is_deferred:
+                self._opening = asyncio.get_running_loop().create_task(self._open())
         self._identity = identity
         self._receiver = receiver
         self._admitting.set()
 
-    def _reserve(self, host: str, port: int) -> None:
-        """Take a port, on which `_open` listens once the secret of the job is known.
+    def _make_server(self) -> grpc.aio.Server:
+        bound = ("grpc.max_allowed_incoming_connections", limit_connections())
+        forks.use_grpc()
+        server = grpc.aio.server(options=[*_LISTENING_OPTIONS, bound])
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+            self._serve_link
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("allhands.v1.Peer", {"Link": handler}),)
+        )
+        return server
+
+    def _watch_reserved(self, reserved: socket.socket) -> None:
+        """Have the first connection to the reserved port open the server."""
+        loop = asyncio.get_running_loop()
+        reserved.listen(_MOST_EARLY)
+
+        def on_connection() -> None:
+            loop.remove_reader(reserved)
+            self._opening = loop.create_task(self._open_when_admitted())
+
+        loop.add_reader(reserved, on_connection)
+
+    async def _open_when_admitted(self) -> None:
+        await self._admitting.wait()
+        await self._open()
+
+    async def _open(self) -> None:
+        """Listen with gRPC on the reserved port.
 
         gRPC's credentials are not exchanged later on a port that is open: it ends the process where
-        a peer connects meanwhile.
+        a peer connects meanwhile. So the port is only held until the secret of the job is known.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._reserved = reserved = socket.socket(family, socket.SOCK_STREAM)
-        _allow_sharing(reserved, True)  # with connections of a listener that has ended
-        try:
-            reserved.bind((host, port))
-            # Of several that have bound it one may listen; from then on nobody else gets it.
-            reserved.listen(1)
-            _allow_sharing(reserved, False)
-            reserved.shutdown(socket.SHUT_RDWR)  # it listens no more, and stays bound
-        except OSError:
-            reserved.close()
-            raise
-        self.port = reserved.getsockname()[1]
-        self._host = host
-
-    async def _open(self, certificates: LinkCertificates) -> None:
-        """Listen on the reserved port."""
         assert self._reserved is not None
+        if self.is_deferred:
+            self._reserved.shutdown(socket.SHUT_RDWR)  # what has connected to it is closed
         _allow_sharing(self._reserved, True)  # with gRPC, which allows it as well
-        where = f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
+        server = self._make_server()
+        where = _format_authority(self._host, self.port)
         try:
-            self._server.add_secure_port(where, certificates.make_grpc_server_credentials())
+            if self.certificates is None:
+                server.add_insecure_port(where)
+            else:
+                server.add_secure_port(where, self.certificates.make_grpc_server_credentials())
         except RuntimeError as error:  # peers that cannot link say so as well
             logger.error("cannot listen on %s for peers: %s", where, error)
             return
-        await start_server(self._server)
+        self._server = server
+        await start_server(server)
         self._connections.watch(self.port)
 
     async def wait_no_links(self, timeout: float) -> None:
@@ -178,12 +213,17 @@ class GrpcListener:
         """Stop listening and drop the incoming streams. Idempotent."""
         self._is_closing = True
         if self._opening is not None:
+            if not self._admitting.is_set():
+                self._opening.cancel()  # it waits for that
             await asyncio.wait([self._opening])
         if self._reserved is not None:
+            asyncio.get_running_loop().remove_reader(self._reserved)
             self._reserved.close()
+            self._reserved = None
         self._connections.close()
-        # Without a grace gRPC cancels at once, and tells the peers' terminals about it.
-        await self._server.stop(_GRACE_SECONDS)
+        if self._server is not None:
+            # Without a grace gRPC cancels at once, and tells the peers' terminals about it.
+            await self._server.stop(_GRACE_SECONDS)
 
     async def _serve_link(self, _requests: object, context: RawContext) -> None:
         try:
@@ -334,11 +374,31 @@ class GrpcFabric:
         self._listener.admit(identity, self._receiver)
 
     async def dial(self, peer: int) -> GrpcLink:
+        address = self._addresses[peer]
+        if not self._listener.is_deferred:
+            return await self._dial(peer)
+        if not await _accepts_connections(address):
+            raise LinkBroken(f"cannot connect to {address}")
+        try:
+            return await self._dial(peer)
+        except _Disconnected as error:
+            # The first connection to a deferred port is closed when it opens the port.
+            if not await _accepts_within(address, _OPENING_SECONDS):
+                raise LinkBroken(str(error)) from error
+        return await self._dial(peer)
+
+    async def _dial(self, peer: int) -> GrpcLink:
+        """Dial once.
+
+        Raises:
+            LinkBroken: there is no link.
+            _Disconnected: there is none because the connection was refused, or broke.
+        """
         certificates = self._listener.certificates
         address = self._addresses[peer]
         if certificates is None:
             channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        elif not await _accepts_in_time(address):
+        elif not await _accepts_within(address, HANDSHAKE_SECONDS):  # once it knows its world
             raise LinkBroken(f"cannot connect to {address}")
         else:
             credentials = certificates.make_grpc_credentials()
@@ -363,7 +423,9 @@ class GrpcFabric:
                 f"no handshake with {self._addresses[peer]} within {HANDSHAKE_SECONDS:.0f} s"
             ) from error
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
-            raise LinkBroken(await _explain_break(call, error)) from error
+            is_away = await call.code() is grpc.StatusCode.UNAVAILABLE
+            text = await _explain_break(call, error)
+            raise (_Disconnected if is_away else LinkBroken)(text) from error
 
         def is_bulk() -> None:
             self._listener.bulk_times[peer] = time.monotonic()
@@ -418,10 +480,10 @@ async def _accepts_connections(address: str) -> bool:
     return True
 
 
-async def _accepts_in_time(address: str) -> bool:
-    """Wait until a peer takes connections, which it does once it knows its world."""
+async def _accepts_within(address: str, seconds: float) -> bool:
+    """Wait until a peer takes connections; return whether it did in time."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(HANDSHAKE_SECONDS):
+        async with asyncio.timeout(seconds):
             while True:
                 if await _accepts_connections(address):
                     return True
@@ -449,6 +511,31 @@ async def _explain_break(call: RawCall, error: Exception) -> str:
     with contextlib.suppress(asyncio.CancelledError):
         return escape_line(await call.details() or str(error))
     return str(error)
+
+
+def _reserve_port(host: str, port: int) -> socket.socket:
+    """Take a port, so that nobody else gets it; return a socket that listens there.
+
+    Raises:
+        OSError: the host is not an address of this machine, or the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    reserved = socket.socket(family, socket.SOCK_STREAM)
+    _allow_sharing(reserved, True)  # with connections of a listener that has ended
+    try:
+        reserved.setblocking(False)
+        reserved.bind((host, port))
+        # Of several that have bound it one may listen; from then on nobody else gets it.
+        reserved.listen(1)
+        _allow_sharing(reserved, False)
+    except OSError:
+        reserved.close()
+        raise
+    return reserved
+
+
+def _format_authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _allow_sharing(reserved: socket.socket, may_share: bool) -> None:

@@ -36,7 +36,8 @@ class Ports:
     def __init__(self, kind: LinkKind, port_range: range | None = None) -> None:
         """Choose the transport and the range of ports; None: any free ports."""
         self._port_range = port_range
-        self._grpc_listener = GrpcListener()
+        # Beside raw sockets it is for peers that those do not reach: few worlds have one.
+        self._grpc_listener = GrpcListener(is_deferred=kind == "socket")
         self._socket_listener = SocketListener() if kind == "socket" else None
         self._grpc_fabric: GrpcFabric | None = None
         self._socket_fabric: SocketFabric | None = None
