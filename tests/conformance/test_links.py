@@ -16,6 +16,7 @@ from allhands.testing.faulty_channel import FaultyChannels
 from allhands.testing.faulty_link import FaultyFabric, FaultyNetwork
 from allhands.testing.link_suite import LinkSuite, RecordingReceiver, make_frame
 from allhands.transport.frame import HEADER_BYTES, MAX_FRAME_BYTES
+from allhands.transport.grpc_port import GrpcPort
 from allhands.transport.grpc_stream import GrpcFabric, GrpcListener
 from allhands.transport.handshake import Identity
 from allhands.transport.inproc import InprocFabric, InprocNetwork
@@ -49,11 +50,10 @@ class TestUnderAPlanWithoutFaults(LinkSuite):
 
 class TestGrpc(LinkSuite):
     encrypts = False
-    is_deferred = False
 
     @asynccontextmanager
     async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
-        ports = [GrpcListener(is_deferred=self.is_deferred) for _ in receivers]
+        ports = [GrpcListener() for _ in receivers]
         for port in ports:
             port.encrypts = self.encrypts
             await port.start("127.0.0.1")
@@ -67,8 +67,20 @@ class TestGrpc(LinkSuite):
             await fabric.aclose()
 
 
-class TestDeferredGrpc(TestGrpc):
-    is_deferred = True
+class TestDeferredGrpc(LinkSuite):
+    encrypts = False
+
+    @asynccontextmanager
+    async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
+        ports = [GrpcPort(is_deferred=True) for _ in receivers]
+        for port in ports:
+            await port.start("127.0.0.1", encrypts=self.encrypts)
+        addresses = {rank: f"127.0.0.1:{port.port}" for rank, port in enumerate(ports)}
+        for rank, (port, receiver) in enumerate(zip(ports, receivers, strict=True)):
+            port.admit(identity(rank, len(receivers)), addresses, receiver)
+        yield ports
+        for port in ports:
+            await port.aclose()
 
 
 class TestSocket(LinkSuite):
@@ -125,7 +137,7 @@ async def worker() -> AsyncIterator[tuple[GrpcListener, RecordingReceiver]]:
     await fabric.aclose()
 
 
-async def dial_as(me: Identity, port: GrpcListener) -> None:
+async def dial_as(me: Identity, port: GrpcListener | GrpcPort) -> None:
     """Dial rank 0 as somebody."""
     own, recorder = GrpcListener(), RecordingReceiver()
     await own.start("127.0.0.1")
@@ -200,44 +212,44 @@ async def test_bytes_that_are_no_http2_harm_nobody(
     assert recorder.frames == [(1, make_frame(1))]
 
 
-async def test_a_deferred_port_takes_the_place_of_a_server_until_somebody_connects() -> None:
-    port, recorder = GrpcListener(is_deferred=True), RecordingReceiver()
+async def test_a_deferred_port_becomes_a_server_when_somebody_connects() -> None:
+    port, recorder = GrpcPort(is_deferred=True), RecordingReceiver()
     await port.start("127.0.0.1")
-    fabric = GrpcFabric(port, identity(0), {1: "127.0.0.1:1"}, recorder)
+    port.admit(identity(0), {1: "127.0.0.1:1"}, recorder)
     with pytest.raises(OSError, match="in use"):
-        await GrpcListener(is_deferred=True).start("127.0.0.1", port.port)
+        await GrpcPort(is_deferred=True).start("127.0.0.1", port.port)
     assert not port.is_open
     reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
     async with asyncio.timeout(10):
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""  # closed when the server takes the port
     writer.close()
-    await dial_as(identity(1), port)
     assert port.is_open
+    await dial_as(identity(1), port)
     assert recorder.frames == [(1, make_frame(1))]
-    await fabric.aclose()
+    await port.aclose()
 
 
 async def test_a_deferred_port_that_nobody_has_dialled_is_free_again_when_closed() -> None:
-    first = GrpcListener(is_deferred=True)
+    first = GrpcPort(is_deferred=True)
     await first.start("127.0.0.1")
     _, writer = await asyncio.open_connection("127.0.0.1", first.port)
+    await asyncio.sleep(0)
     await first.aclose()  # a stranger waits, the worker has no rank yet
     writer.close()
-    again = GrpcListener(is_deferred=True)
+    again = GrpcPort(is_deferred=True)
     await again.start("127.0.0.1", first.port)
     await again.aclose()
 
 
 async def test_a_peer_without_a_listener_is_known_at_once() -> None:
-    own = GrpcListener(is_deferred=True)
+    own, gone = GrpcPort(is_deferred=True), GrpcPort(is_deferred=True)
     await own.start("127.0.0.1")
-    gone = GrpcListener(is_deferred=True)
     await gone.start("127.0.0.1")
     await gone.aclose()
     where = f"127.0.0.1:{gone.port}"
-    fabric = GrpcFabric(own, identity(1), {0: where}, RecordingReceiver())
+    own.admit(identity(1), {0: where}, RecordingReceiver())
     with pytest.raises(LinkBroken, match=f"cannot connect to {where}"):
-        await fabric.dial(0)
+        await own.dial(0)
     assert not own.is_open
-    await fabric.aclose()
+    await own.aclose()

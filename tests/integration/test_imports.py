@@ -65,13 +65,10 @@ UNUSED = {
     *("allhands.aio", "allhands.api.fake", "allhands.coordinator.client", "allhands.torch"),
     *("allhands.coordinator.kv.calls", "allhands.coordinator.probing", "allhands.membership.state"),
     *("allhands.membership.resilient", "allhands.shm.failures", "allhands.stores.coordinator"),
-    *("grpc_health.v1", "grpc_reflection.v1alpha", "grpc_status", "importlib.metadata"),
+    *("grpc", "importlib.metadata"),
     *("numpy.ma", "numpy.random", "pydantic", "rich", "sqlite3", "typer", "allhands.launcher"),
 }
-"""What no rank of a job uses whose ranks reduce arrays, and a launcher starts; beside the server.
-
-Packages of gRPC stand here by what is in them: gRPC looks whether there are such.
-"""
+"""What no rank of a job uses whose ranks reduce arrays, and a launcher starts; beside the server."""
 
 
 @pytest.mark.parametrize("start", ["fork", "exec"])
@@ -87,6 +84,14 @@ def test_ranks_that_have_reduced_have_not_loaded_what_they_do_not_use(
         loaded = set(json.loads(by_rank[f"[{rank}]"]))
         assert "allhands.api.collectives" in loaded
         assert not loaded & unused
+
+
+def test_a_rank_on_one_host_has_few_threads(run: Start) -> None:
+    running = run("-n", "2", *as_script(launched_ranks.count_threads))
+    assert running.status() == 0, running.errors
+    counts = [int(line.split()[1]) for line in running.output()]
+    assert len(counts) == 2
+    assert max(counts) <= 4
 
 
 def test_the_server_is_loaded_only_where_it_runs(tmp_path: Path) -> None:

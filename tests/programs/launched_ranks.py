@@ -148,6 +148,15 @@ def show_modules() -> None:
     ah.destroy_process_group()
 
 
+def count_threads() -> None:
+    """Print how many threads the system knows of a rank that has reduced an array."""
+    ah.init_process_group()
+    ah.all_reduce(np.ones(1))
+    print(len(os.listdir("/proc/self/task")))
+    ah.barrier()
+    ah.destroy_process_group()
+
+
 def show_threads() -> None:
     """Print the names of the threads of a rank that has reduced an array."""
     ah.init_process_group()

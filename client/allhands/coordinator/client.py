@@ -14,6 +14,7 @@ import grpc
 from allhands.coordinator.analysis import diagnose
 from allhands.coordinator.attempts import RETRY_SECONDS
 from allhands.coordinator.blocking_channel import open_channel
+from allhands.coordinator.blocking_versions import check_grpc_description, is_version_refused
 from allhands.coordinator.diagnosis import Diagnosis
 from allhands.coordinator.endpoint import (
     ChannelConfig,
@@ -38,11 +39,7 @@ from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.limit_calls import LimitCalls
 from allhands.coordinator.page_calls import PageCalls
 from allhands.coordinator.probing import explain_failure
-from allhands.coordinator.protocol_versions import (
-    check_description,
-    is_version_refused,
-    make_describe_request,
-)
+from allhands.coordinator.protocol_versions import make_describe_request
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.coordinator.synchronizing import SynchronizingClient
@@ -344,7 +341,7 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
             metadata = self._channel_config.metadata
             request = make_describe_request()
             told = self._describe_coordinator(request, timeout=remaining, metadata=metadata)
-            return check_description(told)
+            return check_grpc_description(told)
 
         try:
             try:

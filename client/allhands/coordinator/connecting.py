@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 import grpc
-import grpc.aio
 
 from allhands.coordinator.daemon_choice import Unavailable
 from allhands.coordinator.dialling import STAGGER_SECONDS
+from allhands.coordinator.http2.stub import Channel, make_stub
 from allhands.coordinator.protocol_versions import make_describe_request
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -96,7 +96,7 @@ def _put_place(ended: "queue.SimpleQueue[int]", place: int, _: object) -> None:
 
 
 async def find_answering_async(
-    channels: Sequence[tuple[C, Callable[[], grpc.aio.Channel]]],
+    channels: Sequence[tuple[C, Callable[[], Channel]]],
     metadata: Any,
     timeout: float | None,
 ) -> C | None:
@@ -131,8 +131,8 @@ async def find_answering_async(
             await asyncio.wait(tasks)
 
 
-async def _has_answer(channel: grpc.aio.Channel, metadata: Any) -> bool:
-    stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+async def _has_answer(channel: Channel, metadata: Any) -> bool:
+    stub = make_stub(channel)
     try:
         await stub.DescribeCoordinator(make_describe_request(), metadata=metadata)
     except grpc.RpcError as error:

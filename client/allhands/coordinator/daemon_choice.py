@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import grpc
-
+from allhands.coordinator.call_failed import RpcFailure, StatusCode
 from allhands.coordinator.endpoint import Address, ChannelConfig, configure_channel, parse_url
+from allhands.coordinator.http2.grpc_failures import GrpcCallFailed
 from allhands_proto.kv_verbs import KV_VERBS
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -42,21 +42,11 @@ class Decision(enum.Enum):
     FAIL = "fail"
 
 
-class Unavailable(grpc.RpcError):
+class Unavailable(GrpcCallFailed):
     """Failure of a call with status UNAVAILABLE, for a reason that gRPC does not know of."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._text = text
-
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        return self._text
-
-    def trailing_metadata(self) -> tuple[Any, ...]:
-        return ()
+        super().__init__(StatusCode.UNAVAILABLE, text)
 
 
 class LeaderChanged(Unavailable):
@@ -102,7 +92,7 @@ class DaemonChoice:
             self._current = _last_chosen[self._order] = target
             self._unreachable.clear()
 
-    def on_failure(self, called: ChannelConfig, error: grpc.RpcError, method: str) -> Decision:
+    def on_failure(self, called: ChannelConfig, error: RpcFailure, method: str) -> Decision:
         """Choose another daemon after a failed call, if that can help; say what to do.
 
         Raises:
@@ -115,7 +105,7 @@ class DaemonChoice:
                 return Decision.AGAIN
             self._go_on(called)
             return Decision.PAUSE
-        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+        if error.code().name != StatusCode.UNAVAILABLE.name:
             return Decision.FAIL
         was_sent = not (error.details() or "").startswith(_NEVER_SENT)
         with self._lock:
@@ -145,7 +135,7 @@ class DaemonChoice:
             self._known[target] = configure_channel(replace(endpoint, address=address))
 
 
-def find_leader(error: grpc.RpcError) -> str | None:
+def find_leader(error: RpcFailure) -> str | None:
     """Return the leader's address where a daemon has done nothing, as it does not lead.
 
     Empty: that daemon knows of none. None: the call failed for another reason.

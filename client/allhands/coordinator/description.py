@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import grpc
 
 from allhands.coordinator.blocking_channel import open_channel
+from allhands.coordinator.blocking_versions import check_grpc_description
 from allhands.coordinator.endpoint import Endpoint, configure_channel
-from allhands.coordinator.protocol_versions import check_description, make_describe_request
+from allhands.coordinator.protocol_versions import make_describe_request
 from allhands.coordinator.status_errors import translate_error
 from allhands.escapes import escape_line
 from allhands_proto.v1 import coordinator_pb2_grpc
@@ -59,7 +60,7 @@ def describe_coordinator(endpoint: Endpoint, timeout: float) -> CoordinatorDescr
                     request, timeout=max(deadline - sent, 0.0), metadata=config.metadata
                 )
                 round_trip = time.monotonic() - sent
-            check_description(told)
+            check_grpc_description(told)
         except grpc.RpcError as error:
             raise translate_error(
                 error, "describe the coordinator", target=config.target

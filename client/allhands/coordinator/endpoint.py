@@ -10,9 +10,8 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import grpc
 
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks, notice
@@ -20,6 +19,9 @@ from allhands_proto.certificates import make_client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
 from allhands_proto.routes import stays_on_host
 from allhands_proto.tls_files import apply_tls_directory
+
+if TYPE_CHECKING:
+    import grpc
 
 _WILDCARDS = ("0.0.0.0", "::")
 _URL_FORMAT = "ah://HOST:PORT or ah://HOST:PORT/JOB, or several HOST:PORT with commas"
@@ -278,17 +280,22 @@ def _to_dialable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
 
 
+TlsMaterial = tuple[bytes, bytes | None, bytes | None]
+"""Contents of files in PEM: authorities, the key and the certificate of a client."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelConfig:
     """The arguments of a channel, `grpc` and `grpc.aio` alike, and the metadata of its calls.
 
-    Pass `metadata` with every call. `credentials` is None for a plaintext channel.
+    Pass `metadata` with every call.
     """
 
     endpoint: Endpoint
     """As it was given, but for a name that stands for loopback: that is an address here."""
     target: str
-    credentials: grpc.ChannelCredentials | None
+    tls: TlsMaterial | None = field(repr=False)
+    """None: the channel is in plaintext."""
     options: tuple[tuple[str, int | str], ...]
     metadata: tuple[tuple[str, str], ...] = field(repr=False)
     others: "tuple[ChannelConfig, ...]" = ()
@@ -300,15 +307,18 @@ class ChannelConfig:
         own = replace(self.endpoint, address=self.endpoint.address.daemons[0])
         return (replace(self, endpoint=own, target=own.address.target, others=()), *self.others)
 
-    def open(self) -> grpc.Channel:
+    def open(self) -> "grpc.Channel":
         """Open a synchronous channel to one daemon, which connects with its first call.
 
         The caller closes it. Of several daemons: see `blocking_channel`.
         """
+        import grpc  # which ranks do without
+
         forks.use_grpc()
-        if self.credentials is None:
+        if self.tls is None:
             return grpc.insecure_channel(self.target, options=self.options)
-        return grpc.secure_channel(self.target, self.credentials, options=self.options)
+        credentials = grpc.ssl_channel_credentials(*self.tls)
+        return grpc.secure_channel(self.target, credentials, options=self.options)
 
 
 _CHANNEL_OPTIONS = (
@@ -380,17 +390,16 @@ def configure_channel(endpoint: Endpoint) -> ChannelConfig:
     others = tuple(
         configure_channel(replace(endpoint, address=one)) for one in endpoint.address.others
     )
-    credentials = None
+    tls: TlsMaterial | None = None
     if endpoint.tls_ca is not None:
-        forks.use_grpc()
         if (endpoint.tls_cert is None) != (endpoint.tls_key is None):
             raise ValueError(
                 "a certificate (ALLHANDS_TLS_CERT, in commands also --tls-cert) and its key "
                 "(ALLHANDS_TLS_KEY, --tls-key) go together"
             )
         own = (endpoint.tls_key, endpoint.tls_cert)
-        pair = (None if path is None else Path(path).read_bytes() for path in own)
-        credentials = grpc.ssl_channel_credentials(Path(endpoint.tls_ca).read_bytes(), *pair)
+        key, cert = (None if path is None else Path(path).read_bytes() for path in own)
+        tls = Path(endpoint.tls_ca).read_bytes(), key, cert
     metadata: tuple[tuple[str, str], ...] = ()
     if endpoint.token is not None:
         if not (endpoint.token.isascii() and endpoint.token.isprintable()):
@@ -400,4 +409,4 @@ def configure_channel(endpoint: Endpoint) -> ChannelConfig:
     if endpoint.tls_name:
         options += (("grpc.ssl_target_name_override", endpoint.tls_name),)
     target = endpoint.address.target
-    return ChannelConfig(endpoint, target, credentials, options, metadata, others)
+    return ChannelConfig(endpoint, target, tls, options, metadata, others)

@@ -1,16 +1,18 @@
 """Explanation of a world that was not complete in time: the ranks that never joined."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import grpc
-
+from allhands.coordinator.call_failed import CallFailed, StatusCode
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.sections import name_ranks
 from allhands.deadlines import format_timeout
 from allhands.errors import AllhandsError, CollectiveTimeout, CoordinatorUnavailable
 from allhands.verdicts import AbsentRank, Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import coordinator_pb2_grpc
+
+if TYPE_CHECKING:
+    from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
 
 SIZE_ADVICE = (
     "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
@@ -21,7 +23,7 @@ _GAVE_UP = "joined and gave up before"
 
 
 async def explain_not_formed(
-    stub: "coordinator_pb2_grpc.CoordinatorAsyncStub",
+    stub: "CoordinatorAsyncStub",
     channel_config: ChannelConfig,
     request: wire.Join,
     timeout: float,
@@ -37,8 +39,8 @@ async def explain_not_formed(
         jobs = await stub.ListJobs(
             wire.ListJobsRequest(), timeout=2.0, metadata=channel_config.metadata
         )
-    except grpc.RpcError as error:
-        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+    except CallFailed as error:
+        if error.status in (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED):
             at = f"the coordinator at {channel_config.target}"
             return CoordinatorUnavailable(f"{text}; {at} does not answer: {error.details()}")
         return CollectiveTimeout(f"{text}; {error}", op="init_process_group", seq=0)

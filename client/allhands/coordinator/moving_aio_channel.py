@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import grpc
-import grpc.aio
 
+from allhands.coordinator.call_failed import StatusCode
 from allhands.coordinator.connecting import NoAnswer, find_answering_async
 from allhands.coordinator.daemon_choice import (
     ASK_SECONDS,
@@ -19,10 +18,12 @@ from allhands.coordinator.daemon_choice import (
     LeaderChanged,
     keep_kv_addresses,
 )
+from allhands.coordinator.direct_channel import open_direct_channel
 from allhands.coordinator.endpoint import ChannelConfig
+from allhands.coordinator.http2.grpc_failures import GrpcCallFailed
+from allhands.coordinator.http2.stub import Channel, make_stub
 from allhands.coordinator.protocol_versions import make_describe_request
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import coordinator_pb2_grpc
 
 Method = Any  # multi-callables, which the stubs type
 
@@ -31,19 +32,16 @@ _WATCH_SECONDS = 1.0
 within the heartbeat window, or its member is lost."""
 
 
-class MovingAioChannel(grpc.aio.Channel):
+class MovingAioChannel:
     """Channel of one loop whose unary calls find the leader, within their deadline.
 
     A stream goes to the daemon that is thought to lead; its failure says which one the next goes
     to.
     """
 
-    def __init__(
-        self, config: ChannelConfig, open_one: Callable[[ChannelConfig], grpc.aio.Channel]
-    ) -> None:
+    def __init__(self, config: ChannelConfig) -> None:
         self._choice = DaemonChoice(config)
-        self._open_one = open_one
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[str, Channel] = {}
         self._answering: set[str] = set()
         """Targets that have answered, and of which no call has failed since for want of that."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,10 +74,11 @@ class MovingAioChannel(grpc.aio.Channel):
             self._answering.discard(called.target)
         return self._choice.on_failure(called, error, method)
 
-    def get(self, config: ChannelConfig) -> grpc.aio.Channel:
+    def get(self, config: ChannelConfig) -> Channel:
         """Return the channel to one daemon, opened if it is not open."""
         if (known := self._channels.get(config.target)) is None:
-            known = self._channels[config.target] = self._open_one(config)
+            known = open_direct_channel(config, GrpcCallFailed)
+            self._channels[config.target] = known
         return known
 
     def unary_unary(
@@ -133,7 +132,7 @@ class MovingAioChannel(grpc.aio.Channel):
 
     async def _has_other_leader(self, metadata: Any) -> bool:
         for one in self._choice.list_others():
-            stub = coordinator_pb2_grpc.CoordinatorStub(self.get(one))
+            stub = make_stub(self.get(one))
             with contextlib.suppress(grpc.RpcError):
                 told = await stub.DescribeCoordinator(
                     make_describe_request(), timeout=ASK_SECONDS, metadata=metadata
@@ -142,21 +141,6 @@ class MovingAioChannel(grpc.aio.Channel):
                     self._choice.on_leader(one.target)
                     return True
         return False
-
-    def unary_stream(
-        self,
-        method: str,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: Any = False,
-    ) -> Any:
-        def call(request: object, **options: Any) -> Any:
-            called = self._choice.current
-            channel = self.get(called)
-            made = channel.unary_stream(method, request_serializer, response_deserializer)
-            return self._follow(called, made(request, **options))
-
-        return call
 
     def stream_stream(
         self,
@@ -196,7 +180,7 @@ class MovingAioChannel(grpc.aio.Channel):
             code = await stream.code()
             if code is grpc.StatusCode.UNAVAILABLE:
                 details, trailers = await stream.details(), await stream.trailing_metadata()
-                error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details)
+                error = GrpcCallFailed(code, details, trailers)
                 self._on_failure(called, error, "")
 
         def on_done(_: object) -> None:
@@ -205,29 +189,17 @@ class MovingAioChannel(grpc.aio.Channel):
         stream.add_done_callback(on_done)
         return stream
 
-    def stream_unary(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("the coordinator has no such method")
-
     async def close(self, grace: float | None = None) -> None:
         for task in list(self._tasks):
             task.cancel()
         for channel in self._channels.values():
             await channel.close(grace)
 
-    async def __aenter__(self) -> "MovingAioChannel":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        return self.get(self._choice.current).get_state(try_to_connect)
-
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        await self.get(self._choice.current).wait_for_state_change(last_observed_state)
-
-    async def channel_ready(self) -> None:
-        await self.get(self._choice.current).channel_ready()
 
 
 class _MovingStream:
@@ -266,6 +238,5 @@ class _MovingStream:
     def _check_leader(self) -> None:
         """Raise an error where the stream was broken off, not its reader cancelled."""
         if self._is_broken_off:
-            code, empty = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
             text = f"{self._called.target} is silent and leads no more"
-            raise grpc.aio.AioRpcError(code, empty, empty, text) from None
+            raise GrpcCallFailed(StatusCode.UNAVAILABLE, text) from None

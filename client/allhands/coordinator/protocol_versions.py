@@ -1,28 +1,15 @@
 """Versions of the protocol, said to and heard from a coordinator."""
 
-from typing import Any
-
-import grpc
-
+from allhands.coordinator.call_failed import CallFailed, StatusCode
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.versions import explain_mismatch, write_versions
 
 
-class VersionRefused(grpc.RpcError):
+class VersionRefused(CallFailed):
     """Failure of a call to a coordinator without a common version, as if it had refused it."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._text = text
-
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.FAILED_PRECONDITION
-
-    def details(self) -> str:
-        return self._text
-
-    def trailing_metadata(self) -> tuple[Any, ...]:
-        return ()
+        super().__init__(StatusCode.FAILED_PRECONDITION, text)
 
 
 def make_describe_request() -> wire.DescribeCoordinatorRequest:
@@ -43,10 +30,3 @@ def check_description(
     if problem := explain_mismatch(description, "this client", "the coordinator"):
         raise VersionRefused(problem)
     return description
-
-
-def is_version_refused(error: Exception) -> bool:
-    """Whether a coordinator's description was not to be had for want of a common version."""
-    return isinstance(error, grpc.RpcError) and (
-        error.code() is grpc.StatusCode.FAILED_PRECONDITION
-    )

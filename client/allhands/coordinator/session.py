@@ -7,16 +7,16 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TypeAlias
-
-import grpc
-import grpc.aio
+from typing import Any, TypeAlias, cast
 
 from allhands.coordinator import report_encoder
 from allhands.coordinator.attempts import RETRY_SECONDS
+from allhands.coordinator.call_failed import CallFailed, StatusCode
 from allhands.coordinator.conditions import decode_condition, list_conditions
 from allhands.coordinator.endpoint import ChannelConfig
 from allhands.coordinator.forming_world import SIZE_ADVICE, explain_not_formed
+from allhands.coordinator.http2.call import Http2Call
+from allhands.coordinator.http2.stub import Channel
 from allhands.coordinator.section_codec import write_section
 from allhands.coordinator.session_channel import choose_daemon, open_channel
 from allhands.coordinator.session_greetings import check_joined, check_resumed, make_resume
@@ -36,9 +36,9 @@ from allhands_proto.verdict_codec import decode_cancellation, decode_verdict
 
 logger = logging.getLogger(__name__)
 
-Stream: TypeAlias = "grpc.aio.StreamStreamCall[wire.SessionRequest, wire.SessionEvent]"
+Stream: TypeAlias = "Http2Call[wire.SessionRequest, wire.SessionEvent]"
 
-_Code = grpc.StatusCode
+_Code = StatusCode
 _REFUSALS = (
     _Code.NOT_FOUND,
     _Code.UNAUTHENTICATED,
@@ -74,7 +74,7 @@ WORLD_EVENTS = (
 class Session(SessionRequests):
     """A membership: from `join` to `leave`, or until somebody is lost."""
 
-    def __init__(self, channel_config: ChannelConfig, channel: grpc.aio.Channel, job: str) -> None:
+    def __init__(self, channel_config: ChannelConfig, channel: Channel, job: str) -> None:
         super().__init__(channel_config, channel, job)
         self._channel = channel
         self._stream: Stream | None = None
@@ -95,7 +95,7 @@ class Session(SessionRequests):
         channel_config: ChannelConfig,
         request: wire.Join,
         timeout: float,
-        channel: grpc.aio.Channel | None = None,
+        channel: Channel | None = None,
     ) -> "Session":
         """Join the job and wait until its world is complete, over a new or given channel.
 
@@ -186,7 +186,7 @@ class Session(SessionRequests):
 
     async def _join(self, request: wire.Join) -> None:
         await choose_daemon(self._channel, self._channel_config)
-        stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
+        stream: Stream = cast(Any, self._stub).Session(metadata=self._channel_config.metadata)
         self._stream = stream
         try:
             request.takes_batches = request.takes_conditions = True
@@ -198,7 +198,7 @@ class Session(SessionRequests):
             with self._warn_if_sizeless(request):
                 while not (event := await self._read_event(stream)).HasField("world_formed"):
                     await self._answer_while_forming(stream, event)
-        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+        except (CallFailed, asyncio.InvalidStateError) as error:
             raise await self._translate(stream, error) from error
         self.epoch = event.world_formed.epoch
         self.group = event.world_formed.group
@@ -246,16 +246,13 @@ class Session(SessionRequests):
     async def _translate(self, stream: Stream, error: Exception) -> Exception:
         """Translate the end of the stream before the world was complete."""
         doing = f"join job {self.job!r}"
-        if isinstance(error, grpc.RpcError):
+        if isinstance(error, CallFailed):
             return translate_error(
                 error, doing, target=self._channel_config.target, refused=JoinRefused
             )
         # The write met a stream that was over: its status has the reason.
-        reason = grpc.aio.AioRpcError(
-            await stream.code(),
-            grpc.aio.Metadata(),
-            await stream.trailing_metadata(),
-            details=await stream.details(),
+        reason = CallFailed(
+            await stream.code(), await stream.details(), await stream.trailing_metadata()
         )
         return translate_error(
             reason, doing, target=self._channel_config.target, refused=JoinRefused
@@ -284,9 +281,9 @@ class Session(SessionRequests):
                 self.handle_event(event, listener)
                 if event.WhichOneof("event") in WORLD_EVENTS:
                     listener.relay_event(event)
-        except grpc.RpcError as error:
-            reason = error.details() or error.code().name
-            if error.code() is grpc.StatusCode.ABORTED:
+        except CallFailed as error:
+            reason = error.details() or error.status.name
+            if error.status is StatusCode.ABORTED:
                 self._on_expelled(listener, reason)
                 return None
         except CoordinatorUnavailable as error:
@@ -304,8 +301,8 @@ class Session(SessionRequests):
             attempts += 1
             try:
                 await self._open_resumed(listener)
-            except grpc.RpcError as error:
-                code, said = error.code(), error.details() or ""
+            except CallFailed as error:
+                code, said = error.status, error.details() or ""
             except (TimeoutError, CoordinatorUnavailable):
                 code, said = _Code.UNAVAILABLE, ""
             else:
@@ -335,12 +332,12 @@ class Session(SessionRequests):
         """Open a stream with a Resume, and send the requests that may not have arrived.
 
         Raises:
-            grpc.RpcError, TimeoutError, CoordinatorUnavailable: it was refused, or not answered.
+            CallFailed, TimeoutError, CoordinatorUnavailable: it was refused, or not answered.
         """
         resume = make_resume(self.job, self.joined)
         async with asyncio.timeout(_RESUME_SECONDS):
             await choose_daemon(self._channel, self._channel_config)
-        stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
+        stream: Stream = cast(Any, self._stub).Session(metadata=self._channel_config.metadata)
         self._unread_events.clear()
         try:
             async with asyncio.timeout(_RESUME_SECONDS):
@@ -358,7 +355,7 @@ class Session(SessionRequests):
         async with self._write_lock:
             self._stream = stream
             for request in (make_heartbeat(listener), *self._pending.list_all()):
-                with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+                with contextlib.suppress(CallFailed, asyncio.InvalidStateError):
                     await stream.write(request)
 
     def _on_expelled(self, listener: SessionListener, reason: str) -> None:
@@ -382,8 +379,8 @@ class Session(SessionRequests):
                 timeout=INQUIRY_SECONDS,
                 metadata=self._channel_config.metadata,
             )
-        except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.NOT_FOUND:
+        except CallFailed as error:
+            if error.status is not StatusCode.NOT_FOUND:
                 listener.on_coordinator_gone(reason)
                 return False
             job = wire.Job()
@@ -495,7 +492,7 @@ class Session(SessionRequests):
     async def _write(self, request: wire.SessionRequest) -> None:
         """Write to the stream; errors of a broken stream are left to `_listen`."""
         assert self._stream is not None
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+        with contextlib.suppress(CallFailed, asyncio.InvalidStateError):
             async with self._write_lock:
                 await self._stream.write(request)
 
@@ -503,7 +500,7 @@ class Session(SessionRequests):
         """Return the next event.
 
         Raises:
-            grpc.RpcError: the stream ended with an error.
+            CallFailed: the stream ended with an error.
             CoordinatorUnavailable: it ended without one.
         """
         if not self._unread_events:

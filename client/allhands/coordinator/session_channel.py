@@ -1,18 +1,16 @@
 """Channels of asyncio to the coordinator, and its answer on which hosts can connect."""
 
-import grpc
-import grpc.aio
-
+from allhands.coordinator.call_failed import CallFailed, StatusCode
+from allhands.coordinator.direct_channel import open_direct_channel
 from allhands.coordinator.endpoint import ChannelConfig, Endpoint
-from allhands.coordinator.http2.channel import Http2Channel
+from allhands.coordinator.http2.call import Failure
+from allhands.coordinator.http2.stub import Channel, make_stub
 from allhands.coordinator.protocol_versions import check_description, make_describe_request
 from allhands.coordinator.status_errors import translate_error
 from allhands.errors import (
     CoordinatorUnavailable,
 )
-from allhands_proto import forks
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import coordinator_pb2_grpc
 
 
 async def listens_beyond_loopback(channel_config: ChannelConfig, timeout: float) -> bool:
@@ -42,7 +40,7 @@ async def _describe(
 ) -> tuple[wire.CoordinatorDescription, ChannelConfig]:
     """Ask a coordinator what it is; return also which of its daemons or addresses answered."""
     async with open_channel(channel_config) as channel:
-        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        stub = make_stub(channel)
         try:
             found = check_description(
                 await stub.DescribeCoordinator(
@@ -52,15 +50,15 @@ async def _describe(
             called = channel_config
             if channel_config.others:
                 called = await choose_daemon(channel, channel_config)
-        except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        except CallFailed as error:
+            if error.status is StatusCode.DEADLINE_EXCEEDED:
                 text = f"the coordinator at {channel_config.target} does not answer"
                 raise CoordinatorUnavailable(text) from error
             raise translate_error(error, "join", target=channel_config.target) from error
     return found, called
 
 
-async def choose_daemon(channel: grpc.aio.Channel, channel_config: ChannelConfig) -> ChannelConfig:
+async def choose_daemon(channel: Channel, channel_config: ChannelConfig) -> ChannelConfig:
     """Return the daemon or address for the next stream; waits as long as all are silent."""
     if channel_config.others:
         from allhands.coordinator.moving_aio_channel import MovingAioChannel  # which few need
@@ -70,19 +68,13 @@ async def choose_daemon(channel: grpc.aio.Channel, channel_config: ChannelConfig
     return channel_config
 
 
-def open_channel(channel_config: ChannelConfig) -> grpc.aio.Channel:
-    """Open a channel of the running loop, which connects with its first call.
+def open_channel(channel_config: ChannelConfig, failure: Failure = CallFailed) -> Channel:
+    """Open a channel of the running loop, which connects with its first call; it starts no thread.
 
-    Without TLS it starts no thread.
+    `failure` is the class of what failed calls raise; with several daemons gRPC's error as well.
     """
     if channel_config.others:
         from allhands.coordinator.moving_aio_channel import MovingAioChannel  # which few need
 
-        return MovingAioChannel(channel_config, open_channel)
-    if channel_config.credentials is None:
-        address = channel_config.endpoint.address
-        return Http2Channel(address.host, address.port)
-    forks.use_grpc()
-    return grpc.aio.secure_channel(
-        channel_config.target, channel_config.credentials, options=channel_config.options
-    )
+        return MovingAioChannel(channel_config)
+    return open_direct_channel(channel_config, failure)

@@ -7,11 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-import grpc
-import grpc.aio
-
 from allhands.coordinator.attempts import RETRY_SECONDS
+from allhands.coordinator.call_failed import CallFailed, StatusCode
 from allhands.coordinator.endpoint import ChannelConfig
+from allhands.coordinator.http2.stub import Channel, make_stub
 from allhands.coordinator.status_errors import translate_error
 from allhands.coordinator.world_member import WorldMember
 from allhands.deadlines import format_timeout
@@ -22,7 +21,6 @@ from allhands.errors import (
 )
 from allhands.verdicts import CallCancellation, Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import coordinator_pb2_grpc
 from allhands_proto.verdict_codec import decode_cancellation, decode_verdict
 
 logger = logging.getLogger(__name__)
@@ -42,9 +40,9 @@ INQUIRY_SECONDS = 1.0
 class SessionRequests:
     """Unary requests of a job's member beside its stream."""
 
-    def __init__(self, channel_config: ChannelConfig, channel: grpc.aio.Channel, job: str) -> None:
+    def __init__(self, channel_config: ChannelConfig, channel: Channel, job: str) -> None:
         self._channel_config = channel_config
-        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        self._stub = make_stub(channel)
         self.job = job
         self.joined = wire.Joined()
         self.members: tuple[WorldMember, ...] = ()
@@ -71,14 +69,14 @@ class SessionRequests:
         It is given up `spare` seconds before the end.
 
         Raises:
-            grpc.aio.AioRpcError: the call failed.
+            CallFailed: the call failed.
         """
         deadline = time.monotonic() + timeout
         while True:
             try:
                 return await make_call(deadline - time.monotonic())
-            except grpc.aio.AioRpcError as error:
-                is_away = error.code() is grpc.StatusCode.UNAVAILABLE
+            except CallFailed as error:
+                is_away = error.status is StatusCode.UNAVAILABLE
                 if not is_away or not self.is_durable or self._is_over:
                     raise
                 remaining = deadline - spare - time.monotonic()
@@ -115,12 +113,12 @@ class SessionRequests:
 
         try:
             await self._repeat(meet, timeout)
-        except grpc.aio.AioRpcError as error:
+        except CallFailed as error:
             found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
             if isinstance(found, bytes):
                 return decode_verdict(wire.Verdict.FromString(found))
             doing = f"pass monitored_barrier #{sequence} of group {group!r}"
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            if error.status is StatusCode.DEADLINE_EXCEEDED:
                 raise CoordinatorUnavailable(f"{doing}: the coordinator does not answer") from error
             raise translate_error(error, doing, target=self._channel_config.target) from error
         return None
@@ -152,7 +150,7 @@ class SessionRequests:
 
         try:
             await self._repeat(ask, timeout, _JUDGE_ALONE_SECONDS)
-        except grpc.aio.AioRpcError as error:
+        except CallFailed as error:
             trailers = dict(error.trailing_metadata() or ())
             found, given = trailers.get(_VERDICT_KEY), trailers.get(_GIVEN_UP_KEY)
             if isinstance(given, bytes):
@@ -185,13 +183,13 @@ class SessionRequests:
 
         try:
             return await self._repeat(decide, timeout)
-        except grpc.aio.AioRpcError as error:
-            said = error.details() or error.code().name
-            match error.code():
-                case grpc.StatusCode.DEADLINE_EXCEEDED:
+        except CallFailed as error:
+            said = error.details() or error.status.name
+            match error.status:
+                case StatusCode.DEADLINE_EXCEEDED:
                     text = f"{what} timed out after {format_timeout(timeout)}: {said}"
                     raise CollectiveTimeout(text, op=request.kind, seq=0) from error
-                case grpc.StatusCode.ABORTED:
+                case StatusCode.ABORTED:
                     expelled = MembershipChanged(
                         f"{what} cannot run: {said}",
                         old_epoch=self.epoch,
@@ -209,7 +207,7 @@ class SessionRequests:
                 timeout=INQUIRY_SECONDS,
                 metadata=self._channel_config.metadata,
             )
-        except grpc.aio.AioRpcError as error:
+        except CallFailed as error:
             logger.debug("not told who is present: %s", error.details())
             return False
         there = {one.rank for one in job.members if one.state == wire.MEMBER_STATE_JOINED}

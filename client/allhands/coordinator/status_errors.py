@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-import grpc
-
+from allhands.coordinator.call_failed import NamedCode, RpcFailure, StatusCode
 from allhands.errors import (
     AllhandsError,
     CoordinatorUnavailable,
@@ -17,9 +16,9 @@ from allhands.errors import (
 )
 from allhands.escapes import escape_lines
 
-_Code = grpc.StatusCode
+_Code = StatusCode
 
-_ERRORS: Mapping[grpc.StatusCode, tuple[Callable[[str], Exception], str]] = {
+_ERRORS: Mapping[StatusCode, tuple[Callable[[str], Exception], str]] = {
     _Code.DEADLINE_EXCEEDED: (StoreTimeout, "timeout: {said}"),
     _Code.UNAVAILABLE: (
         CoordinatorUnavailable,
@@ -51,7 +50,7 @@ _DISAGREEMENTS = {_Code.ALREADY_EXISTS, _Code.FAILED_PRECONDITION, _Code.ABORTED
 
 
 def translate_error(
-    error: grpc.RpcError,
+    error: RpcFailure,
     action: str,
     *,
     target: str,
@@ -62,7 +61,7 @@ def translate_error(
 
     The arguments are those of `translate_status`.
     """
-    code = error.code()
+    code = StatusCode[error.code().name]
     retry_after = None
     if code is _Code.RESOURCE_EXHAUSTED or issubclass(refused, JoinRefused):
         from allhands.coordinator.kv.calls import find_retry_after  # for few calls only
@@ -80,7 +79,7 @@ def translate_error(
 
 
 def translate_status(
-    code: grpc.StatusCode,
+    code: NamedCode,
     details: str,
     action: str,
     *,
@@ -100,16 +99,17 @@ def translate_status(
         retry_after: seconds after which the call can be made again, if they are known; of a join
             with them the coordinator itself has said no.
     """
+    status = StatusCode[code.name]
     said = f"{action}: {escape_lines(details)}"  # of whoever answers there
-    if code in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED) and reason:
+    if status in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED) and reason:
         return CoordinatorUnavailable(f"{reason} ({said})")
-    if code is _Code.RESOURCE_EXHAUSTED:
+    if status is _Code.RESOURCE_EXHAUSTED:
         return LimitExceeded(said, retry_after=retry_after)
     if retry_after is not None and issubclass(refused, JoinRefused):
         return refused(said, retry_after=retry_after)
-    if code in _DISAGREEMENTS or (
-        code is _Code.INVALID_ARGUMENT and issubclass(refused, JoinRefused)
+    if status in _DISAGREEMENTS or (
+        status is _Code.INVALID_ARGUMENT and issubclass(refused, JoinRefused)
     ):
         return refused(said)
-    kind, text = _ERRORS.get(code, _OTHER)
-    return kind(text.format(said=said, target=target, code=code))
+    kind, text = _ERRORS.get(status, _OTHER)
+    return kind(text.format(said=said, target=target, code=status))

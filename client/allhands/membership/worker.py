@@ -72,7 +72,7 @@ class Worker(WorkerGroups):
                 where = configured or await advertised_address.discover(
                     config, rendezvous.endpoint, channel_config, timeout
                 )
-                await ports.start(where.listen, encrypts=channel_config.credentials is not None)
+                await ports.start(where.listen, encrypts=channel_config.tls is not None)
                 request.port, request.data_port = ports.port, ports.data_port
                 request.advertise = where.advertise
 

@@ -10,11 +10,13 @@ from types import TracebackType
 from typing import Self, cast
 
 import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 
 from allhands.coordinator.attempts import RETRY_SECONDS
+from allhands.coordinator.blocking_versions import check_grpc_description
 from allhands.coordinator.endpoint import Endpoint, configure_channel, tls_context
+from allhands.coordinator.http2.grpc_failures import GrpcCallFailed
+from allhands.coordinator.http2.stub import make_stub
 from allhands.coordinator.kv.asynchronous import AsyncKvConnection
 from allhands.coordinator.kv.blocking import CONNECT_SECONDS
 from allhands.coordinator.kv.calls import (
@@ -28,7 +30,7 @@ from allhands.coordinator.kv.calls import (
 from allhands.coordinator.kv.request_numbers import RequestNumbers
 from allhands.coordinator.kv.values import encode, pair_up
 from allhands.coordinator.probing import explain_failure
-from allhands.coordinator.protocol_versions import check_description, make_describe_request
+from allhands.coordinator.protocol_versions import make_describe_request
 from allhands.coordinator.session_channel import open_channel
 from allhands.coordinator.status_errors import translate_error, translate_status
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
@@ -38,7 +40,6 @@ from allhands_proto.call_metadata import add_call_metadata
 from allhands_proto.framing import MalformedFrame
 from allhands_proto.kv_verbs import KvVerb, P, Q, find_verb
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import coordinator_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +55,9 @@ class AsyncCoordinatorStore:
 
     def __init__(self, endpoint: Endpoint, *, job: str, timeout: Timeout = 30.0) -> None:
         self._channel_config = configure_channel(endpoint)
-        forks.use_grpc()
         self._endpoint = self._channel_config.endpoint
-        self._channel = open_channel(self._channel_config)
-        self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
+        self._channel = open_channel(self._channel_config, GrpcCallFailed)
+        self._stub = make_stub(self._channel)
         self._job = job
         self._timeout = to_seconds(timeout)
         self._connection: AsyncKvConnection | None = None
@@ -266,11 +266,11 @@ class AsyncCoordinatorStore:
             found = await self._stub.DescribeCoordinator(
                 request, timeout=limit, metadata=self._channel_config.metadata
             )
-        except grpc.aio.AioRpcError as error:
+        except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
             found = wire.CoordinatorDescription()  # an older one
-        check_description(found)
+        check_grpc_description(found)
         self._is_durable = found.is_durable
         if (port := read_kv_port(found)) is None:
             self._is_kv_unavailable = True

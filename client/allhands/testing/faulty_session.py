@@ -9,9 +9,8 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
-import grpc
-import grpc.aio
-
+from allhands.coordinator.call_failed import CallFailed, NamedCode, StatusCode
+from allhands.coordinator.http2.call import END
 from allhands.testing.faults import COORDINATOR
 from allhands.testing.faulty_channel import FaultyChannels
 
@@ -29,7 +28,7 @@ class _StatusAbort(Exception):
 
 
 class FaultySession:
-    """A rank's connection to the coordinator; it passes for a `grpc.aio.Channel`."""
+    """A rank's connection to the coordinator; it is one of the channels that `Session` takes."""
 
     def __init__(self, channels: FaultyChannels, rank: int, servicer: object) -> None:
         self._channels = channels
@@ -74,12 +73,12 @@ class FaultySession:
 
     async def close(self) -> None:
         """End every call, as the rank's own wish. Idempotent."""
-        await self._end("the channel was closed", grpc.StatusCode.CANCELLED)
+        await self._end("the channel was closed", StatusCode.CANCELLED)
 
     async def sever(self) -> None:
         """Break the connection for good, for both sides. Idempotent."""
         self._is_down = True
-        await self._end("the connection broke", grpc.StatusCode.UNAVAILABLE)
+        await self._end("the connection broke", StatusCode.UNAVAILABLE)
         served = list(self._serving)
         for task in served:
             task.cancel()
@@ -128,7 +127,7 @@ class FaultySession:
         for call in list(self._calls):
             call.sever("the connection was cut")
 
-    async def _end(self, reason: str, code: grpc.StatusCode) -> None:
+    async def _end(self, reason: str, code: StatusCode) -> None:
         calls = list(self._calls)
         for call in calls:
             call.sever(reason, code)
@@ -147,25 +146,22 @@ class _FaultyCall:
         self._parse = parse
         self._loop = asyncio.get_running_loop()
         self.deadline = self._loop.time() + timeout
-        self.failure: grpc.aio.AioRpcError | None = None
+        self.failure: CallFailed | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def sever(self, reason: str, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+    def sever(self, reason: str, code: StatusCode = StatusCode.UNAVAILABLE) -> None:
         """End both halves at once. Idempotent."""
         if self._task is not None:
             self._task.cancel()
         self.fail(code, reason)
 
     def fail(
-        self, code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, bytes]] = ()
+        self, code: StatusCode, details: str, trailers: Sequence[tuple[str, bytes]] = ()
     ) -> None:
         """End the rank's half; the first reason counts."""
         self._session.end(self)
         if self.failure is None:
-            trailing = grpc.aio.Metadata(*trailers)
-            self.failure = grpc.aio.AioRpcError(
-                code, grpc.aio.Metadata(), trailing, details=details
-            )
+            self.failure = CallFailed(code, details, trailers)
             self.wake()
 
     def wake(self) -> None:
@@ -201,7 +197,7 @@ class _FaultyContext:
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
-        self.status: tuple[grpc.StatusCode, str, Sequence[tuple[str, bytes]]]
+        self.status: tuple[StatusCode, str, Sequence[tuple[str, bytes]]]
 
     def peer(self) -> str:
         return _PEER
@@ -215,7 +211,7 @@ class _FaultyContext:
         return max(self._deadline - asyncio.get_running_loop().time(), 0.0)
 
     async def abort(
-        self, code: grpc.StatusCode, details: str = "", trailers: Sequence[tuple[str, bytes]] = ()
+        self, code: StatusCode, details: str = "", trailers: Sequence[tuple[str, bytes]] = ()
     ) -> NoReturn:
         self.status = code, details, trailers
         raise _StatusAbort
@@ -228,7 +224,7 @@ class _FaultyUnary(_FaultyCall):
         self._answer: asyncio.Future[Any] = self._loop.create_future()
         try:
             if not self._session.begin(self):
-                self.fail(grpc.StatusCode.UNAVAILABLE, "nobody listens there")
+                self.fail(StatusCode.UNAVAILABLE, "nobody listens there")
             else:
                 self._session.send_to_coordinator(
                     self._pack(request), lambda _: self._on_request(request)
@@ -238,7 +234,7 @@ class _FaultyUnary(_FaultyCall):
                 [self._answer], timeout=None if math.isinf(remaining) else max(remaining, 0)
             )
             if not self._answer.done():
-                self.fail(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+                self.fail(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             if self.failure is not None:
                 raise self.failure
             return self._answer.result()
@@ -268,7 +264,7 @@ class _FaultyUnary(_FaultyCall):
 
 
 class _FaultyStream(_FaultyCall):
-    """A stream of messages each way; it passes for a `grpc.aio.StreamStreamCall`."""
+    """A stream of messages each way; it passes for an `Http2Call`."""
 
     def start(self) -> None:
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -276,7 +272,7 @@ class _FaultyStream(_FaultyCall):
         self._is_finished = False
         self._keepalive_task: asyncio.Task[None] | None = None
         if not self._session.begin(self):
-            self.fail(grpc.StatusCode.UNAVAILABLE, "nobody listens there")
+            self.fail(StatusCode.UNAVAILABLE, "nobody listens there")
             return
         self._keepalive_task = asyncio.create_task(self._keep_alive(), name="keepalive")
 
@@ -300,7 +296,7 @@ class _FaultyStream(_FaultyCall):
         self._events.put_nowait(None)  # for who reads on
         if self.failure is not None:
             raise self.failure
-        return grpc.aio.EOF
+        return END
 
     def on_finished(self) -> None:
         self._is_finished = True
@@ -311,12 +307,12 @@ class _FaultyStream(_FaultyCall):
         return self._is_finished or self.failure is not None
 
     def cancel(self) -> bool:
-        self.fail(grpc.StatusCode.CANCELLED, "cancelled by this rank")
+        self.fail(StatusCode.CANCELLED, "cancelled by this rank")
         self._session.run_at_coordinator(self._hang_up)
         return True
 
-    async def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.OK if self.failure is None else self.failure.code()
+    async def code(self) -> NamedCode:
+        return StatusCode.OK if self.failure is None else self.failure.code()
 
     async def details(self) -> str:
         return "" if self.failure is None else self.failure.details() or ""

@@ -27,6 +27,7 @@ from allhands.transport.frame import (
 from allhands.transport.handshake import Identity
 from allhands.transport.link import HandshakeStalled, LinkBroken, Receiver
 from allhands.transport.link_certificates import PEER_NAME, LinkCertificates
+from allhands.transport.port_reservation import allow_sharing, format_authority, reserve_port
 from allhands_proto import forks
 from allhands_proto.connections import Connections, limit_connections
 from allhands_proto.limited_log import LimitedLog
@@ -41,8 +42,6 @@ _CONNECT_AGAIN_SECONDS = 0.05
 _GRACE_SECONDS = 0.1
 _OPENING_SECONDS = 1.0
 """In which a deferred port opens after the first connection to it."""
-_MOST_EARLY = 128
-"""Connections that wait at a deferred port until it opens."""
 _LARGE = 64 << 10
 """Bytes of a frame behind which others wait noticeably on a slow network."""
 _BULK_SECONDS = 10.0
@@ -85,14 +84,15 @@ class _Disconnected(LinkBroken):
 class GrpcListener:
     """The worker's port. It is open before the worker has a rank: until `admit`, links wait.
 
-    A deferred one only holds the port, and becomes a server of gRPC, with the seven threads of one,
-    when the first peer connects. What has connected by then is closed: the peer dials again.
+    One that has adopted a port becomes a server of gRPC, with the seven threads of one, when the
+    first peer connects. What has connected by then is closed: the peer dials again.
     """
 
-    def __init__(self, *, is_deferred: bool = False) -> None:
+    def __init__(self) -> None:
         self._log = LimitedLog(logger, "refused links")
         self._connections = Connections(self._on_evicted)
-        self.is_deferred = is_deferred
+        self.is_deferred = False
+        """Whether the port opens with the first connection to it."""
         self._server: grpc.aio.Server | None = None
         self._identity: Identity | None = None
         self._receiver: Receiver | None = None
@@ -124,22 +124,31 @@ class GrpcListener:
             OSError: the host is not an address of this machine, or the port is taken.
         """
         self._host = host
-        if self.encrypts or self.is_deferred:
-            self._reserved = reserved = _reserve_port(host, port)
+        if self.encrypts:
+            self._reserved = reserved = reserve_port(host, port)
             self.port = reserved.getsockname()[1]
-            if self.is_deferred:
-                self._watch_reserved(reserved)
-            else:
-                reserved.shutdown(socket.SHUT_RDWR)  # it listens no more, and stays bound
+            reserved.shutdown(socket.SHUT_RDWR)  # it listens no more, and stays bound
             return
         server = self._make_server()
         try:
-            self.port = server.add_insecure_port(_format_authority(host, port))
+            self.port = server.add_insecure_port(format_authority(host, port))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {host} for peers: {error}") from error
         self._server = server
         await start_server(server)
         self._connections.watch(self.port)
+
+    def adopt(self, reserved: socket.socket, host: str, *, encrypts: bool = False) -> None:
+        """Take over a socket that listens at `host`; the first connection opens the server."""
+        self.is_deferred, self.encrypts = True, encrypts
+        self._reserved, self._host, self.port = reserved, host, reserved.getsockname()[1]
+        loop = asyncio.get_running_loop()
+
+        def on_connection() -> None:
+            loop.remove_reader(reserved)
+            self._opening = loop.create_task(self._open_when_admitted())
+
+        loop.add_reader(reserved, on_connection)
 
     def admit(self, identity: Identity, receiver: Receiver) -> None:
         """Accept peers of this identity's world; their frames go to `receiver`."""
@@ -163,17 +172,6 @@ class GrpcListener:
         )
         return server
 
-    def _watch_reserved(self, reserved: socket.socket) -> None:
-        """Have the first connection to the reserved port open the server."""
-        loop = asyncio.get_running_loop()
-        reserved.listen(_MOST_EARLY)
-
-        def on_connection() -> None:
-            loop.remove_reader(reserved)
-            self._opening = loop.create_task(self._open_when_admitted())
-
-        loop.add_reader(reserved, on_connection)
-
     async def _open_when_admitted(self) -> None:
         await self._admitting.wait()
         await self._open()
@@ -187,9 +185,9 @@ class GrpcListener:
         assert self._reserved is not None
         if self.is_deferred:
             self._reserved.shutdown(socket.SHUT_RDWR)  # what has connected to it is closed
-        _allow_sharing(self._reserved, True)  # with gRPC, which allows it as well
+        allow_sharing(self._reserved, True)  # with gRPC, which allows it as well
         server = self._make_server()
-        where = _format_authority(self._host, self.port)
+        where = format_authority(self._host, self.port)
         try:
             if self.certificates is None:
                 server.add_insecure_port(where)
@@ -511,33 +509,3 @@ async def _explain_break(call: RawCall, error: Exception) -> str:
     with contextlib.suppress(asyncio.CancelledError):
         return escape_line(await call.details() or str(error))
     return str(error)
-
-
-def _reserve_port(host: str, port: int) -> socket.socket:
-    """Take a port, so that nobody else gets it; return a socket that listens there.
-
-    Raises:
-        OSError: the host is not an address of this machine, or the port is taken.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    reserved = socket.socket(family, socket.SOCK_STREAM)
-    _allow_sharing(reserved, True)  # with connections of a listener that has ended
-    try:
-        reserved.setblocking(False)
-        reserved.bind((host, port))
-        # Of several that have bound it one may listen; from then on nobody else gets it.
-        reserved.listen(1)
-        _allow_sharing(reserved, False)
-    except OSError:
-        reserved.close()
-        raise
-    return reserved
-
-
-def _format_authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _allow_sharing(reserved: socket.socket, may_share: bool) -> None:
-    """Let others bind the port of a socket that does not listen, or forbid it."""
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, may_share)

@@ -10,8 +10,10 @@ from the secret: who learns it later cannot read what was recorded.
 import os
 import ssl
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-import grpc
+if TYPE_CHECKING:
+    import grpc
 
 PEER_NAME = "peer.allhands.invalid"
 """Name in the certificate of each rank."""
@@ -44,12 +46,16 @@ class LinkCertificates:
         self.server_context.num_tickets = 0  # no session is taken up again
         self.client_context = self._make_context(ssl.PROTOCOL_TLS_CLIENT)
 
-    def make_grpc_credentials(self) -> grpc.ChannelCredentials:
+    def make_grpc_credentials(self) -> "grpc.ChannelCredentials":
         """Make the credentials of a channel to a peer."""
+        import grpc  # which links over sockets do without
+
         return grpc.ssl_channel_credentials(self._authority, self._own.key, self._own.certificate)
 
-    def make_grpc_server_credentials(self) -> grpc.ServerCredentials:
+    def make_grpc_server_credentials(self) -> "grpc.ServerCredentials":
         """Make the credentials of a server for peers, who show certificates as well."""
+        import grpc
+
         pair = (self._own.key, self._own.certificate)
         return grpc.ssl_server_credentials([pair], self._authority, require_client_auth=True)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from allhands.config import LinkKind
 from allhands.transport.fallback import FallbackFabric
-from allhands.transport.grpc_stream import GrpcFabric, GrpcListener
+from allhands.transport.grpc_port import GrpcPort
 from allhands.transport.handshake import Identity
 from allhands.transport.link import Fabric, Receiver
 from allhands.transport.socket_stream import HostPort, SocketFabric, SocketListener
@@ -36,15 +36,13 @@ class Ports:
     def __init__(self, kind: LinkKind, port_range: range | None = None) -> None:
         """Choose the transport and the range of ports; None: any free ports."""
         self._port_range = port_range
-        # Beside raw sockets it is for peers that those do not reach: few worlds have one.
-        self._grpc_listener = GrpcListener(is_deferred=kind == "socket")
+        self._grpc = GrpcPort(is_deferred=kind == "socket")
         self._socket_listener = SocketListener() if kind == "socket" else None
-        self._grpc_fabric: GrpcFabric | None = None
         self._socket_fabric: SocketFabric | None = None
 
     @property
     def port(self) -> int:
-        return self._grpc_listener.port
+        return self._grpc.port
 
     @property
     def data_port(self) -> int:
@@ -58,16 +56,15 @@ class Ports:
             OSError: the host is not an address of this machine, or none of the ports is free.
         """
         raw = self._socket_listener
-        self._grpc_listener.encrypts = encrypts
         if raw is not None:
             raw.encrypts = encrypts
         if self._port_range is None:
-            await self._grpc_listener.start(host)
+            await self._grpc.start(host, encrypts=encrypts)
             if raw is not None:
                 raw.start(host)
             return
         for port in self._port_range:
-            if is_free(host, port) and await self._try_grpc_port(host, port):
+            if is_free(host, port) and await self._try_grpc_port(host, port, encrypts):
                 break
         else:
             raise self._make_no_port_error(host)
@@ -79,10 +76,10 @@ class Ports:
                 return
         raise self._make_no_port_error(host)
 
-    async def _try_grpc_port(self, host: str, port: int) -> bool:
+    async def _try_grpc_port(self, host: str, port: int, encrypts: bool) -> bool:
         """Try to listen with gRPC on a port; return whether successful."""
         with contextlib.suppress(OSError):
-            await self._grpc_listener.start(host, port)
+            await self._grpc.start(host, port, encrypts=encrypts)
             return True
         return False
 
@@ -108,26 +105,23 @@ class Ports:
 
         `name` formats a rank for error texts.
         """
-        over_grpc = self._grpc_fabric = GrpcFabric(
-            self._grpc_listener, identity, _map_addresses(members), receiver
-        )
+        self._grpc.admit(identity, _map_addresses(members), receiver)
         if self._socket_listener is None:
-            return over_grpc
+            return self._grpc
         over_sockets = self._socket_fabric = SocketFabric(
             self._socket_listener, identity, _map_raw_addresses(members), receiver
         )
-        return FallbackFabric(over_sockets, over_grpc, name)
+        return FallbackFabric(over_sockets, self._grpc, name)
 
     def add_peers(self, identity: Identity, members: Sequence[PeerInfo]) -> None:
         """Admit members that joined later; `identity` counts them."""
-        assert self._grpc_fabric is not None
-        self._grpc_fabric.add_peers(identity, _map_addresses(members))
+        self._grpc.add_peers(identity, _map_addresses(members))
         if self._socket_fabric is not None:
             self._socket_fabric.add_peers(identity, _map_raw_addresses(members))
 
     async def wait_no_links(self, timeout: float) -> None:
         """Return when no peer has a link to this worker, or after `timeout` seconds."""
-        waiting = [self._grpc_listener.wait_no_links(timeout)]
+        waiting = [self._grpc.wait_no_links(timeout)]
         if self._socket_listener is not None:
             waiting.append(self._socket_listener.wait_no_links(timeout))
         await asyncio.gather(*waiting)
@@ -136,7 +130,7 @@ class Ports:
         """Stop listening. Idempotent."""
         if self._socket_listener is not None:
             await self._socket_listener.aclose()
-        await self._grpc_listener.aclose()
+        await self._grpc.aclose()
 
 
 class NoPorts(Ports):

@@ -294,7 +294,7 @@ def test_a_dial_carries_the_token_with_every_call() -> None:
     made = configure_channel(Endpoint(Address("::1", 7070), "t0ken"))
     assert made.target == "[::1]:7070"
     assert made.metadata == (("authorization", "Bearer t0ken"),)
-    assert made.credentials is None
+    assert made.tls is None
 
 
 def test_without_a_token_nothing_is_claimed() -> None:
@@ -305,7 +305,7 @@ def test_a_bundle_of_authorities_makes_the_channel_secure(tmp_path: Path) -> Non
     bundle = tmp_path / "ca.pem"
     bundle.write_bytes(b"-----BEGIN CERTIFICATE-----")
     made = configure_channel(Endpoint(Address("h", 1), None, str(bundle)))
-    assert isinstance(made.credentials, grpc.ChannelCredentials)
+    assert made.tls == (bundle.read_bytes(), None, None)
 
 
 def test_a_missing_bundle_is_named() -> None:
@@ -343,7 +343,7 @@ def test_no_token_goes_to_another_host_in_plaintext(host: str) -> None:
 
 def test_a_network_of_the_users_own_may_see_plaintext() -> None:
     made = configure_channel(Endpoint(Address("10.0.0.1", 7070), "s3cret", insecure=True))
-    assert made.credentials is None
+    assert made.tls is None
     assert made.target == "10.0.0.1:7070"
 
 

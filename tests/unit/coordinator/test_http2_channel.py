@@ -3,13 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from allhands.coordinator.call_failed import CallFailed, StatusCode
+from allhands.coordinator.http2.call import END
 from allhands.coordinator.http2.channel import Http2Channel
+from allhands_proto.certificates import make_client_context
+from allhands_proto.issuing import Authority
 
 LARGE = 9 << 20
 """Bytes above every window of HTTP/2 here."""
@@ -49,7 +56,9 @@ class Server:
                 await self.go_on.wait()
             yield request * 2
 
-    def start(self, port: int = 0) -> tuple[grpc.aio.Server, int]:
+    def start(
+        self, port: int = 0, credentials: grpc.ServerCredentials | None = None
+    ) -> tuple[grpc.aio.Server, int]:
         unlimited = [("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
         made = grpc.aio.server(options=unlimited)
         handlers = {
@@ -57,7 +66,9 @@ class Server:
             "Stream": grpc.stream_stream_rpc_method_handler(self.stream),
         }
         made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.S", handlers),))
-        return made, made.add_insecure_port(f"127.0.0.1:{port}")
+        if credentials is None:
+            return made, made.add_insecure_port(f"127.0.0.1:{port}")
+        return made, made.add_secure_port(f"127.0.0.1:{port}", credentials)
 
 
 @asynccontextmanager
@@ -100,22 +111,22 @@ async def test_messages_larger_than_every_window_arrive_whole() -> None:
         await call.write(data)
         assert await call.read() == data * 2
         await call.done_writing()
-        assert await call.read() is grpc.aio.EOF
-        assert await call.code() is grpc.StatusCode.OK
+        assert await call.read() is END
+        assert await call.code() is StatusCode.OK
 
 
 async def test_a_refusal_has_code_text_and_large_trailers() -> None:
     async with serve() as (_, _, channel, _):
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
+        with pytest.raises(CallFailed) as raised:
             await unary(channel)(b"fail")
-        assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+        assert raised.value.status is StatusCode.NOT_FOUND
         assert raised.value.details() == "no such key: 'ä%'\n"
         trailers = dict(raised.value.trailing_metadata())
         assert trailers["verdict-bin"] == bytes(range(256)) * 188
         assert trailers["text"] == "plain"
-        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+        with pytest.raises(CallFailed) as unknown:
             await channel.unary_unary("/test.S/Nothing", bytes, bytes)(b"")
-        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert unknown.value.status is StatusCode.UNIMPLEMENTED
 
 
 async def test_a_stream_that_the_server_ends_says_why_to_reader_and_writer() -> None:
@@ -126,9 +137,9 @@ async def test_a_stream_that_the_server_ends_says_why_to_reader_and_writer() -> 
         await call.write(b"a")
         assert await call.read() == b"aa"
         await call.write(b"refuse")
-        with pytest.raises(grpc.aio.AioRpcError, match="expelled"):
+        with pytest.raises(CallFailed, match="expelled"):
             await call.read()
-        assert (await call.code(), await call.details()) == (grpc.StatusCode.ABORTED, "expelled")
+        assert (await call.code(), await call.details()) == (StatusCode.ABORTED, "expelled")
         async with asyncio.timeout(10):
             await ended.wait()
         with pytest.raises(asyncio.InvalidStateError):
@@ -138,9 +149,9 @@ async def test_a_stream_that_the_server_ends_says_why_to_reader_and_writer() -> 
 
 async def test_a_deadline_and_a_cancellation_end_the_call_on_both_sides() -> None:
     async with serve() as (service, _, channel, _):
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
+        with pytest.raises(CallFailed) as raised:
             await unary(channel)(b"hang", timeout=0.2)
-        assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert raised.value.status is StatusCode.DEADLINE_EXCEEDED
         async with asyncio.timeout(10):
             await service.cancelled.wait()
         service.cancelled.clear()
@@ -168,12 +179,12 @@ async def test_a_server_that_goes_down_lets_streams_end_and_another_is_connected
         stopping = asyncio.ensure_future(running.stop(20))
         while True:  # until it is heard that the server takes no more calls
             [answer] = await asyncio.gather(unary(channel)(b"abc"), return_exceptions=True)
-            if isinstance(answer, grpc.aio.AioRpcError):
+            if isinstance(answer, CallFailed):
                 break
         service.go_on.set()
         assert await call.read() == b"waitwait"
         await call.done_writing()
-        assert await call.read() is grpc.aio.EOF
+        assert await call.read() is END
         await stopping
         again, _ = service.start(port)
         await again.start()
@@ -190,13 +201,13 @@ async def test_a_server_that_dies_breaks_what_is_under_way() -> None:
         await unary(channel)(b"behind it")
         await running.stop(0)
         for failing in (hanging, call.read()):
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
+            with pytest.raises(CallFailed) as raised:
                 await failing
-            assert raised.value.code() in (
-                grpc.StatusCode.UNAVAILABLE,
-                grpc.StatusCode.CANCELLED,
+            assert raised.value.status in (
+                StatusCode.UNAVAILABLE,
+                StatusCode.CANCELLED,
             )
-        with pytest.raises(grpc.aio.AioRpcError, match=f"failed to connect to 127.0.0.1:{port}"):
+        with pytest.raises(CallFailed, match=f"failed to connect to 127.0.0.1:{port}"):
             await unary(channel)(b"abc")
 
 
@@ -210,9 +221,9 @@ async def test_what_is_no_server_of_grpc_makes_calls_fail(answer: bytes) -> None
     server = await asyncio.start_server(answer_once, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, Http2Channel("localhost", port) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
+        with pytest.raises(CallFailed) as raised:
             await unary(channel)(b"abc", timeout=20.0)
-        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert raised.value.status is StatusCode.UNAVAILABLE
 
 
 async def test_a_closed_channel_cancels_its_calls_and_makes_no_more() -> None:
@@ -222,5 +233,39 @@ async def test_a_closed_channel_cancels_its_calls_and_makes_no_more() -> None:
         await channel.close()
         with pytest.raises(asyncio.CancelledError):
             await hanging
-        with pytest.raises(grpc.aio.AioRpcError, match="channel is closed"):
+        with pytest.raises(CallFailed, match="channel is closed"):
             await unary(channel)(b"abc")
+
+
+async def test_an_encrypted_channel_shows_its_certificate_and_checks_the_servers(
+    tmp_path: Path,
+) -> None:
+    authority, other = (Authority(ec.generate_private_key(ec.SECP256R1()), "a") for _ in range(2))
+    server, own = (
+        authority.issue("s", [name], timedelta(days=1)) for name in ("server.test", "worker.test")
+    )
+    files = {"ca": authority.certificate, "other": other.certificate}
+    files |= {"cert": own.certificate, "key": own.key}
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text)
+    ca, wrong, cert, key = (str(tmp_path / name) for name in ("ca", "other", "cert", "key"))
+    credentials = grpc.ssl_server_credentials(
+        [(server.key, server.certificate)], authority.certificate, require_client_auth=True
+    )
+    running, port = Server().start(credentials=credentials)
+    await running.start()
+    trusting = make_client_context(ca, cert, key)
+    async with Http2Channel("127.0.0.1", port, trusting, "server.test") as channel:
+        data = bytes(range(251)) * (LARGE // 251)
+        assert await unary(channel)(data) == data[::-1]
+    for context, name in (
+        (make_client_context(ca, cert, key), None),  # the certificate is for another name
+        (make_client_context(wrong, cert, key), "server.test"),
+        (make_client_context(ca), "server.test"),
+        (None, None),
+    ):
+        async with Http2Channel("127.0.0.1", port, context, name) as channel:
+            with pytest.raises(CallFailed) as raised:
+                await unary(channel)(b"abc", timeout=20.0)
+            assert raised.value.status is StatusCode.UNAVAILABLE
+    await running.stop(0)

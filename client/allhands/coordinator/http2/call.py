@@ -12,9 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote_to_bytes
 
-import grpc
-import grpc.aio
-
+from allhands.coordinator.call_failed import CallFailed, NamedCode, StatusCode, Trailers
 from allhands.coordinator.http2.connection import Header, Http2Connection
 
 Q = TypeVar("Q")
@@ -22,25 +20,30 @@ P = TypeVar("P")
 
 _PREFIX: Final = 5
 """Bytes before a message: whether it is compressed, and its length."""
-_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+_CODES: Final = {code.value: code for code in StatusCode}
 _CODES_OF_RESETS: Final = {
-    0x7: grpc.StatusCode.UNAVAILABLE,  # refused before anything was done
-    0x8: grpc.StatusCode.CANCELLED,
-    0xB: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    0xC: grpc.StatusCode.PERMISSION_DENIED,
+    0x7: StatusCode.UNAVAILABLE,  # refused before anything was done
+    0x8: StatusCode.CANCELLED,
+    0xB: StatusCode.RESOURCE_EXHAUSTED,
+    0xC: StatusCode.PERMISSION_DENIED,
 }
 _CODES_OF_HTTP: Final = {
-    b"400": grpc.StatusCode.INTERNAL,
-    b"401": grpc.StatusCode.UNAUTHENTICATED,
-    b"403": grpc.StatusCode.PERMISSION_DENIED,
-    b"404": grpc.StatusCode.UNIMPLEMENTED,
-    b"429": grpc.StatusCode.UNAVAILABLE,
-    b"502": grpc.StatusCode.UNAVAILABLE,
-    b"503": grpc.StatusCode.UNAVAILABLE,
-    b"504": grpc.StatusCode.UNAVAILABLE,
+    b"400": StatusCode.INTERNAL,
+    b"401": StatusCode.UNAUTHENTICATED,
+    b"403": StatusCode.PERMISSION_DENIED,
+    b"404": StatusCode.UNIMPLEMENTED,
+    b"429": StatusCode.UNAVAILABLE,
+    b"502": StatusCode.UNAVAILABLE,
+    b"503": StatusCode.UNAVAILABLE,
+    b"504": StatusCode.UNAVAILABLE,
 }
 _LARGEST_MILLISECONDS: Final = 99_999_999
 
+END: Final = None
+"""What is read of a call that has ended well."""
+
+Failure = Callable[[NamedCode, str | None, Trailers], CallFailed]
+"""Class of failures that a caller knows."""
 Opener = Callable[[], Coroutine[Any, Any, Http2Connection]]
 
 
@@ -48,7 +51,7 @@ class Http2Call(Generic[Q, P]):
     """A call: messages in both directions, in the interface of `grpc.aio.StreamStreamCall`.
 
     It begins to connect when it is made, and lives on the running loop. A failed call raises
-    `grpc.aio.AioRpcError`, one that this side cancelled `asyncio.CancelledError`.
+    `CallFailed`, one that this side cancelled `asyncio.CancelledError`.
     """
 
     def __init__(
@@ -58,7 +61,9 @@ class Http2Call(Generic[Q, P]):
         serialize: Callable[[Q], bytes],
         deserialize: Callable[[bytes], P],
         timeout: float | None = None,
+        failure: Failure = CallFailed,
     ) -> None:
+        self._make_failure = failure
         self._loop = asyncio.get_running_loop()
         self._serialize = serialize
         self._deserialize = deserialize
@@ -70,7 +75,7 @@ class Http2Call(Generic[Q, P]):
         self._incoming = bytearray()
         self._messages: deque[bytes] = deque()
         self._headers: list[Header] = []
-        self._error: grpc.aio.AioRpcError | None = None
+        self._error: CallFailed | None = None
         """How the call ended; its code may be OK. None: it has not."""
         self._is_cancelled = False
         self._changed: set[asyncio.Future[None]] = set()
@@ -88,7 +93,7 @@ class Http2Call(Generic[Q, P]):
 
         Raises:
             asyncio.InvalidStateError: the call is over.
-            grpc.aio.AioRpcError: it ended meanwhile.
+            CallFailed: it ended meanwhile.
         """
         if self._error is not None or self._has_half_closed:
             raise asyncio.InvalidStateError("RPC already finished.")
@@ -103,11 +108,11 @@ class Http2Call(Generic[Q, P]):
         self._send()
 
     async def read(self) -> Any:
-        """Return the next message, or `grpc.aio.EOF` where the server has ended the call well."""
+        """Return the next message, or END where the server has ended the call well."""
         while not self._messages:
             if self._error is not None:
                 self._check()
-                return grpc.aio.EOF
+                return END
             await self._wait_change()
         return self._deserialize(self._messages.popleft())
 
@@ -119,19 +124,19 @@ class Http2Call(Generic[Q, P]):
         if self._error is not None:
             return False
         self._is_cancelled = True
-        self._finish(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
+        self._finish(StatusCode.CANCELLED, "Locally cancelled by application!")
         return True
 
     def cancelled(self) -> bool:
         return self._is_cancelled
 
-    async def code(self) -> grpc.StatusCode:
+    async def code(self) -> NamedCode:
         return (await self._wait_end()).code()
 
     async def details(self) -> str | None:
         return (await self._wait_end()).details()
 
-    async def trailing_metadata(self) -> grpc.aio.Metadata:
+    async def trailing_metadata(self) -> Trailers:
         return (await self._wait_end()).trailing_metadata()
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
@@ -152,8 +157,9 @@ class Http2Call(Generic[Q, P]):
             self._check()
         finally:
             self.cancel()
-        if reply is grpc.aio.EOF:
-            raise _make_error(grpc.StatusCode.INTERNAL, "the call has ended without a reply")
+        if reply is END:
+            text = "the call has ended without a reply"
+            raise self._make_failure(StatusCode.INTERNAL, text, ())
         found: P = reply
         return found
 
@@ -167,7 +173,7 @@ class Http2Call(Generic[Q, P]):
                 self._connection = connection
                 self._send()
         except OSError as error:
-            self._finish(grpc.StatusCode.UNAVAILABLE, str(error))
+            self._finish(StatusCode.UNAVAILABLE, str(error))
 
     def on_headers(self, headers: Sequence[Header]) -> None:
         self._headers += headers
@@ -180,7 +186,7 @@ class Http2Call(Generic[Q, P]):
                 begin + _PREFIX + int.from_bytes(self._incoming[begin + 1 : begin + _PREFIX], "big")
             )
             if self._incoming[begin]:
-                self._finish(grpc.StatusCode.INTERNAL, "the message is compressed")
+                self._finish(StatusCode.INTERNAL, "the message is compressed")
                 return
             if end > len(self._incoming):
                 break
@@ -197,7 +203,7 @@ class Http2Call(Generic[Q, P]):
         code = _CODES.get(_to_int(found.get(b"grpc-status", b"")))
         if code is None:
             http = found.get(b":status", b"")
-            code = _CODES_OF_HTTP.get(http, grpc.StatusCode.UNKNOWN)
+            code = _CODES_OF_HTTP.get(http, StatusCode.UNKNOWN)
             self._finish(code, f"Received http2 header with status: {http.decode('latin-1')}")
             return
         details = unquote_to_bytes(found.get(b"grpc-message", b"")).decode(errors="replace")
@@ -205,7 +211,7 @@ class Http2Call(Generic[Q, P]):
 
     def on_reset(self, code: int) -> None:
         self._number = 0
-        mapped = _CODES_OF_RESETS.get(code, grpc.StatusCode.INTERNAL)
+        mapped = _CODES_OF_RESETS.get(code, StatusCode.INTERNAL)
         self._finish(mapped, f"the coordinator broke the call off (HTTP/2 error {code})")
 
     def on_room(self) -> None:
@@ -213,10 +219,10 @@ class Http2Call(Generic[Q, P]):
 
     def on_connection_lost(self, reason: str) -> None:
         self._number = 0
-        self._finish(grpc.StatusCode.UNAVAILABLE, reason)
+        self._finish(StatusCode.UNAVAILABLE, reason)
 
     def _on_deadline(self) -> None:
-        self._finish(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self._finish(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     # ------------------------------------------------------------ state
 
@@ -245,13 +251,13 @@ class Http2Call(Generic[Q, P]):
 
     def _finish(
         self,
-        code: grpc.StatusCode,
+        code: StatusCode,
         details: str,
-        trailers: Sequence[tuple[str, str | bytes]] = (),
+        trailers: Trailers = (),
     ) -> None:
         if self._error is not None:
             return
-        self._error = _make_error(code, details, trailers)
+        self._error = self._make_failure(code, details, trailers)
         if self._timer is not None:
             self._timer.cancel()
         self._opening.cancel()
@@ -269,10 +275,10 @@ class Http2Call(Generic[Q, P]):
         """Raise the failure with which the call ended, if it did."""
         if self._is_cancelled:
             raise asyncio.CancelledError
-        if self._error is not None and self._error.code() is not grpc.StatusCode.OK:
+        if self._error is not None and self._error.status is not StatusCode.OK:
             raise self._error
 
-    async def _wait_end(self) -> grpc.aio.AioRpcError:
+    async def _wait_end(self) -> CallFailed:
         while self._error is None:
             await self._wait_change()
         return self._error
@@ -310,14 +316,6 @@ def make_headers(
             value = base64.b64encode(value).rstrip(b"=").decode()
         headers.append((key.encode(), value.encode()))
     return headers
-
-
-def _make_error(
-    code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, str | bytes]] = ()
-) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(
-        code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailers), details=details
-    )
 
 
 def _encode_timeout(seconds: float) -> bytes:

@@ -1,30 +1,48 @@
-"""Channel of gRPC calls over HTTP/2 on the running loop, in the interface of `grpc.aio.Channel`."""
+"""Channel of gRPC calls over HTTP/2 on the running loop, in the interface of `grpc.aio`."""
 
 import asyncio
 import ipaddress
+import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
-import grpc
-import grpc.aio
-
+from allhands.coordinator.call_failed import CallFailed
 from allhands.coordinator.dialling import connect_to_any
-from allhands.coordinator.http2.call import Http2Call, make_headers
+from allhands.coordinator.http2.call import Failure, Http2Call, make_headers
 from allhands.coordinator.http2.connection import Http2Connection
 
 _CONNECT_SECONDS: Final = 20.0
 
 
-class Http2Channel(grpc.aio.Channel):
+class Http2Channel:
     """A channel to one server, which connects with its first call, and again with a later one.
 
     It starts no thread, but one where the host is a name. Calls of one connection share it. Failed
     connections are tried again only by the next call.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        tls_name: str | None = None,
+        failure: Failure = CallFailed,
+    ) -> None:
+        """Take the server's address, and the failures of its calls.
+
+        Args:
+            tls: None: the connection is not encrypted.
+            tls_name: name in the server's certificate; None: the host.
+            failure: class of what failed calls raise.
+        """
         self._host = host
         self._port = port
+        self._tls = tls
+        self._tls_name = (tls_name or host) if tls is not None else None
+        self._failure = failure
+        if tls is not None:
+            tls.set_alpn_protocols(["h2"])
         self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._connection: Http2Connection | None = None
         self._connecting: asyncio.Task[Http2Connection] | None = None
@@ -34,9 +52,9 @@ class Http2Channel(grpc.aio.Channel):
     def unary_unary(
         self,
         method: str,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: Any = False,
+        request_serializer: Any,
+        response_deserializer: Any,
+        _registered_method: bool = False,
     ) -> Any:
         def call(
             request: object,
@@ -53,9 +71,9 @@ class Http2Channel(grpc.aio.Channel):
     def stream_stream(
         self,
         method: str,
-        request_serializer: Any = None,
-        response_deserializer: Any = None,
-        _registered_method: Any = False,
+        request_serializer: Any,
+        response_deserializer: Any,
+        _registered_method: bool = False,
     ) -> Any:
         def call(
             request_iterator: None = None,
@@ -69,12 +87,6 @@ class Http2Channel(grpc.aio.Channel):
 
         return call
 
-    def unary_stream(self, *_: Any, **__: Any) -> Any:
-        return _refuse  # no coroutine calls these methods
-
-    def stream_unary(self, *_: Any, **__: Any) -> Any:
-        return _refuse
-
     async def close(self, grace: float | None = None) -> None:
         """Cancel the calls under way, and close the connection. Idempotent."""
         self._is_closed = True
@@ -86,20 +98,11 @@ class Http2Channel(grpc.aio.Channel):
         if self._connection is not None:
             self._connection.close()
 
-    async def __aenter__(self) -> "Http2Channel":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        raise NotImplementedError("calls say whether there is a connection")
-
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        raise NotImplementedError("calls say whether there is a connection")
-
-    async def channel_ready(self) -> None:
-        await self._connect()
 
     def _make_call(
         self,
@@ -109,8 +112,9 @@ class Http2Channel(grpc.aio.Channel):
         timeout: float | None,
         metadata: Sequence[tuple[str, str | bytes]],
     ) -> Http2Call[Any, Any]:
-        headers = make_headers(method, self._authority, "http", metadata or ())
-        call = Http2Call(self._connect, headers, serialize, deserialize, timeout)
+        scheme = "http" if self._tls is None else "https"
+        headers = make_headers(method, self._tls_name or self._authority, scheme, metadata or ())
+        call = Http2Call(self._connect, headers, serialize, deserialize, timeout, self._failure)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         return call
@@ -140,15 +144,17 @@ class Http2Channel(grpc.aio.Channel):
 
     async def _dial(self) -> Http2Connection:
         loop = asyncio.get_running_loop()
+        where: dict[str, Any] = {"host": self._host, "port": self._port}
         try:
-            if _is_address(self._host):
-                async with asyncio.timeout(_CONNECT_SECONDS):
-                    _, made = await loop.create_connection(Http2Connection, self._host, self._port)
-                    return made
-            address = [(self._host, self._port)]
-            sock, _ = await asyncio.to_thread(connect_to_any, address, _CONNECT_SECONDS)
-            sock.setblocking(False)
-            _, made = await loop.create_connection(Http2Connection, sock=sock)
+            if not _is_address(self._host):
+                address = [(self._host, self._port)]
+                sock, _ = await asyncio.to_thread(connect_to_any, address, _CONNECT_SECONDS)
+                sock.setblocking(False)
+                where = {"sock": sock}
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                _, made = await loop.create_connection(
+                    Http2Connection, ssl=self._tls, server_hostname=self._tls_name, **where
+                )
         except OSError as error:  # TimeoutError is one
             reason = error.strerror or str(error) or f"no answer within {_CONNECT_SECONDS:g} s"
             raise ConnectionError(f"failed to connect to {self._authority}: {reason}") from error
@@ -161,7 +167,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _refuse(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("no coroutine calls this method of the coordinator")

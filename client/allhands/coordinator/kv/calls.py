@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import grpc
 
+from allhands.coordinator.call_failed import RpcFailure
 from allhands.coordinator.daemon_choice import find_leader
 from allhands.coordinator.endpoint import Endpoint, check_privacy, parse_url
 from allhands.coordinator.kv.values import format_keys
@@ -182,7 +183,7 @@ def may_come_back(error: "KvCallError | grpc.RpcError") -> bool:
     return error.code() is grpc.StatusCode.UNAVAILABLE and not find_leader(error)
 
 
-def find_retry_after(error: "KvCallError | grpc.RpcError") -> float | None:
+def find_retry_after(error: "KvCallError | RpcFailure") -> float | None:
     """Return the seconds after which a refused call can be made again; None: nobody knows."""
     if isinstance(error, KvCallError):
         return error.retry_after
@@ -194,7 +195,7 @@ def find_retry_after(error: "KvCallError | grpc.RpcError") -> float | None:
     return None
 
 
-def find_pause(error: "KvCallError | grpc.RpcError", deadline: float) -> float | None:
+def find_pause(error: "KvCallError | RpcFailure", deadline: float) -> float | None:
     """Return the seconds to wait before a call that was above a rate is made again.
 
     Callers that were refused together do not come again together. None: the call is not to be made
