@@ -68,7 +68,7 @@ UNUSED = {
     *("grpc", "importlib.metadata"),
     *("numpy.ma", "numpy.random", "pydantic", "rich", "sqlite3", "typer", "allhands.launcher"),
 }
-"""What no rank of a job uses whose ranks reduce arrays, and a launcher starts; beside the server."""
+"""What no rank uses that reduces arrays, and that a launcher has started; beside the server."""
 
 
 @pytest.mark.parametrize("start", ["fork", "exec"])
