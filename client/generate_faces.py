@@ -126,6 +126,7 @@ def write_plain_module(docstring: str, collectives: list[Collective], imports: l
         "from allhands.api.calls import wait_or_return, wait_result\n",
         "from allhands.api.default_world import AnyGroup, default\n",
         "from allhands.collectives.reduction import parse_op\n",
+        "from allhands.api.core_first import tries_core\n",
         TRIM,
         "from allhands.engine.work.work import Work\n",
         "from allhands.group.group import Group\n",
@@ -163,7 +164,9 @@ def _write_plain_call(call: Collective, fast: list[str] | None, vector: list[str
         " -> Work: ...\n"
         f"    @overload\n    def {call.plain_name}({plain}: bool = False, {options})"
         f" -> {returned}: ...\n"
-        f"\n\ndef {call.plain_name}({plain}: bool = False, {options}) -> {returned}:\n"
+        "\n\n"
+        + _write_core_decorator(call, fast, vector)
+        + f"def {call.plain_name}({plain}: bool = False, {options}) -> {returned}:\n"
         + _quote(_describe_plain(call), "    ")
         + _trim_tracebacks(
             ("" if fast is None else _write_fast_path(call, fast))
@@ -171,6 +174,17 @@ def _write_plain_call(call: Collective, fast: list[str] | None, vector: list[str
             + _write_queued_call(call, fast is not None)
         )
     )
+
+
+def _write_core_decorator(
+    call: Collective, fast: list[str] | None, vector: list[str] | None
+) -> str:
+    passed = vector if fast is None else fast
+    if passed is None:
+        return ""
+    way = ', way="vector_calls", returns="result"' if fast is None else ""
+    names = ", ".join(f'"{name}"' for name in [call.name, *passed])
+    return f"@tries_core({names}{way})\n"
 
 
 def _trim_tracebacks(body: str, indent: str = "    ") -> str:

@@ -1000,6 +1000,46 @@ class AllReduceRequest:
             RuntimeError: it was not started.
         """
 
+class PlainCall:
+    """A function that tries a method of the core first, and is called where that declines.
+
+    The method is that of `holder.group.order`, or of the order of a group given, under the name
+    `way`; it has to be one of this module's. Where it is none, a name is unknown or a thread is
+    traced, all goes to the function. Otherwise as functions are: with attributes, bound in
+    classes, pickled by their names.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        holder: object,
+        on_error: Callable[[BaseException], None],
+        way: str,
+        method: str,
+        passed: tuple[object, ...],
+        parameters: tuple[tuple[str, int, bool, object], ...],
+        positional: int,
+        root: int,
+        result: int,
+    ) -> None:
+        """Tell which argument goes where.
+
+        Args:
+            on_error: hears of an exception of the method before it is raised on.
+            passed: arguments of the method where nothing else is given.
+            parameters: of the function: name; place among the arguments of the method, -1: the
+                group, -2: the core takes the call with the default only; whether it is required;
+                default.
+            positional: how many of them may be given by position.
+            root: place of the parameter that is a rank of the world, None being what `passed`
+                has, and given without a group only; -1: there is none.
+            result: 0: None, declined with False; 1: a rank, declined with a negative number; 2:
+                that of the method, declined with False.
+        """
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
+
 class CallCollector:
     """A communicator's stand-in in a block that collects the calls of one thread.
 

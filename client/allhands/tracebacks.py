@@ -42,14 +42,15 @@ def trim_traceback(error: BaseException) -> None:
     first = error.__traceback__
     if first is not None:
         first.tb_next = _remove_engine(first.tb_next)
-    behind = [*_list_behind(error)]
-    for one in behind:
-        one.__traceback__ = _remove_engine(one.__traceback__)
-    for one in (error, *behind):
-        if one.__context__ is not None and one.__context__.__traceback__ is None:
-            one.__suppress_context__ = True
-        if type(one.__cause__).__module__.partition(".")[0] == "grpc":
-            one.__cause__ = None  # its six lines would come first
+    _trim_behind(error)
+
+
+def trim_core_error(error: BaseException) -> None:
+    """Trim an error that a public call in the native core, which has no frame, is to raise on."""
+    if config.keeps_full_tracebacks(os.environ):
+        return
+    error.__traceback__ = _remove_engine(error.__traceback__)
+    _trim_behind(error)
 
 
 def hide_traceback(error: BaseException) -> None:
@@ -109,6 +110,18 @@ def _trim_below(error: Exception) -> None:
     if not config.keeps_full_tracebacks(os.environ) and around is not None:
         error.__traceback__ = around.tb_next or around  # it has only one for wrong arguments
     trim_traceback(error)
+
+
+def _trim_behind(error: BaseException) -> None:
+    """Take the engine's frames out of the errors behind an error, and hide what is empty then."""
+    behind = [*_list_behind(error)]
+    for one in behind:
+        one.__traceback__ = _remove_engine(one.__traceback__)
+    for one in (error, *behind):
+        if one.__context__ is not None and one.__context__.__traceback__ is None:
+            one.__suppress_context__ = True
+        if type(one.__cause__).__module__.partition(".")[0] == "grpc":
+            one.__cause__ = None  # its six lines would come first
 
 
 def _list_behind(error: BaseException) -> Iterator[BaseException]:

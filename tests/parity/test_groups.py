@@ -19,7 +19,7 @@ from surface.describe import list_parameters
 def _is_call(name: str) -> bool:
     """Say whether a public name is a call of the ranks of a group: those can be labelled."""
     found = getattr(ah, name)
-    return inspect.isfunction(found) and {"group", "label"} <= {
+    return inspect.isfunction(inspect.unwrap(found)) and {"group", "label"} <= {
         one.name for one in list_parameters(found)
     }
 

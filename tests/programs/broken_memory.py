@@ -220,16 +220,19 @@ def interrupt_a_queued_call() -> None:
     call = ah.all_reduce_init(x)
     main = threading.get_ident()
 
+    def reduce():
+        ah.all_reduce(y)
+
     def interrupt():
         # Its own number it takes only when the one that was started has ended.
-        until(lambda: sys._current_frames()[main].f_code is ah.all_reduce.__code__)
+        until(lambda: sys._current_frames()[main].f_code is reduce.__code__)
         os.kill(os.getpid(), signal.SIGINT)
 
     if me == 0:
         call.start()
         threading.Thread(target=interrupt).start()
         try:
-            ah.all_reduce(y)
+            reduce()
         except KeyboardInterrupt:
             tell("interrupted")
         said = failure(call.wait)

@@ -137,8 +137,11 @@ def queue_behind_a_prepared_call() -> None:
     main = threading.get_ident()
     works = []
 
+    def reduce():
+        ah.all_reduce(y)  # has no number before the prepared one has ended
+
     def queue():
-        until(lambda: sys._current_frames()[main].f_code is ah.all_reduce.__code__)
+        until(lambda: sys._current_frames()[main].f_code is reduce.__code__)
         works.append(ah.all_reduce(z, async_op=True))
         tell("queued")
 
@@ -146,7 +149,7 @@ def queue_behind_a_prepared_call() -> None:
         thread = threading.Thread(target=queue)
         thread.start()
         call.start()
-        ah.all_reduce(y)  # has no number before the prepared one has ended
+        reduce()
         thread.join()
         works[0].wait()
     else:

@@ -114,9 +114,16 @@ def _names(cls: Any) -> set[str]:
         name
         for one in cls.__mro__
         if _is_ours(one)
-        for name in (*vars(one), *inspect.get_annotations(one))
+        for name in ({*vars(one)} - _attributes(one) | {*inspect.get_annotations(one)})
         if not name.startswith("_")
     }
+
+
+def _attributes(cls: Any) -> set[str]:
+    """Return attributes in slots of objects whose others are in a dictionary, and not listed."""
+    if cls.__dictoffset__ == 0:
+        return set()
+    return {name for name, value in vars(cls).items() if inspect.ismemberdescriptor(value)}
 
 
 def _is_ours(cls: Any) -> bool:

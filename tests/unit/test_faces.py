@@ -52,7 +52,8 @@ GROUP_ONLY = {"group", "async_op", "group_src", "group_dst"}
 def _plain_calls() -> Iterator[str]:
     for module in MODULES:
         for name, value in vars(module).items():
-            is_own = inspect.isfunction(value) and value.__module__ == module.__name__
+            is_call = inspect.isfunction(inspect.unwrap(value))
+            is_own = is_call and value.__module__ == module.__name__
             if is_own and not name.startswith("_") and name in dir(ah) and name not in ELSEWHERE:
                 yield name
 

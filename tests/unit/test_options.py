@@ -71,7 +71,7 @@ def _list_calls(holder: Any, own: dict[str, tuple[Any, ...]]) -> list[tuple[str,
     found = []
     for name in dir(holder):
         call = getattr(holder, name)
-        if name.startswith("_") or not inspect.isfunction(call):
+        if name.startswith("_") or not inspect.isfunction(inspect.unwrap(call)):
             continue
         if {"timeout", "label"} <= {one.name for one in list_parameters(call)}:
             found.append((name, own.get(name, ARGUMENTS.get(name, (ARRAY,)))))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 from allhands.api.calls import find_root, resolve_group, resolve_root, wait_or_return
+from allhands.api.core_first import tries_core
 from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp, parse_op
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("broadcast", "x", "root")
 def broadcast(
     x: AnyArray,
     src: int | None = None,
@@ -152,6 +154,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("all_reduce", "x", "op")
 def all_reduce(
     x: AnyArray | SparseArray,
     op: ReduceOp | str = ReduceOp.SUM,
@@ -239,6 +242,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("reduce", "x", "root", "op")
 def reduce(
     x: AnyArray,
     dst: int | None = None,
@@ -353,6 +357,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("gather", "x", "gather_list", "root")
 def gather(
     x: AnyArray,
     gather_list: list[AnyArray] | None = None,
@@ -458,6 +463,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("scatter", "x", "scatter_list", "root")
 def scatter(
     x: AnyArray,
     scatter_list: list[AnyArray] | None = None,
@@ -557,6 +563,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("all_gather", "outputs", "x")
 def all_gather(
     outputs: list[AnyArray],
     x: AnyArray,
@@ -633,6 +640,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("all_gather_into_tensor", "output", "x")
 def all_gather_into_tensor(
     output: AnyArray,
     x: AnyArray,
@@ -714,6 +722,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("reduce_scatter", "output", "inputs", "op")
 def reduce_scatter(
     output: AnyArray,
     inputs: list[AnyArray],
@@ -800,6 +809,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("reduce_scatter_tensor", "output", "x", "op")
 def reduce_scatter_tensor(
     output: AnyArray,
     x: AnyArray,
@@ -884,6 +894,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("all_to_all", "outputs", "inputs")
 def all_to_all(
     outputs: list[AnyArray],
     inputs: list[AnyArray],
@@ -969,6 +980,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("all_to_all_single", "output", "x")
 def all_to_all_single(
     output: AnyArray,
     x: AnyArray,
@@ -1054,6 +1066,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("barrier")
 def barrier(
     group: AnyGroup = None,
     async_op: bool = False,

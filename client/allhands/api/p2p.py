@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from allhands.api.calls import resolve_dst, resolve_group, resolve_src, start_and_wait
+from allhands.api.core_first import tries_core
 from allhands.api.default_world import AnyGroup, default, default_group
 from allhands.collectives.arguments import AnyArray
 from allhands.engine.work.work import Work
@@ -103,6 +104,7 @@ def irecv(
         raise
 
 
+@tries_core("send", "x", "dst", "tag", way="direct_p2p")
 def send(
     x: AnyArray,
     dst: int | None = None,
@@ -138,6 +140,7 @@ def send(
         raise
 
 
+@tries_core("recv", "x", "src", "tag", way="direct_p2p", returns="rank")
 def recv(
     x: AnyArray,
     src: int | None = None,

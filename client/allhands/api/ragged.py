@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from allhands.api.calls import find_root, resolve_group, resolve_root, wait_result
+from allhands.api.core_first import tries_core
 from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     ) -> Any: ...
 
 
+@tries_core("all_gather_v", "x", way="vector_calls", returns="result")
 def all_gather_v(
     x: AnyArray, group: AnyGroup = None, async_op: bool = False, **options: Unpack[CallOptions]
 ) -> Any:
@@ -105,6 +107,7 @@ if TYPE_CHECKING:
     ) -> Any: ...
 
 
+@tries_core("gather_v", "x", "root", way="vector_calls", returns="result")
 def gather_v(
     x: AnyArray,
     dst: int | None = None,
@@ -247,6 +250,7 @@ if TYPE_CHECKING:
     ) -> Any: ...
 
 
+@tries_core("all_to_all_v", "inputs", way="vector_calls", returns="result")
 def all_to_all_v(
     inputs: Sequence[AnyArray],
     group: AnyGroup = None,

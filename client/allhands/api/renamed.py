@@ -5,6 +5,7 @@
 from typing import TYPE_CHECKING, Literal, overload
 
 from allhands.api.calls import resolve_group, wait_or_return
+from allhands.api.core_first import tries_core
 from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp, parse_op
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("all_gather_into_tensor", "output", "x")
 def all_gather_single(
     output: AnyArray,
     x: AnyArray,
@@ -129,6 +131,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("reduce_scatter_tensor", "output", "x", "op")
 def reduce_scatter_single(
     output: AnyArray,
     x: AnyArray,

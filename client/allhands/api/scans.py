@@ -5,6 +5,7 @@
 from typing import TYPE_CHECKING, Literal, overload
 
 from allhands.api.calls import resolve_group, wait_or_return
+from allhands.api.core_first import tries_core
 from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp, parse_op
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("scan", "x", "op")
 def scan(
     x: AnyArray,
     op: ReduceOp | str = ReduceOp.SUM,
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
+@tries_core("exscan", "x", "op")
 def exscan(
     x: AnyArray,
     op: ReduceOp | str = ReduceOp.SUM,

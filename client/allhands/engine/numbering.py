@@ -172,6 +172,9 @@ class CallNumbering:
     that counts, so that a call on the caller's own thread needs no other lock.
     """
 
+    # What every plain call reads is in slots.
+    __slots__ = ("__dict__", "__weakref__", "direct_calls", "direct_p2p", "vector_calls")
+
     def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
         self.lock: AbstractContextManager[object] = threading.Lock()
         """Held while a call takes its number and its place in the queue, in one step."""

@@ -46,6 +46,8 @@ _ABORT_SECONDS = 1.0
 class Group(Collectives[Work], Composed[Work]):
     """A group of ranks; made by `init_process_group`, `new_group` or `aio.connect`."""
 
+    __slots__ = ("order",)  # read by every plain call; the rest is in the dictionary of its bases
+
     def __init__(
         self,
         engine: GroupEngine,

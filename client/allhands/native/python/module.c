@@ -22,6 +22,7 @@
 #include "python/link_object.h"
 #include "python/memory_owner.h"
 #include "python/p2p_object.h"
+#include "python/plain_call.h"
 #include "python/segment_object.h"
 #include "python/tls_channel.h"
 
@@ -113,7 +114,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         add_tls_channel_type(module) < 0 || add_link_state_type(module) < 0 ||
         add_link_call_type(module) < 0 || add_link_messages_type(module) < 0 ||
         add_link_collectives_type(module) < 0 || add_call_site_functions(module) < 0 ||
-        add_memory_owner_type(module) < 0 ||
+        add_memory_owner_type(module) < 0 || add_plain_call_type(module) < 0 ||
         PyModule_AddStringConstant(module, "INSTRUCTIONS", ah_instructions()) < 0)
         return NULL;
     return module;
