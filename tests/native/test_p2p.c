@@ -616,9 +616,9 @@ static void run_scenarios(const ah_p2p_limits *limits, bool forks, bool more, ui
     run_world("unlike", &two, unlike);
     run_world("flood", &two, flood);
     two.limits.attach_min = 700; /* what is asked for in pieces is on its way, and lost */
+    two.serves = false;          /* it would receive what is to be cancelled, if it were faster */
     run_world("put back", &two, put_back);
     two.limits.attach_min = two.limits.direct_min = SIZE_MAX;
-    two.serves = false;
     run_world("half way", &two, half_way);
     two.serves = more;
     two.limits = *limits;
