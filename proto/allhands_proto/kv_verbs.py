@@ -58,7 +58,7 @@ _GRACE_SECONDS: Final[Mapping[str, float]] = MappingProxyType(
 """The same for each verb. One that takes something may have taken it; and a watch without events
 learns how far it has come."""
 
-
+_WAITS: Final = frozenset((*_GRACE_SECONDS, "multi_get"))
 _READS: Final = frozenset(
     (
         *("get", "wait", "multi_get", "list", "count", "queue_length", "range", "watch"),
@@ -87,6 +87,11 @@ class KvVerb(Generic[Q, P]):
     def is_write(self) -> bool:
         """Whether it may change something, so that it must have its effect once."""
         return self.name not in _READS
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether its deadline may pass in a coordinator that waits for something to come."""
+        return self.name in _WAITS
 
     @property
     def grace_seconds(self) -> float:

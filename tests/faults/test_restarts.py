@@ -6,13 +6,19 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import pytest
 
+from allhands.aio.control import AsyncControl
 from allhands.coordinator.client import Control
-from allhands.errors import CoordinatorUnavailable, NotFound
+from allhands.coordinator.kv.asynchronous import AsyncKvConnection
+from allhands.coordinator.kv.blocking import KvConnectionPool
+from allhands.coordinator.kv.calls import KvCallError
+from allhands.errors import CoordinatorUnavailable, NotFound, StoreTimeout
 from allhands.stores import CoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.poll import poll_until
@@ -171,6 +177,46 @@ def rejoin(daemon: DaemonProcess, join: wire.Join) -> RawMember:
     return members[0]
 
 
+def make_failing(*codes: grpc.StatusCode) -> Callable[..., NoReturn]:
+    """Make an attempt of a call that fails with one status after the other."""
+    rest = iter(codes)
+
+    def fail(*arguments: object) -> NoReturn:
+        raise KvCallError(next(rest), "")
+
+    return fail
+
+
+async def test_a_daemon_that_does_not_come_back_by_the_deadline_is_unavailable(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last attempt, which begins just before the deadline, has no time for another answer."""
+
+    def prepare() -> None:
+        fail = make_failing(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        monkeypatch.setattr(KvConnectionPool, "call", fail)
+        monkeypatch.setattr(AsyncKvConnection, "call", fail)
+
+    with start() as daemon:
+        async with AsyncControl(daemon.endpoint, job="j") as awaited:
+            with connected(daemon) as (control, _):
+                control.put("a", b"1")
+                assert await awaited.get("a") == b"1"
+                prepare()
+                with pytest.raises(CoordinatorUnavailable):
+                    control.put("a", b"2")
+                prepare()
+                with pytest.raises(CoordinatorUnavailable):
+                    await awaited.put("a", b"2")
+                # It may be back, and the key not be there.
+                prepare()
+                with pytest.raises(StoreTimeout):
+                    control.get("b", wait=True)
+                prepare()
+                with pytest.raises(StoreTimeout):
+                    await awaited.get("b", wait=True)
+
+
 def test_a_second_daemon_on_the_same_folder_says_so(start: Start) -> None:
     with start() as daemon:
         with pytest.raises(RuntimeError, match=f"{FILE_NAME} is in use by another process"):
@@ -192,15 +238,18 @@ def fill(store: CoordinatorStore) -> None:
         store.set(f"large{number}", bytes(50_000))
 
 
-def test_a_daemon_whose_log_fails_ends_and_names_it(start: Start, tmp_path: Path) -> None:
+def test_a_daemon_whose_log_fails_ends_and_names_it(start: Start) -> None:
     with start() as daemon:
-        with connected(daemon, timeout=5) as (_, store):
+        with connected(daemon, timeout=60) as (control, store):
             store.set("a", b"1")
             # Its files may grow no further: the write fails in the middle.
             subprocess.run(["prlimit", "--fsize=100000", f"--pid={daemon.process.pid}"], check=True)
-            with pytest.raises(CoordinatorUnavailable):
-                fill(store)
-        assert daemon.process.wait(30) == 1
+            with ThreadPoolExecutor(1) as pool:
+                filling = pool.submit(fill, store)
+                assert daemon.process.wait(60) == 1
+                control.close()  # else its call waits for the daemon until the deadline
+                with pytest.raises(CoordinatorUnavailable):
+                    filling.result()
         assert "its log is gone" in "".join(daemon.log_lines)
     with start() as daemon, connected(daemon) as (_, store):
         assert store.get("a") == b"1"

@@ -30,6 +30,7 @@ from allhands.coordinator.kv.calls import (
     KvCallError,
     KvPort,
     describe_call,
+    is_past_deadline,
     may_come_back,
     read_kv_port,
     repeat_slowed,
@@ -394,7 +395,13 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
             return reply
 
         try:
-            return self._repeat(attempt, deadline, is_write=verb.is_write, canceller=canceller)
+            return self._repeat(
+                attempt,
+                deadline,
+                is_write=verb.is_write,
+                is_wait=verb.is_wait,
+                canceller=canceller,
+            )
         except KvCallError as error:
             doing = self._append_job(describe_call(verb, request))
             raise translate_status(
@@ -449,12 +456,15 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
         deadline: float,
         *,
         is_write: bool,
+        is_wait: bool = False,
         canceller: CallCanceller | None = None,
     ) -> T:
         """Make an attempt, and further ones while a durable coordinator is being restarted.
 
         Raises:
-            KvCallError, grpc.RpcError: the last one failed.
+            KvCallError, grpc.RpcError: the last one failed; or one before, as the coordinator was
+                away, and the last got no answer in the time that was left (`is_wait`: the answer
+                may be that what is waited for has not come).
         """
 
         def is_over() -> bool:
@@ -463,15 +473,19 @@ class Control(SynchronizingClient, TokenCalls, LimitCalls, EventCalls, PageCalls
         attempt = partial(repeat_slowed, attempt, deadline, is_over)
         if not self._knows_durable(deadline):
             return attempt(None)
+        absence: KvCallError | grpc.RpcError | None = None
         with self._numbers.open() if is_write else contextlib.nullcontext() as origin:
             while True:
                 try:
                     return attempt(origin)
                 except (KvCallError, grpc.RpcError) as error:
+                    if absence is not None and not is_wait and is_past_deadline(error):
+                        raise absence from error
                     if not may_come_back(error) or is_over():
                         raise
                     if time.monotonic() + RETRY_SECONDS > deadline:
                         raise
+                    absence = error
                 if origin is not None:
                     origin.is_repeated = True
                 time.sleep(RETRY_SECONDS)  # there is no event for "somebody listens"

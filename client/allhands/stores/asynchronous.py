@@ -23,6 +23,7 @@ from allhands.coordinator.kv.calls import (
     KvCallError,
     describe_call,
     find_pause,
+    is_past_deadline,
     make_deadline_error,
     may_come_back,
     read_kv_port,
@@ -213,21 +214,30 @@ class AsyncCoordinatorStore:
             await asyncio.sleep(pause)
 
     async def _repeat_while_away(self, verb: KvVerb[Q, P], request: Q, deadline: float) -> P:
-        """Make a call, and further attempts while a durable coordinator is being restarted."""
+        """Make a call, and further attempts while a durable coordinator is being restarted.
+
+        Raises:
+            KvCallError, grpc.RpcError: the last one failed; or one before, as the coordinator was
+                away, and the last got no answer in the time that was left.
+        """
         limit = max(deadline - time.monotonic(), 0.0)
         if self._connection is None and not self._is_kv_unavailable:
             await self._get_connection(limit)  # whose description says whether it is durable
         if not self._is_durable:
             return await self._attempt(verb, request, deadline, None)
+        absence: KvCallError | grpc.RpcError | None = None
         with self._numbers.open() if verb.is_write else contextlib.nullcontext() as origin:
             while True:
                 try:
                     return await self._attempt(verb, request, deadline, origin)
                 except (KvCallError, grpc.RpcError) as error:
+                    if absence is not None and not verb.is_wait and is_past_deadline(error):
+                        raise absence from error
                     if not may_come_back(error):
                         raise
                     if time.monotonic() + RETRY_SECONDS > deadline:
                         raise
+                    absence = error
                 if origin is not None:
                     origin.is_repeated = True
                 await asyncio.sleep(RETRY_SECONDS)  # there is no event for "somebody listens"

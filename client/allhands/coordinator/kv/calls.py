@@ -183,6 +183,12 @@ def may_come_back(error: "KvCallError | grpc.RpcError") -> bool:
     return error.code() is grpc.StatusCode.UNAVAILABLE and not find_leader(error)
 
 
+def is_past_deadline(error: "KvCallError | grpc.RpcError") -> bool:
+    """Whether a call failed for want of an answer at its deadline."""
+    code = error.code if isinstance(error, KvCallError) else error.code()
+    return code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 def find_retry_after(error: "KvCallError | RpcFailure") -> float | None:
     """Return the seconds after which a refused call can be made again; None: nobody knows."""
     if isinstance(error, KvCallError):
