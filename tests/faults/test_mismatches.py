@@ -60,6 +60,51 @@ def test_who_is_not_there_is_not_waited_for_and_says_what_it_does(job: Job, back
         assert rank.ended() == 0, "".join(rank.errors)
 
 
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+@pytest.mark.parametrize("how", ["leave", "exit"])
+def test_who_comes_when_those_of_a_mismatch_are_gone_is_told_their_calls(
+    job: Job, how: str
+) -> None:
+    ranks = job(3, mismatches.end_after_a_mismatch, how)
+    rows = [f"rank {rank}: all_reduce(float64[{count}], SUM)" for rank, count in ((0, 3), (1, 4))]
+    for rank in ranks[:2]:
+        assert rank.expect("refused")["error"] == "CollectiveMismatch"
+    for what in ("message", "message", "other group", "next"):
+        if what == "next":
+            told = ranks[2].expect("call")
+            assert told["error"] == "CollectiveMismatch", told
+            assert all(row in told["text"] for row in rows), told
+            assert "rank 2 (this one): all_reduce(float64[3], SUM)" in told["text"]
+        told = ranks[2].expect(what)
+        assert told["error"] == "PeerFailed", told
+        assert "before, the ranks made different calls as #2 of group 'world'" in told["text"]
+        assert all(row in told["text"] for row in rows), told
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+@pytest.mark.parametrize("how", ["leave", "exit"])
+def test_who_goes_on_after_a_mismatch_is_told_it_again_where_the_others_do_not(
+    job: Job, how: str
+) -> None:
+    ranks = job(3, mismatches.go_on_after_a_mismatch, how)
+    for rank in ranks:
+        assert rank.expect("refused")["error"] == "CollectiveMismatch"
+    told = ranks[0].expect("next")
+    assert told["error"] == "PeerFailed", told
+    assert "rank 0 (this one): broadcast(float64[3], root 0)" in told["text"]
+    assert "rank 1: broadcast(float64[4], root 0)" in told["text"]
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_a_mismatch_before_calls_that_went_well_is_no_reason_of_a_departure(job: Job) -> None:
+    ranks = job(2, mismatches.end_after_all_went_well)
+    for rank in ranks:
+        assert rank.expect("refused")["error"] == "CollectiveMismatch"
+    told = ranks[0].expect("next")
+    assert told["error"] == "PeerFailed", told
+    assert "different calls" not in told["text"]
+
+
 @pytest.mark.parametrize("backend", ["socket"])  # shared memory waits for all before the first call
 @pytest.mark.parametrize("odd", [0, 1])
 def test_who_makes_a_group_after_its_first_call_has_failed_is_told(

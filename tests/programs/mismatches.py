@@ -1,5 +1,6 @@
 """Ranks with different calls, or different arguments of a call."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -177,6 +178,53 @@ def differ_without_a_rank() -> None:
     x = np.ones(3)
     ah.all_reduce(x)
     tell("next", right=bool((x == 3).all()))
+    ah.destroy_process_group()
+
+
+def end_after_a_mismatch(how: str) -> None:
+    """Let ranks 0 and 1 end after different calls, for which rank 2 comes only then."""
+    ah.init_process_group(timeout=40)
+    me = ah.get_rank()
+    pair = ah.new_group([1, 2])
+    ah.barrier()
+    x = np.ones(3 + me % 2)
+    if me != 2:
+        tell("refused", **failure(lambda: ah.all_reduce(x)))
+        if how == "exit":
+            os._exit(5)
+        ah.destroy_process_group()
+        return
+    tell("message", **failure(lambda: ah.recv(x, 0)))
+    tell("message", **failure(lambda: ah.recv(x, 1)))
+    tell("other group", **failure(lambda: ah.all_reduce(x, group=pair)))
+    tell("call", **failure(lambda: ah.all_reduce(x)))
+    tell("next", **failure(lambda: ah.all_reduce(x)))
+
+
+def go_on_after_a_mismatch(how: str) -> None:
+    """Let ranks 1 and 2 end after a broadcast of other sizes, after which its root goes on."""
+    ah.init_process_group(timeout=40)
+    me = ah.get_rank()
+    ah.barrier()
+    x = np.ones(4 if me == 1 else 3)
+    tell("refused", **failure(lambda: ah.broadcast(x, 0)))
+    if me == 0:
+        tell("next", **failure(lambda: ah.barrier()))
+    elif how == "exit":
+        os._exit(5)
+    ah.destroy_process_group()
+
+
+def end_after_all_went_well() -> None:
+    """Let rank 1 end after calls that ended well, and a mismatch before those."""
+    ah.init_process_group(timeout=40)
+    me = ah.get_rank()
+    ah.barrier()
+    tell("refused", **failure(lambda: ah.all_reduce(np.ones(3 + me))))
+    ah.barrier()
+    ah.barrier()
+    if me == 0:
+        tell("next", **failure(lambda: ah.barrier()))
     ah.destroy_process_group()
 
 

@@ -80,6 +80,9 @@ class CallRunner:
             AllhandsError: the call failed, or can no longer succeed.
         """
         if (failure := self.find_failure(operation.work.sequence)) is not None:
+            if self._failures.has_mismatch(operation.work.sequence):
+                # Ranks that have found it may be gone by now: that says less.
+                await self._watchdog.raise_mismatch(operation)
             raise failure(self._watchdog.name_call(operation))
         if operation.monitored_barrier is None:
             if self._channel.is_undecided:

@@ -26,6 +26,7 @@ class GroupEvents:
     ) -> None:
         self._name = context.name
         self._ranks = context.ranks
+        self._rank = context.rank
         self._hash = context.hash
         self._mesh = context.mesh
         self._failures = context.failures
@@ -64,6 +65,15 @@ class GroupEvents:
                 )
         self._channel.limit(completed)
 
+    def precede_by_mismatch(self, failure: ErrorFactory, completed: int | None) -> ErrorFactory:
+        """Return the factory of a loss, extended to tell a mismatch that the loss may follow from.
+
+        `completed`: number of the last call that ended well there; None: unknown, so as here.
+        """
+        if completed is None:  # the latest may have ended well here alone
+            completed = self._get_progress().last_completed - 1
+        return self._failures.precede_by_mismatch(failure, completed)
+
     def on_peer_silent(self) -> None:
         """Handle the silence of a rank of the group that still lives."""
         self._failures.on_peer_silent()
@@ -77,14 +87,16 @@ class GroupEvents:
         if key.sequence > self._get_progress().last_ended:
             self._failures.record_peer_call(rank, key.sequence, call)
         else:
+            mine = self._find_own_call(key.sequence) or "a call long ago"
             logger.warning(
                 "call #%d of group %r has ended here as %s, but rank %d called %s",
                 key.sequence,
                 self._name,
-                self._find_own_call(key.sequence) or "a call long ago",
+                mine,
                 rank,
                 call,
             )
+            self._failures.note_mismatch(key.sequence, {rank: call, self._rank: mine})
         self.on_mismatch(peer, key)
 
     def on_mismatch(self, peer: int, key: MessageKey) -> None:

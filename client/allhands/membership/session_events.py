@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from allhands.coordinator import report_encoder
@@ -59,9 +59,8 @@ class SessionEvents(WorkerState):
             return
         self._send_last_report()
         self._lost.add(rank)
-        failure = self._announce_on_failure(
-            found, partial(call_errors.build_peer_failed_error, verdict=found, ranks=found.ranks)
-        )
+        loss = partial(call_errors.build_peer_failed_error, verdict=found, ranks=found.ranks)
+        failure = self._announce_on_failure(found, self._precede_by_mismatches(rank, loss, None))
         logger.warning("%s is lost: %s; %s", self.describe_rank(rank), reason, found.text)
         self._cancel_opinion(rank)
 
@@ -77,8 +76,10 @@ class SessionEvents(WorkerState):
             return
         found = local_verdict.judge_left(self.members[rank], left.error)
         completed = {one.group: one.completed for one in left.progress}
-        failure: ErrorFactory = partial(
-            call_errors.build_peer_failed_error, verdict=found, ranks=found.ranks
+        failure = self._precede_by_mismatches(
+            rank,
+            partial(call_errors.build_peer_failed_error, verdict=found, ranks=found.ranks),
+            completed,
         )
         if left.aborts and left.error:
             failure = partial(
@@ -103,6 +104,19 @@ class SessionEvents(WorkerState):
                 engine.events.on_peer_left(rank, last, failure, is_fault=bool(left.error))
 
         self._notify_engines(notify)
+
+    def _precede_by_mismatches(
+        self, rank: int, failure: ErrorFactory, completed: Mapping[str, int] | None
+    ) -> ErrorFactory:
+        """Return the factory of a rank's loss, extended to tell the mismatches just before.
+
+        `completed`: the rank's last calls that ended well, by group; None: unknown.
+        """
+        for engine in self._engines.values():
+            if rank in engine.ranks:
+                last = None if completed is None else completed.get(engine.name, 0)
+                failure = engine.events.precede_by_mismatch(failure, last)
+        return failure
 
     def on_ruling(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
         if found.text in self._seen_rulings:  # told by a peer before

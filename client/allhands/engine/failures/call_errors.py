@@ -13,7 +13,7 @@ from allhands.errors import (
     GroupAborted,
     PeerFailed,
 )
-from allhands.verdicts import AbsentRank, CallCancellation, Verdict
+from allhands.verdicts import AbsentRank, CallCancellation, Verdict, append_clause
 
 _LATE_STATES = ("paused", "elsewhere", "busy")
 """What a rank can be in a verdict on a call that it makes after that."""
@@ -208,11 +208,34 @@ def build_peer_failed_error(what: str, verdict: Verdict, ranks: Iterable[int]) -
 
 def build_mismatch_error(what: str, own_rank: int, table: Mapping[int, str]) -> CollectiveMismatch:
     """Build the error of different calls; `table` maps ranks of the group to their calls."""
-    rows = "; ".join(
+    rows = _format_table(own_rank, table)
+    return CollectiveMismatch(f"{what}: the ranks made different calls: {rows}", table)
+
+
+def make_mismatch_preceded_factory(
+    failure: ErrorFactory, number: str, own_rank: int, table: Mapping[int, str]
+) -> ErrorFactory:
+    """Return a factory whose PeerFailed also tells the different calls made before, as `table`.
+
+    `number` names them as in "#2 of group 'world'".
+    """
+
+    def build_error(what: str) -> AllhandsError:
+        error = failure(what)
+        if isinstance(error, PeerFailed):
+            rows = _format_table(own_rank, table)
+            clause = f"before, the ranks made different calls as {number}: {rows}"
+            error.args = (append_clause(str(error), clause), *error.args[1:])
+        return error
+
+    return build_error
+
+
+def _format_table(own_rank: int, table: Mapping[int, str]) -> str:
+    return "; ".join(
         f"rank {rank}{' (this one)' if rank == own_rank else ''}: {call}"
         for rank, call in sorted(table.items())
     )
-    return CollectiveMismatch(f"{what}: the ranks made different calls: {rows}", table)
 
 
 def make_link_corrupted_factory(link: tuple[int, int], sequence: int) -> ErrorFactory:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -77,6 +77,8 @@ class FailureTracker:
         """The ranks of the world that are to be told of a call which has not begun here."""
         self._peer_calls: dict[int, dict[int, str]] = {}
         self._peer_call_known = asyncio.Event()
+        self._last_mismatch: tuple[int, dict[int, str]] = 0, {}
+        """Number and table of the latest call known to differ."""
 
     # ------------------------------------------------------------ what is known
 
@@ -170,6 +172,26 @@ class FailureTracker:
         """Record the call of a rank of the group under a number; the first record counts."""
         self._peer_calls.setdefault(sequence, {}).setdefault(rank, call)
         self._peer_call_known.set()
+        self.note_mismatch(sequence, {rank: call})
+
+    def note_mismatch(self, sequence: int, calls: Mapping[int, str]) -> None:
+        """Note what ranks of the group called under a number where others did not."""
+        number, table = self._last_mismatch
+        if sequence > number:
+            self._last_mismatch = sequence, dict(calls)
+        elif sequence == number:
+            table.update(calls)
+
+    def precede_by_mismatch(self, failure: ErrorFactory, completed: int) -> ErrorFactory:
+        """Return the factory of a loss, extended to tell a mismatch after call number `completed`.
+
+        The loss may follow from that.
+        """
+        number, table = self._last_mismatch
+        if not table or number <= completed:
+            return failure
+        named = f"#{number} of group {self._name!r}"
+        return call_errors.make_mismatch_preceded_factory(failure, named, self._rank, table)
 
     def has_mismatch(self, sequence: int) -> bool:
         """Say whether a rank is known to have made another call."""
@@ -213,12 +235,14 @@ class FailureTracker:
     async def raise_mismatch(self, what: str, sequence: int, call: CallSignature) -> NoReturn:
         """Exchange the call with all ranks' calls, and raise the table as CollectiveMismatch."""
         mine = self.format_row(sequence, call)
-        for peer in self._ranks:
-            if peer != self._ranks[self._rank]:
+        self.note_mismatch(sequence, {self._rank: mine})
+        others = {place: peer for place, peer in enumerate(self._ranks) if place != self._rank}
+        for peer in others.values():
+            if not self.has_left(peer):
                 self.send_own_call(peer, sequence, mine)
         table = self._peer_calls.setdefault(sequence, {})
         until = time.monotonic() + _MISMATCH_SECONDS
-        while len(table) < len(self._ranks) - 1:
+        while any(place not in table and not self.has_left(others[place]) for place in others):
             self._peer_call_known.clear()
             if not await wait_first(self._peer_call_known.wait(), timeout=until - time.monotonic()):
                 break

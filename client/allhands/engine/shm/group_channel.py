@@ -309,11 +309,15 @@ class GroupChannel:
                 raise endings.make_results_differ(sequence, _decode_ranks(failure.offenders))(what)
             if failure.status == "abandoned":
                 await endings.await_failure_reason()
-            reason = endings.find_failure(sequence) or self._interrupt_failures.pop(sequence, None)
+            reason = endings.find_failure(sequence)
+            interrupt = self._interrupt_failures.pop(sequence, None)
+            if reason is None and interrupt is not None:
+                raise interrupt(what)
+            if failure.status == "mismatch" or endings.has_mismatch(sequence):
+                # Ranks that have found it may be gone by now: that says less.
+                await endings.raise_mismatch(what, sequence, call)
             if reason is not None:
                 raise reason(what)
-            if failure.status == "mismatch" or endings.has_mismatch(sequence):
-                await endings.raise_mismatch(what, sequence, call)
             if failure.status == "abandoned":
                 raise await endings.await_abandoned_error(
                     call.operation, sequence, failure.label, _decode_ranks(failure.offenders)
