@@ -166,6 +166,23 @@ def test_keys_are_put_read_listed_and_deleted(daemon: DaemonProcess, job_name: s
     assert daemon.run_command("kv", "list", job_name).stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "listed"),
+    [(["list"], ""), (["count"], "0\n"), (["get", "", "--prefix"], "")],
+    ids=["list", "count", "prefix"],
+)
+def test_a_listing_of_no_keys_says_whether_the_job_is_missing(
+    daemon: DaemonProcess, busy_job: str, command: list[str], listed: str
+) -> None:
+    verb, *rest = command
+    done = daemon.run_command("kv", verb, busy_job, *rest)
+    assert (done.returncode, done.stdout, done.stderr) == (0, listed, "")
+    done = daemon.run_command("kv", verb, "never-made", *rest)
+    assert (done.returncode, done.stdout) == (0, listed)  # so is a job after its last key
+    assert done.stderr.startswith("allhands: no job 'never-made' at this coordinator; there are: ")
+    assert busy_job in done.stderr
+
+
 def test_a_key_that_does_not_exist_fails_in_one_line(daemon: DaemonProcess, job_name: str) -> None:
     assert daemon.run_command("kv", "put", job_name, "other", "v").returncode == 0
     for command in ("get", "del"):

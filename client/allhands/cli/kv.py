@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from allhands.cli.missing_job import check_job_exists
+from allhands.cli.missing_job import check_job_exists, note_missing_job
 from allhands.cli.options import ClientOptions, JobArgument, takes_client
 from allhands.cli.records import make_range_fields, print_records, print_txn, write_line
 from allhands.cli.render import Output, make_output_option, print_document, print_names
@@ -83,6 +83,8 @@ def get(
     )
     with client.open(job) as control:
         found = _read_all(control, job, wanted)
+        if not found.count:
+            note_missing_job(control)
     if output.is_document:
         print_document("KeyRange", make_range_fields(found), output)
     elif output is Output.NAME:
@@ -166,6 +168,8 @@ def count(
     """Write the number of keys."""
     with client.open(job) as control:
         found = control.count(prefix)
+        if not found:
+            note_missing_job(control)
     if output.is_document:
         print_document("KeyCount", {"prefix": prefix, "count": found}, output)
     else:
@@ -224,6 +228,8 @@ def list_keys(
     """List the keys, one per line; unprintable characters are escaped, as in `\\x1b`."""
     with client.open(job) as control:
         keys = control.list(prefix)
+        if not keys:
+            note_missing_job(control)
     if output.is_document:
         print_document("KeyList", {"prefix": prefix, "keys": list(keys)}, output)
     else:

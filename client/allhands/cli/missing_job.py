@@ -1,6 +1,8 @@
-"""The error of commands for a job that the coordinator does not know."""
+"""What commands say of a job that the coordinator does not know."""
 
 from typing import TYPE_CHECKING
+
+import typer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +20,19 @@ def check_job_exists(control: "Control") -> None:
     known = [one.job for one in control.jobs()]
     if control.job_name is not None and control.job_name not in known:
         raise make_error(control.job_name, known)
+
+
+def note_missing_job(control: "Control") -> None:
+    """Write to stderr that the job of a client is none of its coordinator's, if so.
+
+    For a listing without any key: a job is gone with the last of its keys, which is no failure.
+    """
+    from allhands.errors import NotFound
+
+    try:
+        check_job_exists(control)
+    except NotFound as error:
+        typer.echo(f"allhands: {error}", err=True)
 
 
 def make_error(job: str, known: "Sequence[str]") -> "NotFound":
