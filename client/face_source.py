@@ -162,7 +162,7 @@ def read_vector_paths() -> dict[str, list[str]]:
     return {
         method.name: [one.arg for one in method.args.posonlyargs[1:]]
         for method in _list_methods("_native.pyi")
-        if "list[NDArray[Any]]" in (found := ast.unparse(method.returns or ast.Constant(None)))
+        if "NDArray[Any]" in (found := ast.unparse(method.returns or ast.Constant(None)))
         and "Literal[False]" in found
     }
 

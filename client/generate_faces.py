@@ -218,11 +218,13 @@ def _describe_plain(call: Collective) -> str:
 
 
 def _write_vector_path(call: Collective, vector: list[str]) -> str:
+    by_name = "parse_op(op) if isinstance(op, str) else op"  # the core does not take names
+    passed = [by_name if name == "op" else name for name in _pass_ranks(call, vector)]
     return (
         "    if not async_op and not options:\n"
         "        vectors = (group or default.group).order.vector_calls\n"
         "        if vectors is not None and (\n"
-        f"            result := vectors.{call.name}({', '.join(_pass_ranks(call, vector))})\n"
+        f"            result := vectors.{call.name}({', '.join(passed)})\n"
         "        ) is not False:\n"
         "            return result\n"
     )

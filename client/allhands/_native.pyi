@@ -652,7 +652,38 @@ class ShmComm:
     def gather_v(self, x: object, root: int, /) -> list[NDArray[Any]] | Literal[False] | None:
         """As `all_gather_v`; None: this rank is not the root."""
 
+    def scatter_v(self, scatter_list: object, root: int, /) -> NDArray[Any] | Literal[False]:
+        """As `all_gather_v`; the list is None, or has nothing, where this rank is not the root.
+
+        Raises:
+            ValueError: what came is no array.
+        """
+
     def all_to_all_v(self, inputs: object, /) -> list[NDArray[Any]] | Literal[False]: ...
+    def reduce_scatter_v(self, inputs: object, op: object, /) -> NDArray[Any] | Literal[False]:
+        """As `all_gather_v`; also False where the core does not know the operation."""
+
+    def reduce_scatter_blocks(
+        self,
+        sequence: int,
+        arrays: list[NDArray[Any]],
+        op: object,
+        call: object,
+        signature: int,
+        timeout: float,
+        deadline: float,
+        label: str | None,
+        /,
+    ) -> NDArray[Any] | Literal[False]:
+        """Return the reduction of all ranks' arrays at this rank's index, as a new array.
+
+        Those are aligned, C-contiguous and of one dtype, and the call's signature agrees on that,
+        on their shapes and on the operation. All else is as in `exchange`.
+
+        Raises:
+            TypeError: an array does not fit, or the core does not know the operation.
+        """
+
     def make_collector(self, thread: int, /) -> CallCollector:
         """Return a stand-in for this that collects the calls of a thread."""
 

@@ -195,7 +195,8 @@ enum {
     REDUCE,
     SCAN,
     EXSCAN,
-    REDUCE_SCATTER,
+    REDUCE_SCATTER_V,
+    REDUCE_SCATTER, /* the last on numbers */
     BROADCAST,
     GATHER,
     SCATTER,
@@ -214,9 +215,10 @@ typedef struct {
     uint64_t heap; /* which ranks have their arrays there */
     uint64_t data; /* seed of all inputs */
     size_t shift[AH_MAX_RANKS];
-    size_t pairs[AH_MAX_RANKS][AH_MAX_RANKS]; /* all_to_all, exchange */
-    bool same[AH_MAX_RANKS];                  /* exchange: all get what rank 0 gets */
-    bool is_rooted;                           /* exchange: the root alone sends */
+    size_t pairs[AH_MAX_RANKS]
+                [AH_MAX_RANKS]; /* all_to_all, exchange; reduce_scatter_v: the first */
+    bool same[AH_MAX_RANKS];    /* exchange: all get what rank 0 gets */
+    bool is_rooted;             /* exchange: the root alone sends */
 } plan;
 
 static size_t some_size(uint64_t *common, const ah_limits *limits, int size) {
@@ -258,9 +260,10 @@ static void make_plan(plan *p, const rank_state *me, uint64_t *common) {
         p->shift[a] = draw(common) % 2 ? 0 : draw(common) % 8 * each;
         p->same[a] = draw(common) % 2;
         for (int b = 0; b < w->size; b++)
-            p->pairs[a][b] = even               ? p->nbytes
-                             : draw(common) % 3 ? draw(common) % 50
-                                                : some_size(common, &w->limits, w->size);
+            p->pairs[a][b] = even ? p->nbytes
+                             : draw(common) % 3
+                                 ? draw(common) % 50 / each * each
+                                 : some_size(common, &w->limits, w->size) / each * each;
     }
     p->is_rooted = p->operation == EXCHANGE && draw(common) % 2;
     for (int a = 0; a < w->size && p->is_rooted; a++) {
@@ -290,14 +293,18 @@ static void expect(rank_state *me, const plan *p, const void *got, const void *w
          p->operation, p->op, p->type, nbytes, p->root, at);
 }
 
-/* What the fold of all ranks' piece must be. */
-static void *folded(rank_state *me, buffers *all, const plan *p, int piece) {
+/* What the fold of all ranks' piece of so many bytes must be. */
+static void *folded_piece(rank_state *me, buffers *all, const plan *p, int piece, size_t nbytes) {
     const void *in[AH_MAX_RANKS];
-    void *out = obtain(me, all, p->nbytes, 0, false);
-    for (int r = 0; r < me->world->size; r++) in[r] = input(me, all, p, r, piece, p->nbytes, false);
-    ah_fold(p->op, p->type, out, in, me->world->size, p->nbytes / ah_type_size(p->type),
+    void *out = obtain(me, all, nbytes, 0, false);
+    for (int r = 0; r < me->world->size; r++) in[r] = input(me, all, p, r, piece, nbytes, false);
+    ah_fold(p->op, p->type, out, in, me->world->size, nbytes / ah_type_size(p->type),
             (size_t)me->world->size);
     return out;
+}
+
+static void *folded(rank_state *me, buffers *all, const plan *p, int piece) {
+    return folded_piece(me, all, p, piece, p->nbytes);
 }
 
 static uint64_t digest(const buffers *all, int count) {
@@ -427,6 +434,28 @@ static ah_status try_reduce_scatter(attempt *a) {
     return status;
 }
 
+static ah_status try_reduce_scatter_v(attempt *a) {
+    const plan *p = a->p;
+    const int rank = a->me->rank, size = a->me->world->size;
+    const size_t *nbytes = p->pairs[0];
+    void *ins[AH_MAX_RANKS];
+    for (int r = 0; r < size; r++) ins[r] = own(a, r, nbytes[r]);
+    void *out = p->in_place ? ins[rank] : space(a, rank, nbytes[rank]);
+    remember(a);
+    ah_status status;
+    do
+        status = ah_reduce_scatter_v(a->me->comm, a->call, p->op, p->type, (const void *const *)ins,
+                                     nbytes, out);
+    while (goes_on(a, status));
+    if (status == AH_OK)
+        expect(a->me, p, out, folded_piece(a->me, a->all, p, rank, nbytes[rank]), nbytes[rank],
+               "reduce_scatter_v");
+    for (int r = 0; r < size; r++)
+        if (ins[r] != out)
+            expect(a->me, p, ins[r], brought(a, rank, r, nbytes[r]), nbytes[r], "input");
+    return status;
+}
+
 static ah_status try_broadcast(attempt *a) {
     const plan *p = a->p;
     void *in = own(a, 0, p->nbytes);
@@ -552,6 +581,7 @@ static ah_status try_operation(attempt *a) {
     case ALL_REDUCE: return try_all_reduce(a);
     case REDUCE: return try_reduce(a);
     case REDUCE_SCATTER: return try_reduce_scatter(a);
+    case REDUCE_SCATTER_V: return try_reduce_scatter_v(a);
     case BROADCAST: return try_broadcast(a);
     case GATHER:
     case ALL_GATHER: return try_gather(a);
@@ -879,7 +909,7 @@ static void mismatches(rank_state *me) {
     static _Thread_local float x[MANY], y[2 * MANY];
     bool odd = me->rank == 1;
     uint64_t others = odd ? 5 : 2;
-    for (int kind = 0; kind < 7; kind++) {
+    for (int kind = 0; kind < 8; kind++) {
         fill_floats(x, 3);
         fill_floats(y, 3);
         ah_call call = next_call(me, LONG_TIME);
@@ -903,6 +933,12 @@ static void mismatches(rank_state *me) {
             status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, 3);
             break;
         case 5: status = ah_broadcast(me->comm, &call, x, sizeof x, odd ? 1 : 0); break;
+        case 6: { /* as many bytes in all */
+            const void *in[] = {x, x, x};
+            size_t sizes[] = {odd ? 12 : 8, 8, odd ? 8 : 12};
+            status = ah_reduce_scatter_v(me->comm, &call, AH_SUM, AH_FLOAT32, in, sizes, y);
+            break;
+        }
         default: { /* rank 1 expects less of rank 0 than that sends */
             const void *in[] = {x, x, x};
             void *out[] = {y, y, y};

@@ -14,7 +14,7 @@ from allhands.api.calls import find_root, resolve_group, resolve_root, wait_resu
 from allhands.api.core_first import tries_core
 from allhands.api.default_world import AnyGroup, default
 from allhands.collectives.arguments import AnyArray
-from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.reduction import ReduceOp, parse_op
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
 from allhands.options import CallOptions
@@ -215,6 +215,21 @@ def scatter_v(
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
     try:
+        if not async_op and not options:
+            vectors = (group or default.group).order.vector_calls
+            if (
+                vectors is not None
+                and (
+                    result := vectors.scatter_v(
+                        scatter_list,
+                        (src or 0)
+                        if group is None and group_src is None
+                        else find_root(group, src, group_src, "src"),
+                    )
+                )
+                is not False
+            ):
+                return result
         if (found := resolve_group(group, async_op, "scatter_v", options)) is None:
             return None
         root = resolve_root(found, src, group_src, "src")
@@ -334,6 +349,18 @@ def reduce_scatter_v(
         CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
     try:
+        if not async_op and not options:
+            vectors = (group or default.group).order.vector_calls
+            if (
+                vectors is not None
+                and (
+                    result := vectors.reduce_scatter_v(
+                        inputs, parse_op(op) if isinstance(op, str) else op
+                    )
+                )
+                is not False
+            ):
+                return result
         if (found := resolve_group(group, async_op, "reduce_scatter_v", options)) is None:
             return None
         return wait_result(found.reduce_scatter_v(inputs, op, **options), async_op)

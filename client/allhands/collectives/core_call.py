@@ -99,9 +99,10 @@ def sign_call(
     root: int | None = None,
     count: int | None = None,
     reduce: str = "",
+    shape: Shape | None = None,
 ) -> SignedCall:
     """Return a composite call as it travels, from some of its facts."""
-    call = CallSignature(operation, dtype, count, reduce, root)
+    call = CallSignature(operation, dtype, count, reduce, root, shape=shape)
     return SignedCall(call, mark_phase_signature(call.signature))
 
 
@@ -131,6 +132,29 @@ class Exchange(NamedTuple):
         call, signature = self.signed
         received = comm.exchange_now(self.messages, call, call.operation, signature, self.root)
         return None if received is False else (self.read(received),)
+
+
+class RaggedReduction(NamedTuple):
+    """A reduction of an array for each rank, of the same shapes on all ranks, by the core."""
+
+    signed: SignedCall
+    """Agrees on dtype, shapes and operation."""
+    arrays: list[Array]
+    """C-contiguous, of one dtype."""
+    op: ReduceOp
+    """One that the core knows."""
+    store: Callable[[Array], Result]
+    """Makes the result of this rank's reduction, a new array."""
+
+    def run(
+        self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
+    ) -> tuple[Result] | None:
+        arrays = [one if one.flags.aligned else one.copy() for one in self.arrays]
+        found = comm.reduce_scatter_blocks(
+            *(sequence, arrays, self.op, self.signed.call, self.signed.signature),
+            *(timeout, deadline, label),
+        )
+        return None if found is False else (self.store(found),)
 
 
 class ArrayExchange(NamedTuple):

@@ -42,6 +42,8 @@ class Primitive:
     """Whether one rank alone gives, or gets."""
     has_splits: bool = False
     """Whether every rank says how long each block is that it sends or receives."""
+    is_ragged: bool = False
+    """Whether blocks are of lengths of their own, the same on all ranks; the output is new."""
     has_same_result: bool = False
     """Whether the outputs of all ranks are the same."""
     pair_receives_first: bool = False
@@ -54,7 +56,8 @@ class Primitive:
     @property
     def has_plain_arguments(self) -> bool:
         """Whether that method takes arrays, operation and root, and one begins such a call."""
-        return self.has_inline_method and self.inputs is not Operand.MESSAGES
+        takes_arrays = self.inputs is not Operand.MESSAGES and not self.is_ragged
+        return self.has_inline_method and takes_arrays
 
     @property
     def takes_lists(self) -> bool:
@@ -83,7 +86,7 @@ class Primitive:
     @property
     def scales_with_size(self) -> bool:
         """Whether the data of a call is `count` elements for each rank of the group."""
-        return self.has_blocks and not self.has_splits
+        return self.has_blocks and not self.has_splits and not self.is_ragged
 
     @property
     def is_repeatable(self) -> bool:
@@ -192,6 +195,14 @@ _CORE_ROWS: Final = (
     Primitive("scan", outputs=Operand.ARRAY, reduces=True, has_inline_method=True),
     Primitive("exscan", outputs=Operand.ARRAY, reduces=True, has_inline_method=True),
     Primitive("exchange", inputs=Operand.MESSAGES, has_inline_method=True),
+    Primitive(
+        "reduce_scatter_v",
+        inputs=Operand.BLOCKS,
+        outputs=Operand.ARRAY,
+        reduces=True,
+        is_ragged=True,
+        has_inline_method=True,
+    ),
 )
 
 CORE_KINDS: Final[Mapping[str, Primitive]] = MappingProxyType(

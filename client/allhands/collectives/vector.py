@@ -16,15 +16,17 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall, Step, StepBuilder, StepGenerator
 from allhands.collectives.core_call import (
     ArrayExchange,
+    CoreCall,
     Exchange,
     Message,
+    RaggedReduction,
     Received,
     SignedCall,
     sign_call,
 )
-from allhands.collectives.reduction import ReduceOp, fold
+from allhands.collectives.reduction import OPS, ReduceOp, fold
 from allhands.collectives.request import name_dtype
-from allhands.collectives.signature import Shape
+from allhands.collectives.signature import Shape, join_shapes
 from allhands.data.blocks import copy_array
 from allhands.data.dtypes import get_dtype_name, parse_dtype
 from allhands.errors import CollectiveMismatch
@@ -71,9 +73,15 @@ def gather(x: AnyArray, root: int) -> CompositeCall:
     return CompositeCall(signed.call, generate_steps, core_call=exchange, sources=[x])
 
 
-def sign_arrays(operation: str, dtype: "np.dtype[Any]", root: int = -1) -> SignedCall:
-    """Return a v-variant as it travels; root -1: it has none."""
-    return sign_call(operation, name_dtype(dtype), None if root < 0 else root)
+def sign_arrays(operation: str, dtype: "np.dtype[Any] | None", root: int = -1) -> SignedCall:
+    """Return a v-variant as it travels.
+
+    Args:
+        dtype: None where receivers do not know it.
+        root: -1: there is none.
+    """
+    name = "" if dtype is None else name_dtype(dtype)
+    return sign_call(operation, name, None if root < 0 else root)
 
 
 def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
@@ -102,11 +110,11 @@ def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
         assert arrays is not None, "the root has them"
         return copy_array(arrays[root])
 
-    signed = sign_call("scatter_v", root=root)
+    signed = sign_arrays("scatter_v", None, root)
     messages: Message | list[Message] = (
         () if arrays is None else [array_messages.pack_typed_array(array) for array in arrays]
     )
-    exchange = Exchange(signed, messages, read)
+    exchange = Exchange(signed, messages, read, root)
     return CompositeCall(
         signed.call, generate_steps, has_blocks=True, core_call=exchange, sources=arrays or ()
     )
@@ -154,6 +162,9 @@ def reduce_scatter(
     def reduce(parts: Sequence[Array], rank: int) -> AnyArray | list[AnyArray]:
         found = np.empty(arrays[rank].shape, dtype)
         fold(op, parts, found.reshape(-1), len(parts))
+        return store(found)
+
+    def store(found: AnyArray) -> AnyArray | list[AnyArray]:
         if into is None:
             return found
         into[...] = found
@@ -170,11 +181,21 @@ def reduce_scatter(
         return reduce([block for block, _ in blocks], rank)
 
     signed = sign_call("reduce_scatter_v", name_dtype(dtype), reduce=op.name)
-    messages = [array_messages.pack_block(array, shapes) for array in arrays]
-    exchange = Exchange(signed, messages, read)
+    core_call: CoreCall
+    if op in OPS:
+        core_call = RaggedReduction(sign_blocks(arrays, op), list(arrays), op, store)
+    else:
+        messages = [array_messages.pack_block(array, shapes) for array in arrays]
+        core_call = Exchange(signed, messages, read)
     return CompositeCall(
-        signed.call, generate_steps, has_blocks=True, core_call=exchange, sources=arrays
+        signed.call, generate_steps, has_blocks=True, core_call=core_call, sources=arrays
     )
+
+
+def sign_blocks(arrays: Sequence[AnyArray], op: ReduceOp) -> SignedCall:
+    """Return a `reduce_scatter_v` that the core carries out, as it travels."""
+    shape = join_shapes([array.shape for array in arrays])
+    return sign_call("reduce_scatter_v", name_dtype(arrays[0].dtype), reduce=op.name, shape=shape)
 
 
 def _exchange_shapes(

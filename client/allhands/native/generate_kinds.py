@@ -108,9 +108,9 @@ def list_arguments(primitive: Primitive) -> Iterator[str]:
     ):
         if operand is not Operand.NONE:
             yield place if operand is Operand.BLOCKS else f"{place}[0]"
-            if primitive.has_splits:
+            if primitive.has_splits or (primitive.is_ragged and operand is Operand.BLOCKS):
                 yield sizes
-    if primitive.has_data and not primitive.has_splits:
+    if primitive.has_data and not primitive.has_splits and not primitive.is_ragged:
         yield "plan->count" if primitive.reduces else "nbytes"
     if primitive.is_rooted:
         yield "plan->root"

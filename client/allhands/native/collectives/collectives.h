@@ -27,6 +27,9 @@ ah_status ah_reduce(ah_comm *, ah_call *, ah_op, ah_type, const void *in, void *
                     int root); /* out: root only, may be in */
 ah_status ah_reduce_scatter(ah_comm *, ah_call *, ah_op, ah_type, const void *const in[], void *out,
                             size_t count); /* in[r]: count elements for rank r */
+/* in[r]: nbytes[r] bytes for rank r, whole elements, the same sizes on all ranks. */
+ah_status ah_reduce_scatter_v(ah_comm *, ah_call *, ah_op, ah_type, const void *const in[],
+                              const size_t nbytes[], void *out);
 ah_status ah_broadcast(ah_comm *, ah_call *, void *x, size_t nbytes, int root);
 ah_status ah_gather(ah_comm *, ah_call *, const void *in, void *const out[], size_t nbytes,
                     int root);

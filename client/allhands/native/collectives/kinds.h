@@ -23,6 +23,7 @@ typedef enum {
     AH_KIND_SCAN,
     AH_KIND_EXSCAN,
     AH_KIND_EXCHANGE,
+    AH_KIND_REDUCE_SCATTER_V,
     AH_KINDS
 } ah_kind;
 
@@ -43,6 +44,7 @@ typedef enum {
     "scan", \
     "exscan", \
     "exchange", \
+    "reduce_scatter_v", \
 }
 
 /* Whether every rank says how long each block is that it sends or receives. */
@@ -77,7 +79,8 @@ static inline bool ah_kind_has_pieces(ah_kind kind) {
            kind == AH_KIND_REDUCE_SCATTER ||
            kind == AH_KIND_REDUCE_SCATTER_TENSOR ||
            kind == AH_KIND_ALL_TO_ALL ||
-           kind == AH_KIND_ALL_TO_ALL_SINGLE;
+           kind == AH_KIND_ALL_TO_ALL_SINGLE ||
+           kind == AH_KIND_REDUCE_SCATTER_V;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* all_reduce, reduce, reduce_scatter: which variant, and the small one.
+/* all_reduce, reduce: which variant, and the small one.
  *
  * All fold all contributions of an element at once, in the order of ranks: the same bits whichever
  * variant is taken and whoever folds.
@@ -25,8 +25,7 @@ static void reduce_alone(ah_op op, ah_type type, void *out, const void *in, size
 typedef struct {
     ah_op op;
     ah_type type;
-    const void *const *in; /* reduce_scatter; all_reduce has it in `out` */
-    char *out;
+    char *x;
     size_t nbytes;
 } swapped;
 
@@ -47,13 +46,13 @@ static void produce_own(const ah_comm *comm, const void *given, int peer, uint64
                         char *box) {
     const swapped *what = given;
     (void)peer;
-    ah_copy(box, what->out + step * comm->box_bytes, ah_part(what->nbytes, comm->box_bytes, step),
+    ah_copy(box, what->x + step * comm->box_bytes, ah_part(what->nbytes, comm->box_bytes, step),
             false);
 }
 
 static void fold_own(const ah_comm *comm, const void *given, uint64_t step, char *const boxes[]) {
     const swapped *what = given;
-    char *x = what->out + step * comm->box_bytes;
+    char *x = what->x + step * comm->box_bytes;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < comm->size; r++) in[r] = r == comm->rank ? x : boxes[r];
     size_t count = ah_part(what->nbytes, comm->box_bytes, step) / ah_type_size(what->type);
@@ -64,7 +63,7 @@ static ah_status all_reduce_large(ah_comm *comm, uint64_t signature, ah_op op, a
                                   void *x, size_t nbytes) {
     ah_slot *slot;
     ah_call_header header = {0};
-    swapped what = {op, type, NULL, x, nbytes};
+    swapped what = {op, type, x, nbytes};
     ah_swap swap = {ah_steps(nbytes, comm->box_bytes), &what, produce_own, fold_own};
     bool pair = comm->size == 2;
     ah_pause(comm);
@@ -182,94 +181,5 @@ ah_status ah_reduce(ah_comm *comm, ah_call *call, ah_op op, ah_type type, const 
         status = reduce_slots(comm, signature, op, type, in, out, count, nbytes, root);
     else
         status = reduce_large(comm, signature, op, type, in, out, nbytes, root);
-    return ah_call_finish(comm, status);
-}
-
-/* ---- reduce_scatter */
-
-static ah_status reduce_scatter_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_type type,
-                                      const void *const mine[], void *out, size_t count,
-                                      size_t nbytes) {
-    size_t total = nbytes * (size_t)comm->size;
-    ah_status status = ah_post_parts(comm, signature, mine, nbytes);
-    if (status != AH_OK) return status;
-    status = ah_await_posted(comm, comm->others, signature);
-    if (status != AH_OK) return status;
-    const void *in[AH_MAX_RANKS];
-    for (int r = 0; r < comm->size; r++)
-        in[r] = ah_slot_data(comm, r, total) + (size_t)comm->rank * nbytes;
-    in[comm->rank] = mine[comm->rank];
-    comm->call->variant = AH_SLOTS;
-    ah_fold(op, type, out, in, comm->size, count, (size_t)comm->size);
-    if (comm->size == 2) ah_dirty_slot(comm, 1 - comm->rank, total);
-    return AH_OK;
-}
-
-static void produce_theirs(const ah_comm *comm, const void *given, int peer, uint64_t step,
-                           char *box) {
-    const swapped *what = given;
-    size_t part = ah_part(what->nbytes, comm->box_bytes, step);
-    ah_copy(box, (const char *)what->in[peer] + step * comm->box_bytes, part, false);
-}
-
-static void fold_mine(const ah_comm *comm, const void *given, uint64_t step, char *const boxes[]) {
-    const swapped *what = given;
-    const void *in[AH_MAX_RANKS];
-    for (int r = 0; r < comm->size; r++) in[r] = boxes[r];
-    in[comm->rank] = (const char *)what->in[comm->rank] + step * comm->box_bytes;
-    size_t count = ah_part(what->nbytes, comm->box_bytes, step) / ah_type_size(what->type);
-    ah_fold(what->op, what->type, what->out + step * comm->box_bytes, in, comm->size, count,
-            (size_t)comm->size);
-}
-
-static ah_status reduce_scatter_direct(ah_comm *comm, ah_op op, ah_type type, const void *mine,
-                                       void *out, size_t nbytes) {
-    char *in[AH_MAX_RANKS];
-    for (int r = 0; r < comm->size; r++) {
-        uint64_t *where = ah_slot_table(comm, r, 0);
-        in[r] =
-            r == comm->rank ? (char *)mine : ah_heap_address(comm, r, where[comm->rank], nbytes);
-        if (!in[r]) return ah_await_call_end(comm, AH_BIT(r)); /* no rank of ours posts that */
-    }
-    return ah_in_place_reduce_scatter(comm, op, type, in, out, nbytes);
-}
-
-static ah_status reduce_scatter_large(ah_comm *comm, uint64_t signature, ah_op op, ah_type type,
-                                      const void *const in[], void *out, size_t nbytes) {
-    ah_slot *slot;
-    ah_call_header header = {0};
-    swapped what = {op, type, in, out, nbytes};
-    ah_swap swap = {ah_steps(nbytes, comm->box_bytes), &what, produce_theirs, fold_mine};
-    ah_pause(comm);
-    if (!comm->call->is_posted) {
-        ah_status status = ah_acquire_slot(comm, &slot);
-        if (status != AH_OK) return status;
-        header.flags =
-            ah_locate_buffers(comm, in, NULL, nbytes, ah_slot_table(comm, comm->rank, 0));
-        ah_swap_open(comm, &swap, !header.flags, &header);
-        ah_post_header(comm, slot, signature, header);
-    }
-    ah_status status = ah_await_headers(comm, signature);
-    if (status != AH_OK) return status;
-    uint64_t direct = AH_IN_HEAP;
-    for (int r = 0; r < comm->size; r++) direct &= comm->header[r].flags;
-    if (direct) return reduce_scatter_direct(comm, op, type, in[comm->rank], out, nbytes);
-    comm->call->variant = AH_SWAP;
-    return ah_swap_run(comm, &swap);
-}
-
-ah_status ah_reduce_scatter(ah_comm *comm, ah_call *call, ah_op op, ah_type type,
-                            const void *const in[], void *out, size_t count) {
-    size_t nbytes = count * ah_type_size(type);
-    uint64_t signature = sign(call, AH_KIND_REDUCE_SCATTER, op, type, count, 0);
-    ah_status status = ah_call_start(comm, call);
-    if (status != AH_OK)
-        ;
-    else if (comm->size == 1)
-        reduce_alone(op, type, out, in[0], count);
-    else if (nbytes <= comm->limits.slot_max / (size_t)comm->size)
-        status = reduce_scatter_slots(comm, signature, op, type, in, out, count, nbytes);
-    else
-        status = reduce_scatter_large(comm, signature, op, type, in, out, nbytes);
     return ah_call_finish(comm, status);
 }

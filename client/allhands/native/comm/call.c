@@ -69,6 +69,12 @@ uint64_t ah_sign_call(const ah_call *call, int operation, uint64_t a, uint64_t b
     return mix(mix(mix(mix(call->signature, (uint64_t)operation), a), b), c);
 }
 
+uint64_t ah_sign_sizes(const size_t sizes[], int count) {
+    uint64_t hash = 0;
+    for (int at = 0; at < count; at++) hash = mix(hash, sizes[at]);
+    return hash;
+}
+
 static ah_wait_goal posted(const ah_comm *comm, uint64_t sequence) {
     size_t slot = (size_t)((char *)ah_slot_of(comm, 0, sequence) - (char *)comm->area[0]);
     return (ah_wait_goal){.offset = slot + offsetof(ah_slot, sequence), .least = sequence};

@@ -13,6 +13,8 @@ ah_status ah_call_finish(ah_comm *comm, ah_status status);
 
 /* The signature of this call with what the core knows of it: sizes are not left to a caller's. */
 uint64_t ah_sign_call(const ah_call *call, int operation, uint64_t a, uint64_t b, uint64_t c);
+/* One number for several sizes. */
+uint64_t ah_sign_sizes(const size_t sizes[], int count);
 
 /* Whether a call with that number can start without waiting for ranks that are far behind. */
 bool ah_slot_is_free(const ah_comm *comm, uint64_t sequence);

@@ -279,3 +279,16 @@ int call_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadl
     call_begin(self, &running, sequence, timeout, deadline, label);
     return call_end(self, &running, run_plan(self, &running.call), label);
 }
+
+int call_run_composite(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+                       PyObject *label) {
+    bool now = sequence == 0;
+    self->from_queue = !now;
+    self->inline_thread = now ? PyThread_get_thread_ident() : 0;
+    int failed = call_run(self, now ? ++self->last_number : sequence, timeout, deadline,
+                          label == Py_None ? NULL : label);
+    self->from_queue = false;
+    self->inline_thread = 0;
+    self->plan.call = NULL;
+    return failed;
+}

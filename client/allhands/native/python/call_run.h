@@ -21,5 +21,9 @@ void call_record(CommObject *self, const Plan *plan, uint64_t sequence, int64_t 
 /* Carry the plan out, from its beginning to its end; as call_end. */
 int call_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
              PyObject *label);
+/* The same of a plan that has a composite call; sequence 0: the next number, and the thread that
+ * makes the call waits for it. */
+int call_run_composite(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+                       PyObject *label);
 
 #endif

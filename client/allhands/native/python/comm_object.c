@@ -15,6 +15,7 @@
 #include "python/deadline.h"
 #include "python/inline_calls.h"
 #include "python/queued_calls.h"
+#include "python/ragged_reduction.h"
 #include "python/request_object.h"
 #include "python/turn.h"
 #include "python/vector_calls.h"
@@ -189,6 +190,8 @@ static int comm_traverse(CommObject *self, visitproc visit, void *arg) {
         Py_VISIT(self->signed_vectors[at].dtype);
         Py_VISIT(self->signed_vectors[at].call);
     }
+    Py_VISIT(self->signed_blocks.dtype);
+    Py_VISIT(self->signed_blocks.call);
     Py_VISIT(Py_TYPE(self));
     return async_traverse(self, visit, arg);
 }
@@ -203,6 +206,8 @@ static int comm_clear(CommObject *self) {
         Py_CLEAR(self->signed_vectors[at].dtype);
         Py_CLEAR(self->signed_vectors[at].call);
     }
+    Py_CLEAR(self->signed_blocks.dtype);
+    Py_CLEAR(self->signed_blocks.call);
     return 0;
 }
 
@@ -215,6 +220,7 @@ static void comm_dealloc(CommObject *self) {
     if (self->turn != NULL) PyThread_free_lock(self->turn);
     Py_XDECREF(self->segments);
     Py_XDECREF(self->ops);
+    PyMem_Free(self->signed_blocks.shapes);
     records_free(self);
     type->tp_free(self);
     Py_DECREF(type);
@@ -231,7 +237,10 @@ static PyMethodDef comm_methods[] = {
     FAST_METHOD(exchange_arrays)
     FAST_METHOD(all_gather_v)
     FAST_METHOD(gather_v)
+    FAST_METHOD(scatter_v)
     FAST_METHOD(all_to_all_v)
+    FAST_METHOD(reduce_scatter_v)
+    FAST_METHOD(reduce_scatter_blocks)
     /* clang-format on */
     {"all_reduce_coalesced", (PyCFunction)(void (*)(void))comm_all_reduce_coalesced, METH_FASTCALL,
      NULL},

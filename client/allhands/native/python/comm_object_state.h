@@ -95,7 +95,15 @@ typedef struct {
     int root;
     uint64_t signature;
 } SignedVector;
-#define VECTOR_CALLS 3
+#define VECTOR_CALLS 4
+
+/* The same of reduce_scatter_v. */
+typedef struct {
+    PyObject *dtype, *call;
+    int op;
+    uint64_t signature;
+    npy_intp *shapes; /* of each rank's block, owned */
+} SignedBlocks;
 
 typedef struct CommObject {
     PyObject_HEAD
@@ -154,6 +162,7 @@ typedef struct CommObject {
                            * see; else 0 */
     uint64_t waiting;     /* ranks for which the call that runs was last seen to wait */
     SignedVector signed_vectors[VECTOR_CALLS]; /* the latest of each: vector_calls.c */
+    SignedBlocks signed_blocks;                /* the latest: ragged_reduction.c */
     StartTimes start_times;
     CallTotals totals;
 } CommObject;

@@ -97,10 +97,11 @@ static bool read_messages(Sources *sources, PyObject *given, int size) {
     return true;
 }
 
-void sources_add_array(Sources *sources, int place, int rank, PyArrayObject *array) {
+void sources_add_array(Sources *sources, int place, int rank, PyArrayObject *array,
+                       const DtypeName *name) {
     ah_buffer *buffers = sources->buffers + 2 * place;
     ArrayHead *head = &sources->heads[place];
-    buffers[0] = (ah_buffer){head, array_head_write(head, array)};
+    buffers[0] = (ah_buffer){head, array_head_write(head, array, name)};
     buffers[1] = (ah_buffer){PyArray_DATA(array), (size_t)PyArray_NBYTES(array)};
     sources->to[rank] = (ah_message){
         .buffers = buffers, .count = 2, .nbytes = buffers[0].nbytes + buffers[1].nbytes};
@@ -112,7 +113,7 @@ static bool read_arrays(Sources *sources, PyObject *given, int size) {
     if (!sources_make_room(sources, 2 * (size_t)messages, 0, (size_t)messages)) return false;
     for (int rank = 0; rank < messages; rank++) {
         PyObject *array = message_for(given, rank);
-        if (array != NULL) sources_add_array(sources, rank, rank, (PyArrayObject *)array);
+        if (array != NULL) sources_add_array(sources, rank, rank, (PyArrayObject *)array, NULL);
     }
     return true;
 }
@@ -160,15 +161,8 @@ void exchange_plan(Plan *plan, const Sources *sources, bool is_same, PyObject *c
 
 PyObject *exchange_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
                        PyObject *label) {
-    bool now = sequence == 0;
-    self->from_queue = !now;
-    self->inline_thread = now ? PyThread_get_thread_ident() : 0;
     self->received = NULL;
-    int failed = call_run(self, now ? ++self->last_number : sequence, timeout, deadline,
-                          label == Py_None ? NULL : label);
-    self->from_queue = false;
-    self->inline_thread = 0;
-    self->plan.call = NULL;
+    int failed = call_run_composite(self, sequence, timeout, deadline, label);
     PyObject *received = self->received;
     self->received = NULL;
     if (failed) Py_CLEAR(received);

@@ -19,8 +19,9 @@ typedef struct {
 /* Allocate so many of each; false with an exception. */
 bool sources_make_room(Sources *sources, size_t buffers, size_t views, size_t heads);
 /* Make a contiguous array the message for a rank, with two buffers and a head, which are those at
- * `place`. */
-void sources_add_array(Sources *sources, int place, int rank, PyArrayObject *array);
+ * `place`; the head has the name of the dtype, or NULL: none. */
+void sources_add_array(Sources *sources, int place, int rank, PyArrayObject *array,
+                       const DtypeName *name);
 void sources_release(Sources *sources);
 
 /* Plan an exchange as a composite call; with `is_same` the first message is for all ranks. */

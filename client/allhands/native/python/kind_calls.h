@@ -60,6 +60,8 @@ static inline ah_status run_plan(CommObject *self, ah_call *call) {
         return ah_exscan(comm, call, plan->op, plan->type, plan->out[0], plan->count);
     case AH_KIND_EXCHANGE:
         return ah_exchange(comm, call, &plan->messages);
+    case AH_KIND_REDUCE_SCATTER_V:
+        return ah_reduce_scatter_v(comm, call, plan->op, plan->type, plan->in, plan->send, plan->out[0]);
     case AH_KINDS: break;
     }
     Py_UNREACHABLE();

@@ -6,26 +6,25 @@
 #include "python/plan.h"
 #include "python/turn.h"
 
-static const char *const operations[] = {"all_gather_v", "gather_v", "all_to_all_v"};
-enum { ALL_GATHER_V, GATHER_V, ALL_TO_ALL_V };
+static const char *const operations[] = {"all_gather_v", "gather_v", "all_to_all_v", "scatter_v"};
+enum { ALL_GATHER_V, GATHER_V, ALL_TO_ALL_V, SCATTER_V };
 
-static void keep_signed(SignedVector *kept, PyObject *made, PyArray_Descr *dtype, int root) {
+static void keep_signed(SignedVector *kept, PyObject *made, PyObject *dtype, int root) {
     Py_XSETREF(kept->call, Py_NewRef(PyTuple_GET_ITEM(made, 0)));
     kept->signature = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(made, 1));
-    Py_XSETREF(kept->dtype, Py_NewRef((PyObject *)dtype));
+    Py_XSETREF(kept->dtype, Py_NewRef(dtype));
     kept->root = root;
 }
 
-/* The call as it travels, of a dtype and root (-1: none): mostly as the time before. NULL with an
- * exception. */
-static const SignedVector *find_signed(CommObject *self, int which, PyArray_Descr *dtype,
-                                       int root) {
+/* The call as it travels, of a dtype (None: it is not agreed on) and root (-1: none): mostly as the
+ * time before. NULL with an exception. */
+static const SignedVector *find_signed(CommObject *self, int which, PyObject *dtype, int root) {
     SignedVector *kept = &self->signed_vectors[which];
-    if (kept->dtype == (PyObject *)dtype && kept->root == root) return kept;
+    if (kept->dtype == dtype && kept->root == root) return kept;
     PyObject *module = PyImport_ImportModule("allhands.collectives.vector");
-    PyObject *made = module ? PyObject_CallMethod(module, "sign_arrays", "sOi", operations[which],
-                                                  (PyObject *)dtype, root)
-                            : NULL;
+    PyObject *made =
+        module ? PyObject_CallMethod(module, "sign_arrays", "sOi", operations[which], dtype, root)
+               : NULL;
     Py_XDECREF(module);
     if (made == NULL) return NULL;
     keep_signed(kept, made, dtype, root);
@@ -33,14 +32,15 @@ static const SignedVector *find_signed(CommObject *self, int which, PyArray_Desc
     return PyErr_Occurred() ? NULL : kept;
 }
 
-/* Run by the thread that has the turn, and give that back. */
-static PyObject *run(CommObject *self, const Sources *sources, int which, PyArray_Descr *dtype,
-                     int root, int64_t limit) {
+/* Run by the thread that has the turn, and give that back. `is_same` and `sender` are as in
+ * ah_messages. */
+static PyObject *run(CommObject *self, const Sources *sources, bool is_same, int sender,
+                     const SignedVector *made, int64_t limit) {
     PyObject *received = NULL;
-    const SignedVector *made = find_signed(self, which, dtype, root);
     if (made != NULL) {
-        exchange_plan(&self->plan, sources, which == ALL_GATHER_V, made->call, operations[which],
-                      made->signature);
+        exchange_plan(&self->plan, sources, is_same, made->call,
+                      operations[made - self->signed_vectors], made->signature);
+        self->plan.messages.root = sender;
         self->plan.labelsig = 0;
         received = exchange_run(self, 0, limit, 0, Py_None);
     }
@@ -48,28 +48,62 @@ static PyObject *run(CommObject *self, const Sources *sources, int which, PyArra
     return received;
 }
 
+/* Begin a call of so many arrays: 1, with the turn; 0: it is not possible now, and nothing has
+ * happened; -1 with an exception. */
+static int begin(CommObject *self, int which, int count, Sources *sources, int64_t *limit) {
+    *limit = read_plain_limit(self->timeout_ns, Py_None);
+    if (self->verifies || self->run_atomic != NULL || *limit <= 0) return 0;
+    int entered = comm_try_enter(self, operations[which], Py_None);
+    if (entered <= 0 || sources_make_room(sources, 2 * (size_t)count, 0, (size_t)count))
+        return entered;
+    PyThread_release_lock(self->turn);
+    sources_release(sources);
+    return -1;
+}
+
 /* Arrays for ranks: `count` of them, the first for all ranks or the root, or one for each rank. */
 static PyObject *exchange(CommObject *self, int which, PyArrayObject *const *arrays, int count,
                           int root) {
-    int64_t limit = read_plain_limit(self->timeout_ns, Py_None);
-    if (self->verifies || self->run_atomic != NULL || limit <= 0) Py_RETURN_FALSE;
-    int entered = comm_try_enter(self, operations[which], Py_None);
-    if (entered < 0) return NULL;
-    if (!entered) Py_RETURN_FALSE;
     Sources sources = {0};
-    if (!sources_make_room(&sources, 2 * (size_t)count, 0, (size_t)count)) {
-        PyThread_release_lock(self->turn);
-        sources_release(&sources);
-        return NULL;
-    }
+    int64_t limit;
+    int begun = begin(self, which, count, &sources, &limit);
+    if (begun < 0) return NULL;
+    if (!begun) Py_RETURN_FALSE;
     for (int at = 0; at < count; at++)
-        sources_add_array(&sources, at, root < 0 ? at : root, arrays[at]);
-    PyObject *received = run(self, &sources, which, PyArray_DESCR(arrays[0]), root, limit);
+        sources_add_array(&sources, at, root < 0 ? at : root, arrays[at], NULL);
+    const SignedVector *made = find_signed(self, which, (PyObject *)PyArray_DESCR(arrays[0]), root);
+    PyObject *received = run(self, &sources, which == ALL_GATHER_V, -1, made, limit);
     sources_release(&sources);
     if (received == NULL) return NULL;
     PyObject *result = root >= 0 && root != self->rank
                            ? Py_NewRef(Py_None)
                            : exchange_list_arrays(received, arrays[count == 1 ? 0 : self->rank]);
+    Py_DECREF(received);
+    return result;
+}
+
+/* An array for each rank on the root, none elsewhere. */
+static PyObject *scatter(CommObject *self, PyArrayObject *const *arrays, int root) {
+    bool is_root = self->rank == root;
+    const DtypeName *name = is_root ? find_dtype_name(PyArray_DESCR(arrays[0])) : NULL;
+    if (is_root && name == NULL) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    Sources sources = {0};
+    int64_t limit;
+    int begun = begin(self, SCATTER_V, is_root ? self->size : 0, &sources, &limit);
+    if (begun < 0) return NULL;
+    if (!begun) Py_RETURN_FALSE;
+    for (int rank = 0; is_root && rank < self->size; rank++)
+        sources_add_array(&sources, rank, rank, arrays[rank], name);
+    const SignedVector *made = find_signed(self, SCATTER_V, Py_None, root);
+    PyObject *received = run(self, &sources, !is_root, root, made, limit);
+    sources_release(&sources);
+    if (received == NULL) return NULL;
+    PyObject *result = is_root
+                           ? array_copy(arrays[root])
+                           : typed_message_read((PyArrayObject *)PyTuple_GET_ITEM(received, root));
     Py_DECREF(received);
     return result;
 }
@@ -95,22 +129,33 @@ PyObject *comm_gather_v(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     return exchange((CommObject *)self, GATHER_V, &x, 1, root);
 }
 
-/* One array for each rank; another thread may change a list meanwhile. */
+/* arrays: one for each rank on the root, elsewhere none; root */
+PyObject *comm_scatter_v(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
+    CommObject *self = (CommObject *)self_;
+    if (nargs != 2) return refuse_count(2, nargs);
+    int root = plain_rank(self, args[1]);
+    if (root < 0) Py_RETURN_FALSE;
+    PyArrayObject *arrays[AH_MAX_RANKS];
+    PyObject *given = plain_tuple(args[0]);
+    if (given == NULL) return NULL;
+    bool fits = self->rank == root
+                    ? plain_arrays(self, given, arrays)
+                    : args[0] == Py_None || (given != Py_None && PyTuple_GET_SIZE(given) == 0);
+    PyObject *result = fits ? scatter(self, arrays, root) : Py_NewRef(Py_False);
+    Py_DECREF(given);
+    return result;
+}
+
+/* arrays: one for each rank */
 PyObject *comm_all_to_all_v(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
     CommObject *self = (CommObject *)self_;
     if (nargs != 1) return refuse_count(1, nargs);
-    PyObject *given = PyList_CheckExact(args[0])    ? PyList_AsTuple(args[0])
-                      : PyTuple_CheckExact(args[0]) ? Py_NewRef(args[0])
-                                                    : Py_NewRef(Py_False);
-    if (given == NULL) return NULL;
     PyArrayObject *arrays[AH_MAX_RANKS];
-    bool are_plain = given != Py_False && PyTuple_GET_SIZE(given) == self->size;
-    for (int rank = 0; are_plain && rank < self->size; rank++) {
-        arrays[rank] = plain_array(PyTuple_GET_ITEM(given, rank), false);
-        are_plain = arrays[rank] != NULL && PyArray_DESCR(arrays[rank]) == PyArray_DESCR(arrays[0]);
-    }
-    PyObject *result =
-        are_plain ? exchange(self, ALL_TO_ALL_V, arrays, self->size, -1) : Py_NewRef(Py_False);
+    PyObject *given = plain_tuple(args[0]);
+    if (given == NULL) return NULL;
+    PyObject *result = plain_arrays(self, given, arrays)
+                           ? exchange(self, ALL_TO_ALL_V, arrays, self->size, -1)
+                           : Py_NewRef(Py_False);
     Py_DECREF(given);
     return result;
 }

@@ -6,6 +6,6 @@
 #include "python/comm_object_state.h"
 #include "python/inline_calls.h"
 
-CommMethod comm_all_gather_v, comm_gather_v, comm_all_to_all_v;
+CommMethod comm_all_gather_v, comm_gather_v, comm_scatter_v, comm_all_to_all_v;
 
 #endif
