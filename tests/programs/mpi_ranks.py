@@ -496,6 +496,17 @@ def mix_ways() -> None:
         with pytest.raises((ValueError, MPI.Exception), match=said):
             comm.Allgatherv(np.ones(2 if "sent" in said else 1), spec)
         comm.Barrier()
+    parts = [np.ones(2 * size), [2] * size] if rank == 0 else None
+    with pytest.raises(MPI.Exception, match="rank 0 sent 16 bytes, and there is room for 8"):
+        comm.Scatterv(parts, np.empty(1), 0)
+    for given, said in (
+        ((np.ones(size), np.empty(1), [2] * size), "recvbuf has 1 elements"),
+        ((np.ones(size - 1), np.empty(1), [1] * size), "sendbuf has"),
+        ((np.ones(size), np.empty(1), [1] * (size - 1) + [-1]), "negative|recv|elements"),
+        ((np.ones(size, np.float32), np.empty(1), [1] * size), "different datatypes"),
+    ):
+        with pytest.raises((ValueError, MPI.Exception), match=said):
+            comm.Reduce_scatter(*given)
     tell(what="done")
 
 
@@ -596,6 +607,22 @@ def _call_all_of_various_sizes(MPI: Any, comm: Any, way: int) -> None:
     packed = np.empty(sum(counts))
     comm.Allgatherv(own, [packed, counts])
     assert packed.tolist() == [one + 0.5 for one in range(size) for _ in range(one + 1)]
+    # A receiver may have room for more than comes.
+    room = np.full(rank + 2, -1.0)
+    comm.Scatterv(give(wanted, counts, displs) if rank == last else None, room, last)
+    assert room.tolist() == [*own, -1.0]
+    kept = MPI.IN_PLACE if rank == last else room
+    comm.Scatterv(give(2 * wanted, counts, displs) if rank == last else None, kept, last)
+    assert room.tolist() == [*(own if rank == last else 2 * own), -1.0]
+    brought = np.arange(float(sum(counts))) * (rank + 1)
+    shares = np.arange(float(sum(counts))) * (size * (size + 1) / 2)
+    start = sum(counts[:rank])
+    out = np.full(rank + 1, -1.0)
+    comm.Reduce_scatter(brought, out, np.array(counts) if way % 2 else counts, MPI.SUM)
+    assert out.tolist() == shares[start : start + rank + 1].tolist()
+    assert brought.tolist() == (np.arange(float(sum(counts))) * (rank + 1)).tolist()
+    comm.Reduce_scatter(MPI.IN_PLACE, brought, counts, MPI.SUM)
+    assert brought[: rank + 1].tolist() == out.tolist()
 
 
 def await_posted() -> None:

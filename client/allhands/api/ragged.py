@@ -190,6 +190,7 @@ if TYPE_CHECKING:
     ) -> Any: ...
 
 
+@tries_core("scatter_v", "scatter_list", "root", way="vector_calls", returns="result")
 def scatter_v(
     scatter_list: Sequence[AnyArray] | None = None,
     src: int | None = None,
@@ -327,6 +328,7 @@ if TYPE_CHECKING:
     ) -> Any: ...
 
 
+@tries_core("reduce_scatter_v", "inputs", "op", way="vector_calls", returns="result")
 def reduce_scatter_v(
     inputs: Sequence[AnyArray],
     op: ReduceOp | str = ReduceOp.SUM,

@@ -47,8 +47,8 @@ def view_blocks(spec: Any, written: bool, blocks: int) -> list[Bytes] | None:
     if counts.__class__ is tuple and len(counts) == 2 and displs is None:
         counts, displs = counts
     elements = view_spec(buf, written, False, 1)
-    counts = _list_numbers(counts, blocks)
-    starts = None if displs is None else _list_numbers(displs, blocks)
+    counts = list_numbers(counts, blocks)
+    starts = None if displs is None else list_numbers(displs, blocks)
     if elements is None or counts is None or (displs is not None and starts is None):
         return None
     room, size = elements.size, elements.itemsize
@@ -64,7 +64,8 @@ def view_blocks(spec: Any, written: bool, blocks: int) -> list[Bytes] | None:
     return found
 
 
-def _list_numbers(given: Any, length: int) -> list[int] | None:
+def list_numbers(given: Any, length: int) -> list[int] | None:
+    """Return so many numbers, one for each rank; None: they are to be read with care."""
     if given.__class__ is np.ndarray and given.dtype.kind == "i":
         given = given.tolist()
     is_plain = given.__class__ in (list, tuple) and len(given) == length

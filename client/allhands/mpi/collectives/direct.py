@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from allhands.mpi import errors
-from allhands.mpi.buffers.plain_specs import copy_spec, view_blocks, view_spec
+from allhands.mpi.buffers.plain_specs import copy_spec, list_numbers, view_blocks, view_spec
 from allhands.mpi.constants import ERR_TRUNCATE
 from allhands.mpi.memory.special import is_in_place
 from allhands.mpi.operations.op import Op
@@ -172,6 +172,46 @@ def alltoallv(vectors: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any) ->
         return False
     parts = blocks if is_in_place(sendbuf) else view_blocks(sendbuf, False, size)
     return parts is not None and _store(vectors.all_to_all_v(parts), blocks)
+
+
+def scatterv(vectors: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, root: int) -> bool:
+    if not _is_rank(root, size):
+        return False
+    blocks: list[Bytes] | None = None
+    if rank == root and (blocks := view_blocks(sendbuf, False, size)) is None:
+        return False
+    is_kept = blocks is not None and is_in_place(recvbuf)
+    room = None if is_kept else view_spec(recvbuf, True, True, 1)
+    if room is None and not is_kept:
+        return False
+    if (came := vectors.scatter_v(blocks, root)) is False:
+        return False
+    if room is not None:
+        check_room(root, came.size, room.size)
+        room[: came.size] = came
+    return True
+
+
+def reduce_scatter(
+    vectors: Any, rank: int, size: int, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Op
+) -> bool:
+    if is_in_place(sendbuf) or (counts := list_numbers(recvcounts, size)) is None:
+        return False
+    data, brought = view_spec(recvbuf, True, False, 1), view_spec(sendbuf, False, False, 1)
+    if data is None or brought is None or data.dtype != brought.dtype:
+        return False
+    if min(counts) < 0 or data.size != counts[rank] or brought.size != sum(counts):
+        return False
+    if (native := op.native(data.dtype)) is None:
+        return False
+    numbers, parts, start = brought.reshape(-1), [], 0
+    for count in counts:
+        parts.append(numbers[start : start + count])
+        start += count
+    if (made := vectors.reduce_scatter_v(parts, native)) is False:
+        return False
+    data.reshape(-1)[:] = made
+    return True
 
 
 def _store(came: "list[Bytes] | Literal[False] | None", blocks: list[Bytes] | None) -> bool:

@@ -110,7 +110,8 @@ class BufferCollectives:
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give each rank its part of a buffer of the root."""
-        self._run(self._plans.scatterv(sendbuf, recvbuf, root))
+        if not self._call_vectors(direct.scatterv, sendbuf, recvbuf, root):
+            self._run(self._plans.scatterv(sendbuf, recvbuf, root))
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Collect equal buffers of all ranks at all ranks, in order."""
@@ -155,7 +156,8 @@ class BufferCollectives:
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = SUM
     ) -> None:
         """Combine buffers of all ranks; each gets its part, of `recvcounts[rank]` elements."""
-        self._run(self._plans.reduce_scatter(sendbuf, recvbuf, recvcounts, op))
+        if not self._call_vectors(direct.reduce_scatter, sendbuf, recvbuf, recvcounts, op):
+            self._run(self._plans.reduce_scatter(sendbuf, recvbuf, recvcounts, op))
 
     # ------------------------------------------------------------ non-blocking
 
