@@ -84,7 +84,9 @@ def test_a_call_says_how_it_was_carried_out(job: Job) -> None:
             assert one == ["slots"] * everything["small"]
         for one in said["middle"]:
             moved = ["staged"] * 3 + ["swap"] * 4
-            assert one == [*moved, *reduced[size]]
+            # Middling arrays of three ranks are folded at their root.
+            kinds = ["mailboxes", "staged", "swap", "swap"] if size == 3 else reduced[size]
+            assert one == [*moved, *kinds]
         for one in said["large"]:
             assert one == [*["attach"] * 7, *reduced[size]]
         for one in said["shared"]:

@@ -904,6 +904,56 @@ static void one_way_ahead(rank_state *me) {
     }
 }
 
+enum { LENT = 250 }; /* floats: more than a slot of tight_limits holds, and less than a chunk */
+
+/* Reduce to a root what tells calls, ranks and elements apart; what it gets must be right. */
+static ah_status reduce_lent(rank_state *me, int at, int count, int root, int64_t timeout,
+                             ah_call *call) {
+    float x[LENT], out[LENT];
+    for (int k = 0; k < count; k++) x[k] = (float)(at + k + 1000 * me->rank);
+    *call = next_call(me, timeout);
+    call->only_tries = at % 3 == 1 && ah_slot_is_free(me->comm, call->sequence);
+    ah_status status;
+    do {
+        status = ah_reduce(me->comm, call, AH_SUM, AH_FLOAT32, x, out, (size_t)count, root);
+        me->paused = me->resumed = 0;
+        call->only_tries = false;
+    } while (status == AH_PENDING);
+    for (int k = 0; k < count && status == AH_OK && me->rank == root; k++)
+        CHECK(me, out[k] == (float)(3 * (at + k) + 3000));
+    return status;
+}
+
+/* Ranks put arrays for a root, which folds them, without waiting for anybody; but not over what the
+ * root has not read, and not where other calls have used their staging since. */
+static void lent_staging(rank_state *me) {
+    static _Thread_local float x[MANY];
+    ah_call call;
+    for (int at = 0; at < 300; at++) {
+        int root = at / 40 % 3, count = LENT - at % 100;
+        dawdle(me, 3, MILLISECONDS / 5);
+        CHECK(me, reduce_lent(me, at, count, root, LONG_TIME, &call) == AH_OK);
+        if (at % 11 == 5) next_is_right(me, x, at % 2 ? MANY : 3);
+    }
+    for (int turn = 0; turn < 5; turn++) {
+        int told = 50 + 10 * turn;
+        CHECK(me, reduce_lent(me, 0, LENT, 0, LONG_TIME, &call) == AH_OK);
+        next_is_right(me, x, 3); /* in slots: nobody is in that reduction any more */
+        if (me->rank == 0) {
+            hear(me, told + 1); /* they have ended two calls, of which one was in vain */
+            hear(me, told + 2);
+        }
+        CHECK(me, reduce_lent(me, 7, LENT, 0, LONG_TIME, &call) == AH_OK);
+        CHECK(me, me->rank || call.variant == AH_STAGED);
+        ah_status status =
+            reduce_lent(me, 9, LENT, 0, me->rank ? 2 * MILLISECONDS : LONG_TIME, &call);
+        CHECK(me, status == (me->rank ? AH_TIMEOUT : AH_ABANDONED));
+        CHECK(me, me->rank ? call.waiting & 1 : call.offenders & 6);
+        if (me->rank) tell(me, told + me->rank);
+        next_is_right(me, x, turn % 2 ? MANY : 3);
+    }
+}
+
 /* One rank makes another call: all are told, and no output is touched. */
 static void mismatches(rank_state *me) {
     static _Thread_local float x[MANY], y[2 * MANY];
@@ -1353,6 +1403,7 @@ static void run_scenarios(bool forks, bool heaps, uint64_t seed) {
     run_world("root beyond posted", &two, root_beyond_posted);
     run_world("posted ahead", &three, posted_ahead);
     run_world("given up staging", &three, given_up_staging);
+    run_world("lent staging", &three, lent_staging);
     run_world("mismatches", &three, mismatches);
     run_world("mismatch without all", &three, mismatch_without_all);
     run_world("rooted mismatches", &three, rooted_mismatches);

@@ -44,6 +44,8 @@ struct ah_comm {
     bool phase_known;
     bool has_left;
     bool boxes_returned; /* every box that this rank wrote last is back: see mailboxes.h */
+    int lent_to;         /* root that alone reads this rank's staging, -1: none; see root_fold.h */
+    uint64_t lent_at;    /* since that call */
 
     ah_call *call; /* under way */
     ah_course course;
@@ -106,6 +108,7 @@ static inline char *ah_staging_box(const ah_comm *comm, int owner, int other, in
 /* Staging is written, or may be by other ranks: no box counts as free before all have posted. */
 static inline void ah_forget_phase(ah_comm *comm) {
     comm->phase_known = comm->boxes_returned = false;
+    comm->lent_to = -1;
 }
 
 #endif

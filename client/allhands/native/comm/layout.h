@@ -11,8 +11,8 @@
  *    than AH_AHEAD calls beyond the one that it is in, and none reads data that changes under it.
  *    So a rank that abandons a call and goes on leaves what it posted to a late one.
  * 4. Staging buffers are written only after every rank has posted this very call: none is in an
- *    older one, because what is posted ahead needs no staging. (pairwise_swap.h has the one
- *    exception, and why it is none.)
+ *    older one, because what is posted ahead needs no staging. (pairwise_swap.h, mailboxes.h and
+ *    root_fold.h have exceptions, and why they are none.)
  * 5. Progress words count up for ever; a call's header has the base from which they count in it. So
  *    nothing is reset between calls, and no number of an older call passes for one of this call.
  * 6. A rank publishes that it abandons a call (`abandoned`) before its caller may touch its buffers
