@@ -233,6 +233,8 @@ def arguments_of(name: str) -> tuple[Any, ...]:
         "all_to_all": ([y], [x]),
         "all_to_all_single": (y, x),
         "all_to_all_v": ([x],),
+        "scatter_v": ([x], 0),
+        "reduce_scatter_v": ([x], MAX),
     }
     return found.get(name, (x,))
 
@@ -240,7 +242,7 @@ def arguments_of(name: str) -> tuple[Any, ...]:
 def test_the_calls_that_try_the_core_are_those_that_it_has() -> None:
     kinds = set(native.KINDS) - {"exchange"}
     second = {"all_gather_single", "reduce_scatter_single"}
-    vectors = {"all_gather_v", "gather_v", "all_to_all_v"}
+    vectors = {"all_gather_v", "gather_v", "all_to_all_v", "scatter_v"}
     assert {*CALLS} == kinds | second | vectors | {"send", "recv"}
 
 
