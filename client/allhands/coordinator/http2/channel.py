@@ -12,6 +12,7 @@ from allhands.coordinator.http2.call import Failure, Http2Call, make_headers
 from allhands.coordinator.http2.connection import Http2Connection
 
 _CONNECT_SECONDS: Final = 20.0
+_TURNS_TO_CLOSE: Final = 3
 
 
 class Http2Channel:
@@ -97,6 +98,7 @@ class Http2Channel:
             await asyncio.wait([self._connecting])
         if self._connection is not None:
             self._connection.close()
+            await self._connection.wait_closed()
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,6 +158,8 @@ class Http2Channel:
                     Http2Connection, ssl=self._tls, server_hostname=self._tls_name, **where
                 )
         except OSError as error:  # TimeoutError is one
+            for _ in range(_TURNS_TO_CLOSE):
+                await asyncio.sleep(0)  # the loop closes the socket in its next turns
             reason = error.strerror or str(error) or f"no answer within {_CONNECT_SECONDS:g} s"
             raise ConnectionError(f"failed to connect to {self._authority}: {reason}") from error
         return made

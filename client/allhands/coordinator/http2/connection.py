@@ -34,6 +34,7 @@ _FRAME_HEADER: Final = 9
 _GOAWAY: Final = 0x7
 _ALIVE_SECONDS: Final = 10
 _PROBES: Final = 2
+_CLOSE_SECONDS: Final = 0.5
 _UNACKNOWLEDGED_SECONDS: Final = 30
 """Without an acknowledgement of the other host's kernel, after which the connection ends. A server
 that is stopped for a while acknowledges."""
@@ -75,6 +76,7 @@ class Http2Connection(asyncio.Protocol):
         self._h2.decoder.max_header_list_size = _LARGEST_HEADERS
         self._handlers: dict[int, StreamHandler] = {}
         self._transport: asyncio.Transport | None = None
+        self._closed: asyncio.Future[None] | None = None
         self._held = bytearray()
         self._is_choked = False
         self._end = ""
@@ -143,11 +145,21 @@ class Http2Connection(asyncio.Protocol):
             self._flush()
             self._transport.close()
 
+    async def wait_closed(self) -> None:
+        """Wait until the socket is closed; what the server does not take in is given up soon."""
+        if self._closed is None or self._closed.done():
+            return
+        await asyncio.wait([self._closed], timeout=_CLOSE_SECONDS)
+        if self._transport is not None:
+            self._transport.abort()
+            await self._closed
+
     # ------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not descend from asyncio's.
         self._transport = made = cast(asyncio.Transport, transport)
+        self._closed = asyncio.get_running_loop().create_future()
         if (own := made.get_extra_info("socket")) is not None:
             _watch_peer(own)
         self._h2.initiate_connection()
@@ -189,6 +201,8 @@ class Http2Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(str(error) if error else "the other side closed the connection")
         self._transport = None
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
 
     # ------------------------------------------------------------ what comes
 
