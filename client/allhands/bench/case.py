@@ -22,6 +22,10 @@ CONVENTIONS = {
     "bytes; MPI and Gloo gather the sizes first",
     "all_to_all_v": "arrays whose sizes the receivers do not know: from rank r to rank s of n a "
     "share of the bytes, times ((r+s) mod n + 1)/n; MPI and Gloo exchange the sizes first",
+    "gather_v": "to rank 0, arrays as of all_gather_v; MPI gathers the sizes first",
+    "scatter_v": "from rank 0, arrays whose sizes the receivers do not know: for rank r of n a "
+    "share of the bytes, times (r+1)/n; MPI scatters the sizes first",
+    "reduce_scatter_v": "SUM; blocks as of scatter_v, whose sizes all ranks know",
     "all_gather_object": "bytes: an array; below 1 KiB a dict with as many numbers",
     "broadcast_object_list": "one object from rank 0; bytes: an array; below 1 KiB a dict with as "
     "many numbers",
@@ -45,7 +49,7 @@ WHOLE_JOBS = ("start_up", "sessions")
 ASYNCHRONOUS = ("async_all_reduce", "future_all_reduce", "exchange")
 """Those that are begun first and waited for then, although at once."""
 SCANS = ("scan", "exscan")
-VARIABLE = ("all_gather_v", "all_to_all_v")
+VARIABLE = ("all_gather_v", "all_to_all_v", "gather_v", "scatter_v", "reduce_scatter_v")
 OBJECTS = ("all_gather_object", "broadcast_object_list")
 COMPOSITE = (*SCANS, *VARIABLE, *OBJECTS)
 """Those made of several steps."""
@@ -74,6 +78,10 @@ TIMES = (
 
 REWRITTEN_FROM = 64 << 10
 """From so many bytes on the array is rewritten before every call, as it is in a real program."""
+
+_SHARED = ("reduce_scatter", "all_to_all", "scatter")
+_OF_BLOCKS = ("all_to_all_v", "scatter_v", "reduce_scatter_v")
+"""Operations whose input is in equal parts for the ranks, and in parts of various sizes."""
 
 _BYTES = {
     "float16": 2,
@@ -138,25 +146,27 @@ class BenchCase:
         if self.operation == "ddp_step":
             return BATCH * self.width
         elements = max(self.nbytes // _BYTES[self.dtype], 1) * self.arrays
-        if self.operation in ("reduce_scatter", "all_to_all", "all_to_all_v", "scatter"):
+        if self.operation in (*_SHARED, *_OF_BLOCKS):
             elements = -(-elements // self.ranks) * self.ranks
         return elements
 
     def count_input(self, rank: int) -> int:
         """Return the length of a rank's input array."""
-        if self.operation == "all_gather_v":
+        if self.operation in ("all_gather_v", "gather_v"):
             return max(self.elements * (rank + 1) // self.ranks, 1)
-        if self.operation == "all_to_all_v":
+        if self.operation in _OF_BLOCKS:
             return sum(self.count_block(rank, to) for to in range(self.ranks))
         return self.elements
 
     def count_block(self, rank: int, to: int) -> int:
-        """Return how many elements of all_to_all_v go from a rank to another."""
+        """Return how many elements of a v-variant go from a rank to another."""
         share = self.elements // self.ranks
+        if self.operation != "all_to_all_v":
+            rank = 0  # all ranks bring the same sizes
         return max(share * ((rank + to) % self.ranks + 1) // self.ranks, 1)
 
     def list_block_ends(self, rank: int) -> list[int]:
-        """Return the ends of a rank's blocks of all_to_all_v, but the last, in its input."""
+        """Return the ends of a rank's blocks of a v-variant, but the last, in its input."""
         return list(accumulate(self.count_block(rank, to) for to in range(self.ranks - 1)))
 
     @property
@@ -196,7 +206,8 @@ class BenchCase:
             return range(1, self.ranks)  # MPI leaves that of rank 0 undefined
         if self.form == "matmul":
             return range(0)
-        return range(1) if self.operation in ("reduce", "gather") else range(self.ranks)
+        is_rooted = self.operation in ("reduce", "gather", "gather_v")
+        return range(1) if is_rooted else range(self.ranks)
 
     @property
     def participants(self) -> range:

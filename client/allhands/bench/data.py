@@ -68,11 +68,15 @@ class CaseData:
                 return _sum(islice(brought, rank + 1), slice(None))
             case "exscan":
                 return _sum(islice(brought, rank or 1), slice(None))
-            case "all_gather_v" | "all_gather_object":
+            case "all_gather_v" | "gather_v" | "all_gather_object":
                 return np.concatenate(list(brought))
             case "all_to_all_v":
                 blocks = (np.split(x, cell.list_block_ends(r)) for r, x in enumerate(brought))
                 return np.concatenate([one[rank] for one in blocks])
+            case "scatter_v":
+                return np.split(draw_values(cell, 0, seed), cell.list_block_ends(0))[rank]
+            case "reduce_scatter_v":
+                return np.split(_sum(brought, slice(None)), cell.list_block_ends(0))[rank]
             case name if name == "reduce" or name.endswith("all_reduce"):
                 return _sum(brought, slice(None))
             case "reduce_scatter":

@@ -97,6 +97,15 @@ class AllhandsSystem:
             case "all_to_all_v":
                 blocks = np.split(x, case.list_block_ends(self.rank))
                 return BoundCall(lambda: ah.all_to_all_v(blocks), concatenate)
+            case "gather_v":
+                read = concatenate if self.rank == 0 else (lambda _: x[:0])
+                return BoundCall(lambda: ah.gather_v(x), read)
+            case "scatter_v":
+                given = np.split(x, case.list_block_ends(0)) if self.rank == 0 else None
+                return BoundCall(lambda: ah.scatter_v(given), np.asarray)
+            case "reduce_scatter_v":
+                blocks = np.split(x, case.list_block_ends(0))
+                return BoundCall(lambda: ah.reduce_scatter_v(blocks), np.asarray)
             case "all_gather_object":
                 return forms.bind_object(case, x, self._all_gather_object)
             case "broadcast_object_list":

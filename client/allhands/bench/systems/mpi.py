@@ -92,6 +92,14 @@ class MpiSystem:
             case "all_to_all_v":
                 sizes = np.array([case.count_block(self.rank, to) for to in range(self.size)])
                 return BoundCall(lambda: self._all_to_all_v(x, sizes), np.asarray)
+            case "gather_v":
+                return BoundCall(lambda: self._gather_v(x), np.asarray)
+            case "scatter_v":
+                sizes = np.array([case.count_block(0, to) for to in range(self.size)])
+                return BoundCall(lambda: self._scatter_v(x, sizes), np.asarray)
+            case "reduce_scatter_v":
+                sizes = np.array([case.count_block(0, to) for to in range(self.size)])
+                return BoundCall(lambda: self._reduce_scatter_v(x, sizes), np.asarray)
             case "all_gather_object":
                 return forms.bind_object(case, x, world.allgather)
             case "broadcast_object_list":
@@ -110,6 +118,25 @@ class MpiSystem:
         self._world.Alltoall(sizes, counts)
         out = np.empty(counts.sum(), x.dtype)
         self._world.Alltoallv([x, sizes], [out, counts])
+        return out
+
+    def _gather_v(self, x: Array) -> Array:
+        counts = np.empty(self.size if self.rank == 0 else 0, np.int64)
+        self._world.Gather(np.array([x.size]), counts if self.rank == 0 else None)
+        out = np.empty(counts.sum(), x.dtype)
+        self._world.Gatherv(x, [out, counts] if self.rank == 0 else None)
+        return out
+
+    def _scatter_v(self, x: Array, sizes: Array) -> Array:
+        count = np.empty(1, np.int64)
+        self._world.Scatter(sizes if self.rank == 0 else None, count)
+        out = np.empty(count[0], x.dtype)
+        self._world.Scatterv([x, sizes] if self.rank == 0 else None, out)
+        return out
+
+    def _reduce_scatter_v(self, x: Array, sizes: Array) -> Array:
+        out = np.empty(sizes[self.rank], x.dtype)
+        self._world.Reduce_scatter(x, out, sizes)
         return out
 
     def _broadcast_object(self, mine: object) -> Sequence[Any]:
