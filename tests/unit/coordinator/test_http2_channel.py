@@ -262,6 +262,7 @@ async def test_an_encrypted_channel_shows_its_certificate_and_checks_the_servers
         (make_client_context(ca, cert, key), None),  # the certificate is for another name
         (make_client_context(wrong, cert, key), "server.test"),
         (make_client_context(ca), "server.test"),
+        (make_client_context(ca), ".no-name"),
         (None, None),
     ):
         async with Http2Channel("127.0.0.1", port, context, name) as channel:

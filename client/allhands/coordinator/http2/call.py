@@ -172,8 +172,8 @@ class Http2Call(Generic[Q, P]):
                 self._number = connection.open_stream(headers, self)
                 self._connection = connection
                 self._send()
-        except OSError as error:
-            self._finish(StatusCode.UNAVAILABLE, str(error))
+        except Exception as error:  # whatever it is, the call is not to wait for its deadline
+            self._finish(StatusCode.UNAVAILABLE, str(error) or type(error).__name__)
 
     def on_headers(self, headers: Sequence[Header]) -> None:
         self._headers += headers

@@ -121,7 +121,10 @@ class Http2Connection(asyncio.Protocol):
             if data and not part:
                 break
             sent += len(part)
-            self._h2.send_data(number, part, end_stream=is_last and sent == len(data))
+            try:
+                self._h2.send_data(number, part, end_stream=is_last and sent == len(data))
+            except ProtocolError:
+                return None  # the server has ended the stream, which the handler is told next
             if sent == len(data):
                 break
         self._flush()
