@@ -13,8 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from allhands.coordinator.call_failed import CallFailed, StatusCode
-from allhands.coordinator.http2.call import END
+from allhands.coordinator.http2.call import END, Http2Call
 from allhands.coordinator.http2.channel import Http2Channel
+from allhands.coordinator.http2.connection import Http2Connection
 from allhands_proto.certificates import make_client_context
 from allhands_proto.issuing import Authority
 
@@ -262,7 +263,6 @@ async def test_an_encrypted_channel_shows_its_certificate_and_checks_the_servers
         (make_client_context(ca, cert, key), None),  # the certificate is for another name
         (make_client_context(wrong, cert, key), "server.test"),
         (make_client_context(ca), "server.test"),
-        (make_client_context(ca), ".no-name"),
         (None, None),
     ):
         async with Http2Channel("127.0.0.1", port, context, name) as channel:
@@ -270,3 +270,13 @@ async def test_an_encrypted_channel_shows_its_certificate_and_checks_the_servers
                 await unary(channel)(b"abc", timeout=20.0)
             assert raised.value.status is StatusCode.UNAVAILABLE
     await running.stop(0)
+
+
+async def test_a_call_ends_whatever_its_connection_fails_with() -> None:
+    async def fail() -> Http2Connection:
+        raise RuntimeError("no such thing")
+
+    call: Http2Call[bytes, bytes] = Http2Call(fail, [], bytes, bytes)
+    with pytest.raises(CallFailed, match="no such thing") as raised:
+        await call.read()
+    assert raised.value.status is StatusCode.UNAVAILABLE
