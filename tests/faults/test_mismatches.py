@@ -77,7 +77,7 @@ def test_who_comes_when_those_of_a_mismatch_are_gone_is_told_their_calls(
             assert "rank 2 (this one): all_reduce(float64[3], SUM)" in told["text"]
         told = ranks[2].expect(what)
         assert told["error"] == "PeerFailed", told
-        assert "before, the ranks made different calls as #2 of group 'world'" in told["text"]
+        assert "before, the ranks made different calls as #3 of group 'world'" in told["text"]
         assert all(row in told["text"] for row in rows), told
 
 
