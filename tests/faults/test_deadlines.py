@@ -34,3 +34,23 @@ def test_a_call_over_shared_memory_is_told_of_when_it_stalls_and_when_it_goes_on
     assert told["event"] == "stall over", told
     for rank in ranks:
         assert rank.ended() == 0, "".join(rank.errors)
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_a_rank_that_leaves_after_a_timeout_hides_not_whom_the_others_wait_for(job: Job) -> None:
+    ranks = job(3, deadlines.leave_after_a_timeout, 0.3)
+    told = [rank.expect("ended") for rank in ranks[:2]]
+    assert [one["error"] for one in told] == ["CollectiveTimeout"] * 2, told
+    assert [one["ranks"] for one in told] == [[2], [2]]
+    assert told[0]["verdict"] == told[1]["verdict"]
+    ranks[2].say()
+    assert [rank.ended() for rank in ranks] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_a_rank_that_leaves_before_anybody_times_out_is_named(job: Job) -> None:
+    ranks = job(3, deadlines.leave_after_a_timeout, 30.0)
+    ranks[0].expect("ended")
+    told = ranks[1].expect("ended")
+    assert (told["error"], told["ranks"]) == ("PeerFailed", [0]), told
+    ranks[2].say()

@@ -1,6 +1,7 @@
 """Calls within deadlines of blocks, and long calls."""
 
 import logging
+import time
 
 import numpy as np
 
@@ -42,6 +43,20 @@ def call_within_deadlines() -> None:
     ah.all_reduce(y)
     ah.send(y, 1) if me == 0 else ah.recv(y, 0)
     tell("next", y=y.tolist())
+    ah.destroy_process_group()
+
+
+def leave_after_a_timeout(apart: float) -> None:
+    """Let rank 0 leave after a wait for rank 2 in vain, and rank 1 wait `apart` longer."""
+    ah.init_process_group(timeout=40)
+    me = ah.get_rank()
+    due = np.array([time.monotonic() + 1.5])  # one clock: however late a rank begins
+    ah.broadcast(due, 0)
+    if me == 2:
+        hear()
+    else:
+        with ah.deadline(due[0] + me * apart - time.monotonic()):
+            tell("ended", **failure(lambda: ah.all_reduce(np.ones(3))))
     ah.destroy_process_group()
 
 

@@ -92,11 +92,16 @@ class Watchdog:
                 operation.deadline,
             )
             remaining = operation.deadline - time.monotonic()
-            if await wait_first(running, self.interruption, timeout=remaining):
-                return await self._raise_outcome(operation, running)
-            # The coordinator's word comes with the deadline, seldom later.
-            if await wait_first(running, self.interruption, asking, timeout=VERDICT_GRACE) and (
-                running.done() or self.interruption.done()
+            is_over = await wait_first(running, self.interruption, timeout=remaining)
+            if not is_over:
+                # The coordinator's word comes with the deadline, seldom later.
+                await wait_first(running, self.interruption, asking, timeout=VERDICT_GRACE)
+                is_over = running.done() or self.interruption.done()
+            if is_over and not (
+                not running.done()
+                and await self._failures.is_timed_out_elsewhere(
+                    work.sequence, asking, operation.deadline
+                )
             ):
                 return await self._raise_outcome(operation, running)
             raise self._failures.build_timeout_error(

@@ -85,6 +85,13 @@ class FailureLog:
                 return self._resolve_cause(one)
         return given_up
 
+    def is_ended_by_departure(self, sequence: int) -> bool:
+        """Return whether a call cannot succeed because a rank left, without an error."""
+        for one in self._events:
+            if sequence > one.last_call:
+                return one.rank is not None and not one.is_fault
+        return False
+
     def find_message_failure(self, peer: int | None, others: Sequence[int]) -> ErrorFactory | None:
         """Return the failure of a message that cannot arrive; None: no failure is known.
 

@@ -28,6 +28,8 @@ VERDICT_GRACE = 1.0
 """Seconds after the deadline in which the verdict still counts."""
 _REASON_SECONDS = 0.5
 """How long what made a peer give a call up may take to be heard of here."""
+_SAME_DEADLINE_SECONDS = 0.5
+"""How far the deadlines of ranks that time out in one call may be apart."""
 _MISMATCH_SECONDS = 0.5
 """How long the calls of all ranks are collected before a mismatch is raised."""
 _ANSWER_DELAY = 0.25
@@ -349,6 +351,27 @@ class FailureTracker:
         seconds = deadline - time.monotonic()
         judging = self._directory.judge(self._name, sequence, operation, awaited, seconds)
         return asyncio.ensure_future(judging)
+
+    async def is_timed_out_elsewhere(
+        self, sequence: int, verdict_task: "asyncio.Task[VerdictReply] | None", deadline: float
+    ) -> bool:
+        """Return whether a call ended by a departure had timed out before, where a rank left.
+
+        Its ranks' deadlines are seldom quite the same. Just before this rank's own one it is waited
+        for, and for the verdict that comes with it: that is the verdict given before the rank left,
+        if it knows nobody who has left or is dead.
+        """
+        remaining = deadline - time.monotonic()
+        if (
+            verdict_task is None
+            or remaining > _SAME_DEADLINE_SECONDS
+            or not self._failure_log.is_ended_by_departure(sequence)
+            or not await wait_first(verdict_task, timeout=remaining + VERDICT_GRACE)
+        ):
+            return False
+        found = verdict_task.result()
+        states = {one.state for one in found.absent} if isinstance(found, Verdict) else set()
+        return bool(states) and states.isdisjoint(("left", "dead"))
 
     def build_timeout_error(
         self,

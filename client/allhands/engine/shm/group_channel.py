@@ -74,7 +74,8 @@ class GroupChannel:
         self._negotiation_lock = asyncio.Lock()
         self._has_failed = False
         self._interrupt_failures: dict[int, ErrorFactory] = {}
-        self._verdict_tasks: dict[int, asyncio.Task[VerdictReply]] = {}
+        self._verdict_tasks: dict[int, tuple[asyncio.Task[VerdictReply], float]] = {}
+        """Of blocked calls, by their numbers, with the deadlines at which verdicts come."""
         self._slow_calls: dict[int, SlowCall] = {}
         self._awaited: dict[int, Sequence[int]] = {}
         """Whom a blocked call waits for, by its number, as told last."""
@@ -217,7 +218,7 @@ class GroupChannel:
 
     def close(self, lost_ranks: Collection[int]) -> None:
         """Give the group's part of the memory up; every call has ended, these ranks are gone."""
-        for asking in self._verdict_tasks.values():
+        for asking, _ in self._verdict_tasks.values():
             asking.cancel()
         for stall in self._slow_calls.values():
             stall.end(has_succeeded=False)
@@ -273,7 +274,7 @@ class GroupChannel:
         if not awaited_mask:
             self._unwatch(sequence, has_succeeded=deadline >= 0)
             if (asked := self._verdict_tasks.pop(sequence, None)) is not None:
-                asked.cancel()
+                asked[0].cancel()
             if deadline < 0:
                 self._failures.send_give_up(sequence, get_cancel_reason(operation))
             return
@@ -281,9 +282,8 @@ class GroupChannel:
         comm = self._order.comm
         if sequence in self._verdict_tasks or comm is None or comm.progress()[1] >= sequence:
             return  # known, or over meanwhile
-        self._verdict_tasks[sequence] = self._failures.request_verdict(
-            sequence, operation, places, deadline
-        )
+        asking = self._failures.request_verdict(sequence, operation, places, deadline)
+        self._verdict_tasks[sequence] = asking, deadline
         self._slow_calls[sequence] = self._failures.watch(
             operation,
             sequence,
@@ -303,7 +303,7 @@ class GroupChannel:
         endings, sequence = self._failures, failure.sequence
         what = endings.name_call(call.operation, sequence, failure.label)
         self._unwatch(sequence, has_succeeded=False)
-        asking = self._verdict_tasks.pop(sequence, None)
+        asking, deadline = self._verdict_tasks.pop(sequence, (None, 0.0))
         try:
             if failure.status == "different":
                 raise endings.make_results_differ(sequence, _decode_ranks(failure.offenders))(what)
@@ -317,6 +317,15 @@ class GroupChannel:
                 # Ranks that have found it may be gone by now: that says less.
                 await endings.raise_mismatch(what, sequence, call)
             if reason is not None:
+                if await endings.is_timed_out_elsewhere(sequence, asking, deadline):
+                    raise endings.build_timeout_error(
+                        call.operation,
+                        sequence,
+                        failure.label,
+                        failure.timeout,
+                        asking,
+                        _decode_ranks(failure.waiting),
+                    )
                 raise reason(what)
             if failure.status == "abandoned":
                 raise await endings.await_abandoned_error(
