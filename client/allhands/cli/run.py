@@ -428,14 +428,14 @@ def _run(
     meeting: "AbstractAsyncContextManager[JobEndpoint]",
     start_early: "Callable[[], ForkServer | None]",
 ) -> int:
-    with pause_gc():
+    with pause_gc(trims_heap=False):
         import uvloop
 
     async def run() -> int:
         with ExitStack() as stack:
             if (server := start_early()) is not None:
                 stack.callback(server.close)
-            with pause_gc():
+            with pause_gc(trims_heap=False):
                 from allhands.launcher.launch import launch
             async with meeting as rendezvous:
                 return await launch(make_plan(rendezvous), server)

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from allhands_server.inproc import InprocCoordinator
 
 
+def load_server() -> None:
+    """Import the server, which else `start_coordinator` does."""
+
+
 async def start_coordinator(
     host: str = "127.0.0.1",
     port: int = 0,

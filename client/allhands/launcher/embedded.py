@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 
-from allhands.coordinator.embed import start_coordinator
+from allhands.coordinator.embed import load_server, start_coordinator
 from allhands.coordinator.endpoint import Endpoint, apply_notice, parse_url
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
 from allhands.launcher.environment import JobEndpoint
 from allhands.launcher.throwaway_tls import NAME, open_throwaway_tls
+from allhands.runtime.loading import pause_gc
 
 _PROBE_SECONDS = 5.0
 _MAX_WAIT = 30.0
@@ -102,6 +103,8 @@ async def run_embedded(
         CoordinatorUnavailable: the log in `data_dir` cannot be opened, or is damaged.
     """
     token = secrets.token_urlsafe(32)  # the ranks find it in their environment
+    with pause_gc(trims_heap=False):
+        load_server()
     running = await start_coordinator(token=token, data_dir=data_dir, http=http)
     try:
         if running.http_url:
