@@ -86,7 +86,6 @@ class MovingAioChannel:
         method: str,
         request_serializer: Any = None,
         response_deserializer: Any = None,
-        _registered_method: Any = False,
     ) -> Any:
         name = method.rpartition("/")[2]
 
@@ -147,7 +146,6 @@ class MovingAioChannel:
         method: str,
         request_serializer: Any = None,
         response_deserializer: Any = None,
-        _registered_method: Any = False,
     ) -> Any:
         def call(request_iterator: Any = None, **options: Any) -> Any:
             called = self._choice.current

@@ -127,9 +127,6 @@ class Http2Call(Generic[Q, P]):
         self._finish(StatusCode.CANCELLED, "Locally cancelled by application!")
         return True
 
-    def cancelled(self) -> bool:
-        return self._is_cancelled
-
     async def code(self) -> NamedCode:
         return (await self._wait_end()).code()
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 from allhands.coordinator.call_failed import CallFailed
 from allhands.coordinator.dialling import connect_to_any
+from allhands.coordinator.endpoint import Address
 from allhands.coordinator.http2.call import Failure, Http2Call, make_headers
 from allhands.coordinator.http2.connection import Http2Connection
 
@@ -44,7 +45,7 @@ class Http2Channel:
         self._failure = failure
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
-        self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._authority = Address(host, port).target
         self._connection: Http2Connection | None = None
         self._connecting: asyncio.Task[Http2Connection] | None = None
         self._calls: set[Http2Call[Any, Any]] = set()
@@ -55,7 +56,6 @@ class Http2Channel:
         method: str,
         request_serializer: Any,
         response_deserializer: Any,
-        _registered_method: bool = False,
     ) -> Any:
         def call(
             request: object,
@@ -74,7 +74,6 @@ class Http2Channel:
         method: str,
         request_serializer: Any,
         response_deserializer: Any,
-        _registered_method: bool = False,
     ) -> Any:
         def call(
             request_iterator: None = None,
