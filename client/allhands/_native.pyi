@@ -604,17 +604,26 @@ class ShmComm:
         deadline: float,
         label: str | None,
         root: int = -1,
+        to_root: bool = False,
         /,
     ) -> tuple[NDArray[np.uint8] | None, ...] | Literal[False]:
         """Send each rank the bytes of its message, or all of them one, and return what comes.
 
         That is a new array of bytes from each rank, None in the own place. `call` is what
         `describe`, records and failures have in the place of a dtype, `operation` its name.
-        sequence 0: now, if nothing is under way; else False.
+        sequence 0: now, if nothing is under way; else False. Of a `root` all ranks know that it
+        alone sends anything or, with `to_root`, alone receives anything.
         """
 
     def exchange_now(
-        self, messages: Messages, call: object, operation: str, signature: int, root: int = -1, /
+        self,
+        messages: Messages,
+        call: object,
+        operation: str,
+        signature: int,
+        root: int = -1,
+        to_root: bool = False,
+        /,
     ) -> tuple[NDArray[np.uint8] | None, ...] | Literal[False]:
         """As `exchange`, at once, with the group's timeout and no label.
 
@@ -631,6 +640,8 @@ class ShmComm:
         timeout: float,
         deadline: float,
         label: str | None,
+        root: int = -1,
+        to_root: bool = False,
         /,
     ) -> list[NDArray[Any]] | Literal[False] | None:
         """Send each rank its array, or all of them one, and return the arrays of all ranks.

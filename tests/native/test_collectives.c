@@ -219,6 +219,7 @@ typedef struct {
                 [AH_MAX_RANKS]; /* all_to_all, exchange; reduce_scatter_v: the first */
     bool same[AH_MAX_RANKS];    /* exchange: all get what rank 0 gets */
     bool is_rooted;             /* exchange: the root alone sends */
+    bool to_root;               /* exchange: or alone receives */
 } plan;
 
 static size_t some_size(uint64_t *common, const ah_limits *limits, int size) {
@@ -241,9 +242,12 @@ static size_t some_size(uint64_t *common, const ah_limits *limits, int size) {
 
 static void make_plan(plan *p, const rank_state *me, uint64_t *common) {
     const world *w = me->world;
-    p->operation = (int)(draw(common) % OPERATIONS);
-    if (w->staged && draw(common) % 2) p->operation = ALL_REDUCE;
-    p->root = (int)(draw(common) % (uint64_t)w->size);
+    bool alike = draw(common) % 2; /* to the call before: ranks run ahead in a row of such calls */
+    int operation = (int)(draw(common) % OPERATIONS);
+    int root = (int)(draw(common) % (uint64_t)w->size);
+    if (w->staged && draw(common) % 2) operation = ALL_REDUCE;
+    p->operation = alike ? p->operation : operation;
+    p->root = alike ? p->root : root;
     do {
         p->op = (ah_op)(draw(common) % AH_OPS);
         p->type = (ah_type)(draw(common) % AH_TYPES);
@@ -266,10 +270,17 @@ static void make_plan(plan *p, const rank_state *me, uint64_t *common) {
                                  : some_size(common, &w->limits, w->size) / each * each;
     }
     p->is_rooted = p->operation == EXCHANGE && draw(common) % 2;
+    p->to_root = p->is_rooted && draw(common) % 2;
     for (int a = 0; a < w->size && p->is_rooted; a++) {
-        if (a == p->root) continue;
-        p->same[a] = true;
-        memset(p->pairs[a], 0, sizeof p->pairs[a]);
+        if (p->to_root) {
+            size_t nbytes = a == p->root ? 0 : p->pairs[a][p->root];
+            p->same[a] = false;
+            memset(p->pairs[a], 0, sizeof p->pairs[a]);
+            p->pairs[a][p->root] = nbytes;
+        } else if (a != p->root) {
+            p->same[a] = true;
+            memset(p->pairs[a], 0, sizeof p->pairs[a]);
+        }
     }
 }
 
@@ -562,7 +573,7 @@ static ah_status try_exchange(attempt *a) {
     ah_buffer parts[AH_MAX_RANKS][3];
     for (int r = 0; r < (p->same[rank] ? 1 : size); r++)
         to[r] = cut(a, r, message_bytes(p, rank, r), parts[r]);
-    ah_messages messages = {to, p->same[rank], p->is_rooted ? p->root : -1, allocate};
+    ah_messages messages = {to, p->same[rank], p->is_rooted ? p->root : -1, p->to_root, allocate};
     exchanging = a;
     remember(a);
     ah_status status = ah_exchange(a->me->comm, a->call, &messages);
@@ -600,7 +611,7 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
     call->only_tries =
         p->operation != EXCHANGE && draw(&me->own) % 2 && ah_slot_is_free(me->comm, call->sequence);
     ah_status status = try_operation(&a);
-    if (status != AH_OK && !call->all_arrived) CHECK(me, a.before == digest(&all, a.given));
+    if (status != AH_OK && !call->touches_output) CHECK(me, a.before == digest(&all, a.given));
     release_all(me, &all);
     check_hooks(me);
     return status;
@@ -624,7 +635,7 @@ static void check_variants(rank_state *me) {
     const bool expected[] = {[AH_SLOTS] = true,      [AH_STAGED] = !w->attach && !w->heaps,
                              [AH_SWAP] = !w->heaps,  [AH_MAILBOXES] = w->size > 2 && !w->heaps,
                              [AH_DIRECT] = w->heaps, [AH_ATTACH] = w->attach};
-    for (int v = 0; v <= AH_ATTACH && w->size > 1 && w->rounds >= 60; v++)
+    for (int v = 0; v <= AH_ATTACH && w->size > 1 && w->rounds >= 200; v++)
         if (!(w->staged && (v == AH_SLOTS)) && v < (int)(sizeof expected / sizeof *expected) &&
             expected[v] && !atomic_load(&w->board[800 + v]))
             fail(me, "variant %d never occurred", v);
@@ -632,7 +643,7 @@ static void check_variants(rank_state *me) {
 
 static void random_calls(rank_state *me) {
     uint64_t common = me->world->seed;
-    plan *p = malloc(sizeof *p);
+    plan *p = calloc(1, sizeof *p);
     for (int i = 0; i < me->world->rounds; i++) {
         make_plan(p, me, &common);
         skip_some(me, &common);
@@ -671,7 +682,7 @@ static void *attacker(void *given) {
 
 static void troubled_calls(rank_state *me) {
     uint64_t common = me->world->seed;
-    plan *p = malloc(sizeof *p);
+    plan *p = calloc(1, sizeof *p);
     for (int i = 0; i < me->world->rounds; i++) {
         make_plan(p, me, &common);
         skip_some(me, &common);
@@ -940,17 +951,172 @@ static void lent_staging(rank_state *me) {
         CHECK(me, reduce_lent(me, 0, LENT, 0, LONG_TIME, &call) == AH_OK);
         next_is_right(me, x, 3); /* in slots: nobody is in that reduction any more */
         if (me->rank == 0) {
-            hear(me, told + 1); /* they have ended two calls, of which one was in vain */
+            hear(me, told + 1); /* they have ended three calls, of which one was in vain */
             hear(me, told + 2);
         }
-        CHECK(me, reduce_lent(me, 7, LENT, 0, LONG_TIME, &call) == AH_OK);
-        CHECK(me, me->rank || call.variant == AH_STAGED);
+        for (int ahead = 0; ahead < 2; ahead++) {
+            CHECK(me, reduce_lent(me, 6 + ahead, LENT, 0, LONG_TIME, &call) == AH_OK);
+            CHECK(me, call.variant == AH_STAGED);
+        }
         ah_status status =
             reduce_lent(me, 9, LENT, 0, me->rank ? 2 * MILLISECONDS : LONG_TIME, &call);
         CHECK(me, status == (me->rank ? AH_TIMEOUT : AH_ABANDONED));
         CHECK(me, me->rank ? call.waiting & 1 : call.offenders & 6);
         if (me->rank) tell(me, told + me->rank);
         next_is_right(me, x, turn % 2 ? MANY : 3);
+    }
+}
+
+/* Send one rank's array to another by one of the rooted calls; what comes must be right. */
+static ah_status move_one_way(rank_state *me, int operation, float *x, int count, float value,
+                              int64_t timeout, ah_call *call) {
+    static _Thread_local float taken[MANY], other[MANY];
+    const size_t nbytes = (size_t)count * sizeof *x;
+    const int from = operation == GATHER ? 1 : 0; /* the root is rank 0 */
+    const void *ins[] = {other, x};
+    void *outs[] = {other, taken};
+    ah_status status;
+    fill_floats(x, me->rank == from ? value : -1);
+    fill_floats(taken, -1);
+    *call = next_call(me, timeout);
+    if (operation == BROADCAST)
+        status = ah_broadcast(me->comm, call, x, nbytes, 0);
+    else if (operation == GATHER)
+        status = ah_gather(me->comm, call, x, me->rank ? NULL : outs, nbytes, 0);
+    else
+        status = ah_scatter(me->comm, call, me->rank ? NULL : ins, taken, nbytes, 0);
+    if (status == AH_OK && me->rank != from)
+        CHECK(me, all_are(operation == BROADCAST ? x : taken, count, value));
+    check_hooks(me);
+    return status;
+}
+
+/* A source fills both of its buffers before its reader comes, but not over what that has not read;
+ * and none before all have come to the call after one in which others wrote there. */
+static void filled_ahead(rank_state *me) {
+    static _Thread_local float x[MANY];
+    const int operations[] = {BROADCAST, GATHER, SCATTER};
+    ah_call call;
+    for (int turn = 0; turn < 9; turn++) {
+        const int operation = operations[turn % 3], told = 100 + 2 * turn;
+        const bool source = me->rank == (operation == GATHER ? 1 : 0);
+        if (turn % 2) next_is_right(me, x, MANY); /* a swap, which uses all staging */
+        const int counts[] = {LENT - 7, LENT, MANY};
+        for (int warm = 0; warm < 3; warm++)
+            CHECK(me, move_one_way(me, operation, x, counts[warm], 1, LONG_TIME, &call) == AH_OK);
+        next_is_right(me, x, 3); /* in slots: all that was filled is read */
+        if (!source) hear(me, told);
+        for (int ahead = 0; ahead < 2 && turn < 6; ahead++) {
+            ah_status status = move_one_way(me, operation, x, counts[ahead], (float)(10 + ahead),
+                                            LONG_TIME, &call);
+            CHECK(me, status == AH_OK && call.variant == AH_STAGED);
+        }
+        int64_t timeout = source ? 2 * MILLISECONDS : LONG_TIME;
+        ah_status status =
+            move_one_way(me, operation, x, turn < 6 ? LENT : MANY, 12, timeout, &call);
+        CHECK(me, status == (source ? AH_TIMEOUT : AH_ABANDONED));
+        CHECK(me, (source ? call.waiting : call.offenders) == AH_BIT(1 - me->rank));
+        if (source) tell(me, told);
+        CHECK(me, move_one_way(me, operation, x, MANY, 13, LONG_TIME, &call) == AH_OK);
+    }
+}
+
+/* A reader that gave a call up does not hold up the source, which has ended it. */
+static void given_up_reading(rank_state *me) {
+    static _Thread_local float x[MANY];
+    ah_call call;
+    for (int turn = 0; turn < 5; turn++) {
+        for (int warm = 0; warm < 2; warm++)
+            CHECK(me, move_one_way(me, BROADCAST, x, LENT, 1, LONG_TIME, &call) == AH_OK);
+        next_is_right(me, x, 3);
+        if (me->rank == 1) {
+            ah_status status = move_one_way(me, BROADCAST, x, LENT, 2, MILLISECONDS, &call);
+            CHECK(me, status == AH_TIMEOUT && call.waiting == 1);
+            tell(me, 150 + turn);
+        } else {
+            hear(me, 150 + turn);
+            CHECK(me, move_one_way(me, BROADCAST, x, LENT, 2, LONG_TIME, &call) == AH_OK);
+        }
+        const int counts[] = {MANY, LENT, LENT}; /* the first needs both buffers */
+        for (int at = 0; at < 3; at++)
+            CHECK(me, move_one_way(me, BROADCAST, x, counts[at], (float)(3 + at), LONG_TIME,
+                                   &call) == AH_OK);
+    }
+}
+
+/* A reader that has read some of an array says so, although not all ranks have come. */
+static void read_in_part(rank_state *me) {
+    static _Thread_local float x[MANY];
+    for (int turn = 0; turn < 2; turn++) { /* the second time everybody knows the call */
+        fill_floats(x, me->rank ? -1 : 5);
+        if (turn == 1 && me->rank == 2) hear(me, 160);
+        ah_call call = next_call(me, turn && me->rank == 1 ? 5 * MILLISECONDS : LONG_TIME);
+        ah_status status = ah_broadcast(me->comm, &call, x, sizeof x, 0);
+        if (!turn) CHECK(me, status == AH_OK && all_are(x, MANY, 5));
+        if (turn) CHECK(me, status == (me->rank == 1 ? AH_TIMEOUT : AH_ABANDONED));
+        if (turn && me->rank == 1) CHECK(me, x[0] == 5 && call.touches_output);
+        if (turn && me->rank == 1) tell(me, 160);
+        next_is_right(me, x, 3);
+    }
+}
+
+static _Thread_local char *gathered[3];
+
+static bool allocate_gathered(void *owner, const size_t nbytes[], char *out[]) {
+    static _Thread_local float taken[3][MANY];
+    (void)owner;
+    for (int r = 0; r < 3; r++) {
+        if (nbytes[r] > sizeof taken[r]) abort();
+        out[r] = (char *)taken[r];
+        if (nbytes[r]) gathered[r] = out[r];
+    }
+    return true;
+}
+
+/* Send `count` floats to rank 0 by an exchange, of sizes that it does not know. */
+static void gather_unknown(rank_state *me, const float *x, int count) {
+    ah_buffer buffer = {x, me->rank ? (size_t)count * sizeof *x : 0};
+    ah_message to[3] = {{&buffer, 1, buffer.nbytes}};
+    ah_messages messages = {to, false, 0, true, allocate_gathered};
+    ah_call call = next_call(me, LONG_TIME);
+    CHECK(me, ah_exchange(me->comm, &call, &messages) == AH_OK);
+    check_hooks(me);
+}
+
+/* Who sends its message in a slot takes no box for free that another may have filled. */
+static void slots_beside_staging(rank_state *me) {
+    static _Thread_local float x[MANY], all[3 * MANY];
+    void *out[3] = {all, all + MANY, all + 2 * MANY};
+    const int count = me->rank == 2 ? LENT : 3;
+    for (int turn = 0; turn < 4; turn++) {
+        const int told = 170 + 2 * turn;
+        ah_call swap = next_call(me, LONG_TIME); /* of other steps each time, an odd number */
+        const size_t swapped = (size_t)(2 * turn + 3) * 512;
+        CHECK(me, ah_all_gather(me->comm, &swap, x, out, swapped) == AH_OK);
+        check_hooks(me);
+        fill_floats(x, 7);
+        gather_unknown(me, x, count);
+        next_is_right(me, x, 3);
+        if (me->rank == 0) hear(me, told + 1);
+        if (me->rank == 1) hear(me, told);
+        fill_floats(x, 8);
+        if (me->rank != 1) gather_unknown(me, x, count);
+        if (me->rank == 2) tell(me, told);
+        if (me->rank == 1) gather_unknown(me, x, count);
+        if (me->rank == 0) CHECK(me, all_are((float *)gathered[2], LENT, 8));
+        fill_floats(x, (float)me->rank);
+        ah_call call = next_call(me, LONG_TIME);
+        call.only_tries = me->rank == 1;
+        ah_status status = ah_all_gather(me->comm, &call, x, out, sizeof x);
+        if (me->rank == 1) {
+            CHECK(me, status == AH_PENDING);
+            me->paused = me->resumed = 0;
+            tell(me, told + 1);
+            call.only_tries = false;
+            status = ah_all_gather(me->comm, &call, x, out, sizeof x);
+        }
+        CHECK(me, status == AH_OK);
+        for (int r = 0; r < 3; r++) CHECK(me, all_are(out[r], MANY, (float)r));
     }
 }
 
@@ -1019,7 +1185,7 @@ static void mismatch_without_all(rank_state *me) {
                                          (large ? MANY : 4) - (me->rank == 1));
         const uint64_t others[] = {2, 1, 2}; /* or 5 of the one in the middle */
         CHECK(me,
-              status == AH_MISMATCH && (call.offenders & others[me->rank]) && !call.all_arrived);
+              status == AH_MISMATCH && (call.offenders & others[me->rank]) && !call.touches_output);
         CHECK(me, all_are(x, MANY, 3));
         if (me->rank < 2) tell(me, 60 + large + 2 * me->rank);
         next_is_right(me, x, 3);
@@ -1046,7 +1212,7 @@ static void rooted_mismatches(rank_state *me) {
             : kind == 3
                 ? ah_scan(me->comm, &call, me->rank == odd ? AH_MAX : AH_SUM, AH_FLOAT32, &x, 1)
                 : ah_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, &x, &y[0], 1, root);
-        CHECK(me, status == AH_MISMATCH && call.offenders && !call.all_arrived);
+        CHECK(me, status == AH_MISMATCH && call.offenders && !call.touches_output);
         CHECK(me, x == 3 && all_are(y, 3, 3));
         next_is_right(me, &(float[MANY]){0}[0], 3);
     }
@@ -1091,7 +1257,7 @@ static void written_unseen(rank_state *me) {
     if (me->rank == 0) call.tick = wait_and_interrupt;
     if (me->rank == 1) call.tick = tell_when_written; /* its part is the middle of all arrays */
     ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, MANY);
-    CHECK(me, status == (me->rank ? AH_ABANDONED : AH_INTERRUPTED) && call.all_arrived);
+    CHECK(me, status == (me->rank ? AH_ABANDONED : AH_INTERRUPTED) && call.touches_output);
     CHECK(me, x[MANY / 2] == 3);
     release_all(me, &all);
     static _Thread_local float next[MANY];
@@ -1189,7 +1355,7 @@ static void ticks(rank_state *me) {
 /* A rank is killed in the middle; the others are not kept, and are told that one is missing. */
 static void killed_peer(rank_state *me) {
     uint64_t common = me->world->seed;
-    plan *p = malloc(sizeof *p);
+    plan *p = calloc(1, sizeof *p);
     pthread_t thread;
     attack what = {NULL, 0, {0, (long)(draw(&me->own) % 300000)}, 0};
     ah_status status = AH_OK;
@@ -1404,6 +1570,10 @@ static void run_scenarios(bool forks, bool heaps, uint64_t seed) {
     run_world("posted ahead", &three, posted_ahead);
     run_world("given up staging", &three, given_up_staging);
     run_world("lent staging", &three, lent_staging);
+    run_world("read in part", &three, read_in_part);
+    run_world("slots beside staging", &three, slots_beside_staging);
+    run_world("filled ahead", &two, filled_ahead);
+    run_world("given up reading", &two, given_up_reading);
     run_world("mismatches", &three, mismatches);
     run_world("mismatch without all", &three, mismatch_without_all);
     run_world("rooted mismatches", &three, rooted_mismatches);

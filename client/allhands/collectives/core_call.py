@@ -116,6 +116,8 @@ class Exchange(NamedTuple):
     """Makes the result of what has come."""
     root: int = -1
     """Rank that alone sends anything, as all ranks know; -1: all may."""
+    to_root: bool = False
+    """Whether that rank alone receives anything instead."""
 
     def run(
         self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
@@ -123,14 +125,16 @@ class Exchange(NamedTuple):
         call, signature = self.signed
         received = comm.exchange(
             *(sequence, self.messages, call, call.operation, signature),
-            *(timeout, deadline, label, self.root),
+            *(timeout, deadline, label, self.root, self.to_root),
         )
         return None if received is False else (self.read(received),)
 
     def run_now(self, comm: "ShmComm") -> tuple[Any] | None:
         """Run the call at once, with the group's timeout and no label, as `run` otherwise."""
         call, signature = self.signed
-        received = comm.exchange_now(self.messages, call, call.operation, signature, self.root)
+        received = comm.exchange_now(
+            self.messages, call, call.operation, signature, self.root, self.to_root
+        )
         return None if received is False else (self.read(received),)
 
 
@@ -166,12 +170,15 @@ class ArrayExchange(NamedTuple):
     signed: SignedCall
     arrays: Array | list[Array] | dict[int, Array]
     """One for all ranks, one for each, or some by ranks; C-contiguous."""
+    root: int = -1
+    """Rank that alone receives anything; -1: all may."""
 
     def run(
         self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
     ) -> tuple[Result] | None:
         call, signature = self.signed
         found = comm.exchange_arrays(
-            sequence, self.arrays, call, call.operation, signature, timeout, deadline, label
+            *(sequence, self.arrays, call, call.operation, signature),
+            *(timeout, deadline, label, self.root, self.root >= 0),
         )
         return None if found is False else (found,)

@@ -50,7 +50,9 @@ def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
         is_root = received[root] is None
         return [_decode(objects, one, parts) for one in received] if is_root else None
 
-    exchange = Exchange(sign_call("gather_object", root=root), {root: parts}, read)
+    exchange = Exchange(
+        sign_call("gather_object", root=root), {root: parts}, read, root, to_root=True
+    )
     return _make_composite(exchange, generate_steps)
 
 
@@ -66,7 +68,7 @@ def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer)
         return _decode(objects, received[root], () if parts is None else parts[root])
 
     messages = () if parts is None else list(parts)
-    exchange = Exchange(sign_call("scatter_object", root=root), messages, read)
+    exchange = Exchange(sign_call("scatter_object", root=root), messages, read, root)
     return _make_composite(exchange, generate_steps, has_blocks=True)
 
 

@@ -69,7 +69,7 @@ def gather(x: AnyArray, root: int) -> CompositeCall:
         return found if is_root else None
 
     signed = sign_arrays("gather_v", x.dtype, root)
-    exchange = ArrayExchange(signed, {root: x})
+    exchange = ArrayExchange(signed, {root: x}, root)
     return CompositeCall(signed.call, generate_steps, core_call=exchange, sources=[x])
 
 

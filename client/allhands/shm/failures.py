@@ -34,8 +34,8 @@ class CallFailure:
     timeout: float
     """Seconds that the call could take."""
     label: str | None
-    all_arrived: bool
-    """Whether all ranks were in the call, so that outputs may have been touched."""
+    touches_output: bool
+    """Whether data was there for outputs, so that they may have been touched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,7 +262,7 @@ class GroupChannel:
                     failure.dtype, CallSignature | CoalescedSignature | None
                 )
                 says = failure.status != "mismatch" and has_outputs
-                error.add_intact(not failure.all_arrived or not has_outputs, say=says)
+                error.add_intact(not failure.touches_output or not has_outputs, say=says)
             if (comm := self._order.comm) is not None:
                 self.recorder.failed_inline(comm, failure.sequence, error)
             hide_traceback(error)

@@ -130,7 +130,7 @@ static ah_status all_to_all(ah_comm *comm, uint64_t signature, const pieces *wha
     }
     ah_status status = ah_await_headers(comm, signature);
     if (status == AH_OK) status = check(comm);
-    comm->call->all_arrived = status == AH_OK;
+    comm->call->touches_output = status == AH_OK;
     if (status != AH_OK) return status;
 
     uint64_t large = 0; /* ranks whose pieces are not in their slot */

@@ -1,9 +1,9 @@
 /* The collectives of ranks that share memory.
  *
- * On any status but AH_OK outputs may be undefined if `all_arrived` is set, are untouched else, and
- * the next call on the communicator is correct. One thread at a time. A rooted call, or a scan, may
- * end on a rank before those have posted it whose data it does not read, if all ranks have made its
- * like before.
+ * On any status but AH_OK outputs may be undefined if `touches_output` is set, are untouched else,
+ * and the next call on the communicator is correct. One thread at a time. A rooted call, or a scan,
+ * may end on a rank before those have posted it whose data it does not read, if all ranks have made
+ * its like before.
  */
 #ifndef ALLHANDS_COLLECTIVES_H
 #define ALLHANDS_COLLECTIVES_H
@@ -62,6 +62,7 @@ typedef struct {
     const ah_message *to; /* one for each rank, the own never sent; or one alone for all of them */
     bool is_same;         /* one alone */
     int root;             /* alone sends anything, as all ranks know; -1: all may */
+    bool to_root;         /* it alone receives anything instead */
     /* Called once, when it is known that nbytes[r] come from rank r: out[r] is to be memory for
      * them, which may be NULL where nothing comes. `owner` is the call's, which may be paused.
      * false ends the call in AH_INTERRUPTED. */

@@ -35,32 +35,32 @@ typedef struct {
     size_t nbytes;
 } transfer;
 
-static void produce_copies(const ah_comm *comm, const void *given, uint64_t step) {
-    const transfer *what = given;
-    size_t part = ah_part(what->nbytes, comm->box_bytes, step);
-    for (int k = 1; k < comm->size; k++) {
-        int peer = (comm->rank + k) % comm->size;
-        ah_copy(ah_staging_box(comm, comm->rank, peer, step & 1), what->in + step * comm->box_bytes,
-                part, false);
-    }
+static size_t count_bytes(const void *given, int source, int reader) {
+    (void)source, (void)reader;
+    return ((const transfer *)given)->nbytes;
 }
 
-static void produce_parts(const ah_comm *comm, const void *given, uint64_t step) {
-    const transfer *what = given;
-    size_t part = ah_part(what->nbytes, comm->box_bytes, step);
-    for (int k = 1; k < comm->size; k++) {
-        int peer = (comm->rank + k) % comm->size;
-        ah_copy(ah_staging_box(comm, comm->rank, peer, step & 1),
-                what->ins[peer] + step * comm->box_bytes, part, false);
-    }
+static void produce_copy(const void *given, int reader, size_t at, size_t nbytes, char *box) {
+    (void)reader;
+    ah_copy(box, ((const transfer *)given)->in + at, nbytes, false);
 }
 
-static void consume_part(const ah_comm *comm, const void *given, uint64_t step, int source) {
-    const transfer *what = given;
-    const char *box = ah_staging_box(comm, source, comm->rank, step & 1);
-    size_t part = ah_part(what->nbytes, comm->box_bytes, step);
-    ah_copy(what->out + step * comm->box_bytes, box, part, false);
-    ah_dirty_lines(box, part);
+static void produce_part(const void *given, int reader, size_t at, size_t nbytes, char *box) {
+    ah_copy(box, ((const transfer *)given)->ins[reader] + at, nbytes, false);
+}
+
+static void consume_one(const void *given, int source, size_t at, size_t nbytes, const char *box) {
+    (void)source;
+    ah_copy(((const transfer *)given)->out + at, box, nbytes, false);
+}
+
+static void consume_each(const void *given, int source, size_t at, size_t nbytes, const char *box) {
+    ah_copy(((const transfer *)given)->outs[source] + at, box, nbytes, false);
+}
+
+/* Whether a source has to meet all ranks: they may read its arrays where they lie. */
+static bool is_read_remote(const ah_comm *comm, int source, size_t nbytes) {
+    return nbytes >= comm->limits.attach_min || comm->header[source].flags & AH_IN_HEAP;
 }
 
 static ah_status broadcast_slots(ah_comm *comm, uint64_t signature, void *x, size_t nbytes,
@@ -75,29 +75,52 @@ static ah_status broadcast_slots(ah_comm *comm, uint64_t signature, void *x, siz
     return AH_OK;
 }
 
-static ah_status broadcast_large(ah_comm *comm, uint64_t signature, void *x, size_t nbytes,
-                                 int root) {
-    ah_call_header header = {0};
+/* Post a header, and wait for those that this rank needs if `root` is the only source. */
+static ah_status meet_source(ah_comm *comm, uint64_t signature, ah_slot *slot,
+                             ah_call_header header, size_t nbytes, int root) {
+    if (!comm->call->is_posted) {
+        ah_staged_describe(comm, &header);
+        ah_post_header(comm, slot, signature, header);
+    }
+    bool all = comm->rank == root && is_read_remote(comm, root, nbytes);
+    ah_status status = ah_staged_await(comm, signature, AH_BIT(root), all);
+    if (status == AH_OK && is_read_remote(comm, root, nbytes))
+        status = ah_await_headers(comm, signature);
+    return status;
+}
+
+/* After that: the rest of the call. `where` tells what this rank reads of the root's memory. */
+static ah_status move_from_root(ah_comm *comm, uint64_t signature, const transfer *what, bool parts,
+                                uint64_t where, int root) {
     uint64_t source = AH_BIT(root), readers = all_ranks(comm) & ~source;
-    ah_pause(comm);
-    header.flags = ah_locate_buffer(comm, x, nbytes, &header.where);
-    ah_status status = ah_exchange_headers(comm, signature, header);
-    if (status != AH_OK) return status;
-    if (!ah_can_read_remote(comm, source, nbytes)) {
-        transfer what = {.in = x, .out = x, .nbytes = nbytes};
-        ah_staged_copy staged = {ah_steps(nbytes, comm->box_bytes),
-                                 source,
-                                 readers,
-                                 &what,
-                                 produce_copies,
-                                 consume_part};
+    if (!ah_can_read_remote(comm, source, what->nbytes)) {
+        ah_staged_copy staged = {signature,  source,      readers,
+                                 what,       count_bytes, parts ? produce_part : produce_copy,
+                                 consume_one};
         return ah_staged_copy_run(comm, &staged);
     }
+    ah_status status = AH_OK;
     if (comm->rank != root) {
-        status = ah_remote_read(comm, root, comm->header[root].where, x, nbytes);
+        status = ah_remote_read(comm, root, where, what->out, what->nbytes);
         readers = 0;
     }
     return status == AH_OK ? ah_remote_read_end(comm, source, readers) : status;
+}
+
+static ah_status broadcast_large(ah_comm *comm, uint64_t signature, void *x, size_t nbytes,
+                                 int root) {
+    ah_slot *slot = NULL;
+    ah_call_header header = {0};
+    transfer what = {.in = x, .out = x, .nbytes = nbytes};
+    ah_pause(comm);
+    if (!comm->call->is_posted) {
+        ah_status status = ah_acquire_slot(comm, &slot);
+        if (status != AH_OK) return status;
+        if (comm->rank == root) header.flags = ah_locate_buffer(comm, x, nbytes, &header.where);
+    }
+    ah_status status = meet_source(comm, signature, slot, header, nbytes, root);
+    if (status != AH_OK) return status;
+    return move_from_root(comm, signature, &what, false, comm->header[root].where, root);
 }
 
 ah_status ah_broadcast(ah_comm *comm, ah_call *call, void *x, size_t nbytes, int root) {
@@ -110,22 +133,6 @@ ah_status ah_broadcast(ah_comm *comm, ah_call *call, void *x, size_t nbytes, int
 }
 
 /* ---- gather */
-
-static void produce_block(const ah_comm *comm, const void *given, uint64_t step) {
-    const transfer *what = given;
-    size_t chunk = comm->limits.chunk;
-    ah_copy(ah_staging_of(comm, comm->rank, step), what->in + step * chunk,
-            ah_part(what->nbytes, chunk, step), false);
-}
-
-static void consume_block(const ah_comm *comm, const void *given, uint64_t step, int source) {
-    const transfer *what = given;
-    size_t chunk = comm->limits.chunk;
-    const char *box = ah_staging_of(comm, source, step);
-    size_t part = ah_part(what->nbytes, chunk, step);
-    ah_copy(what->outs[source] + step * chunk, box, part, false);
-    ah_dirty_lines(box, part);
-}
 
 static ah_status gather_slots(ah_comm *comm, uint64_t signature, const void *in, char *const out[],
                               size_t nbytes, int root) {
@@ -146,22 +153,27 @@ static ah_status gather_slots(ah_comm *comm, uint64_t signature, const void *in,
 
 static ah_status gather_large(ah_comm *comm, uint64_t signature, const void *in, char *const out[],
                               size_t nbytes, int root) {
+    ah_slot *slot;
     ah_call_header header = {0};
     uint64_t readers = AH_BIT(root), sources = all_ranks(comm) & ~readers;
     ah_pause(comm);
-    header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
-    ah_status status = ah_exchange_headers(comm, signature, header);
+    if (!comm->call->is_posted) {
+        ah_status status = ah_acquire_slot(comm, &slot);
+        if (status != AH_OK) return status;
+        header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
+        ah_staged_describe(comm, &header);
+        ah_post_header(comm, slot, signature, header);
+    }
+    /* Whose array is not read where it lies knows that none is. */
+    bool meets = comm->rank == root || is_read_remote(comm, comm->rank, nbytes);
+    ah_status status = ah_staged_await(comm, signature, sources, meets);
     if (status != AH_OK) return status;
-    bool reads_remote = ah_can_read_remote(comm, sources, nbytes);
+    bool reads_remote = meets && ah_can_read_remote(comm, sources, nbytes);
     if (comm->rank == root) ah_copy_small(out[root], in, nbytes);
     if (!reads_remote) {
         transfer what = {.in = in, .outs = out, .nbytes = nbytes};
-        ah_staged_copy staged = {ah_steps(nbytes, comm->limits.chunk),
-                                 sources,
-                                 readers,
-                                 &what,
-                                 produce_block,
-                                 consume_block};
+        ah_staged_copy staged = {signature,   sources,      readers,     &what,
+                                 count_bytes, produce_copy, consume_each};
         return ah_staged_copy_run(comm, &staged);
     }
     if (comm->rank == root) {
@@ -207,9 +219,9 @@ static ah_status scatter_slots(ah_comm *comm, uint64_t signature, const char *co
 
 static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *const in[], void *out,
                                size_t nbytes, int root) {
-    ah_slot *slot;
+    ah_slot *slot = NULL;
     ah_call_header header = {0};
-    uint64_t source = AH_BIT(root), readers = all_ranks(comm) & ~source;
+    transfer what = {.ins = in, .out = out, .nbytes = nbytes};
     ah_pause(comm);
     if (!comm->call->is_posted) {
         ah_status status = ah_acquire_slot(comm, &slot);
@@ -217,23 +229,12 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
         if (comm->rank == root)
             header.flags = ah_locate_buffers(comm, (const void *const *)in, NULL, nbytes,
                                              ah_slot_table(comm, comm->rank, 0));
-        ah_post_header(comm, slot, signature, header);
     }
-    ah_status status = ah_await_headers(comm, signature);
+    ah_status status = meet_source(comm, signature, slot, header, nbytes, root);
     if (status != AH_OK) return status;
     if (comm->rank == root) ah_copy_small(out, in[root], nbytes);
-    if (!ah_can_read_remote(comm, source, nbytes)) {
-        transfer what = {.ins = in, .out = out, .nbytes = nbytes};
-        ah_staged_copy staged = {
-            ah_steps(nbytes, comm->box_bytes), source, readers, &what, produce_parts, consume_part};
-        return ah_staged_copy_run(comm, &staged);
-    }
-    if (comm->rank != root) {
-        uint64_t where = ah_slot_table(comm, root, 0)[comm->rank];
-        status = ah_remote_read(comm, root, where, out, nbytes);
-        readers = 0;
-    }
-    return status == AH_OK ? ah_remote_read_end(comm, source, readers) : status;
+    uint64_t where = ah_slot_table(comm, root, 0)[comm->rank];
+    return move_from_root(comm, signature, &what, true, where, root);
 }
 
 ah_status ah_scatter(ah_comm *comm, ah_call *call, const void *const in[], void *out, size_t nbytes,

@@ -116,7 +116,7 @@ ah_status ah_in_place_reduce(ah_comm *comm, ah_op op, ah_type type, char *const 
     reduction what = {op, type, in, out, nbytes, steps, root};
     ah_status status = AH_OK;
     comm->call->variant = AH_DIRECT;
-    ah_forget_phase(comm);
+    ah_forget_staging(comm);
     for (uint64_t step = 0; step <= steps && status == AH_OK; step++) {
         if (step < steps) status = produce(comm, &what, step);
         if (step > 0 && status == AH_OK && comm->rank == root)

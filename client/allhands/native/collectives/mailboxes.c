@@ -104,7 +104,7 @@ ah_status ah_mailbox_reduce(ah_comm *comm, ah_op op, ah_type type, const char *i
     comm->call->variant = AH_MAILBOXES;
     if (!course->is_begun) {
         bool early = comm->produced > comm->base; /* ah_mailbox_reduce_open has put the first */
-        ah_forget_phase(comm);
+        ah_forget_staging(comm);
         *course = (ah_course){.is_begun = true, .unproduced = early};
     }
     for (; course->step < steps && status == AH_OK; course->step++) {

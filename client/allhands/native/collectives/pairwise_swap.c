@@ -30,7 +30,7 @@ void ah_swap_open(ah_comm *comm, const ah_swap *swap, bool early, ah_call_header
     header->flags |= AH_PHASE_KNOWN;
     header->phase = comm->phase;
     if (!early || !swap->steps) return;
-    ah_forget_phase(comm); /* until this call has ended well */
+    ah_forget_staging(comm); /* until this call has ended well */
     produce(comm, swap, comm->phase, 0);
     ah_publish_produced(comm, 1);
     header->flags |= AH_EARLY;
@@ -45,7 +45,7 @@ static void begin(ah_comm *comm) {
         agreed &= (header->flags & AH_PHASE_KNOWN) && header->phase == own->phase;
         ready &= (header->flags & AH_EARLY) != 0;
     }
-    ah_forget_phase(comm);
+    ah_forget_staging(comm);
     if (!agreed) { /* a step that was put early is void: count from behind it */
         for (int r = 0; r < comm->size; r++)
             if (comm->header[r].flags & AH_EARLY) comm->header[r].base++;

@@ -8,6 +8,7 @@
 #include "collectives/mailboxes.h"
 #include "collectives/pairwise_swap.h"
 #include "collectives/root_fold.h"
+#include "collectives/staged_copy.h"
 #include "comm/heap_access.h"
 
 static uint64_t sign(const ah_call *call, int operation, ah_op op, ah_type type, size_t count,
@@ -166,19 +167,19 @@ static ah_status reduce_large(ah_comm *comm, uint64_t signature, ah_op op, ah_ty
         ah_status status = ah_acquire_slot(comm, &slot);
         if (status != AH_OK) return status;
         header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
-        if (at_root && !is_root && !(header.flags & AH_IN_HEAP))
-            ah_root_fold_open(comm, in, nbytes, root);
+        ah_staged_describe(comm, &header);
         ah_post_header(comm, slot, signature, header);
     }
-    bool is_there = at_root && !is_root && ah_root_fold_is_open(comm);
-    ah_status status =
-        at_root ? ah_await_posted_rooted(comm, is_there ? 0 : comm->others, signature) : AH_OK;
-    if (status == AH_OK && !is_there) status = ah_await_headers(comm, signature);
+    /* Whose array is in no heap knows that none is folded in place. */
+    bool perhaps_in_place = is_root || comm->header[comm->rank].flags & AH_IN_HEAP;
+    uint64_t sources = (comm->others | AH_BIT(comm->rank)) & ~AH_BIT(root);
+    ah_status status = at_root ? ah_staged_await(comm, signature, sources, perhaps_in_place)
+                               : ah_await_headers(comm, signature);
     if (status != AH_OK) return status;
     char *all[AH_MAX_RANKS];
-    if (!is_there && ah_in_place_inputs(comm, nbytes, all))
+    if ((!at_root || perhaps_in_place) && ah_in_place_inputs(comm, nbytes, all))
         return ah_in_place_reduce(comm, op, type, all, out, nbytes, root);
-    if (at_root) return ah_root_fold(comm, op, type, in, out, nbytes, root);
+    if (at_root) return ah_root_fold(comm, signature, op, type, in, out, nbytes, root);
     return ah_mailbox_reduce(comm, op, type, in, out, nbytes, root);
 }
 

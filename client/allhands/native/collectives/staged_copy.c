@@ -1,46 +1,171 @@
 #include "collectives/staged_copy.h"
 
-#include "comm/call.h"
-#include "comm/wait.h"
+#include "collectives/calls.h"
 
-static ah_status produce(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
-    if (step < comm->course.unproduced) return AH_OK;
-    if (step >= 2) {
-        uint64_t readers = staged->readers & comm->others;
-        ah_status status = ah_await_consumed(comm, readers, step - 1);
-        if (status != AH_OK) return status;
+/* Bytes of a step for one reader, which has the whole buffer if it is alone. */
+static size_t box_bytes(const ah_comm *comm, const ah_staged_copy *staged) {
+    return ah_is_single(staged->readers) ? comm->limits.chunk : comm->box_bytes;
+}
+
+/* Which of its two buffers a source uses in that step. */
+static int parity_of(const ah_comm *comm, int source, uint64_t step) {
+    return (int)((comm->header[source].phase + step) & 1);
+}
+
+char *ah_staged_box(const ah_comm *comm, const ah_staged_copy *staged, int source, int reader,
+                    uint64_t step) {
+    int place = ah_is_single(staged->readers) ? 0 : reader;
+    return ah_staging_box(comm, source, place, parity_of(comm, source, step));
+}
+
+static size_t part_of(const ah_comm *comm, const ah_staged_copy *staged, int source, int reader,
+                      uint64_t step) {
+    size_t nbytes = staged->count(staged->what, source, reader);
+    return ah_part(nbytes, box_bytes(comm, staged), step);
+}
+
+static uint64_t steps_between(const ah_comm *comm, const ah_staged_copy *staged, int source,
+                              int reader) {
+    return ah_steps(staged->count(staged->what, source, reader), box_bytes(comm, staged));
+}
+
+void ah_staged_describe(const ah_comm *comm, ah_call_header *header) {
+    header->phase = comm->fills;
+}
+
+ah_status ah_staged_await(ah_comm *comm, uint64_t signature, uint64_t sources, bool all) {
+    if (comm->course.is_begun) return AH_OK;
+    bool is_source = sources & AH_BIT(comm->rank);
+    uint64_t needed = sources & comm->others;
+    if (is_source) needed = comm->fills_known ? 0 : comm->others;
+    ah_forget_boxes(comm);
+    ah_status status = ah_await_headers_of(comm, all ? comm->others : needed, signature);
+    comm->course.is_begun = status == AH_OK;
+    return status;
+}
+
+/* ---- a source */
+
+/* Wait until nobody reads any more what the buffer of that step holds. */
+static ah_status await_taken(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
+    int parity = parity_of(comm, comm->rank, step);
+    const ah_fill *fill = &comm->fill[parity];
+    if (!fill->readers) return AH_OK;
+    if (fill->sequence != comm->call->sequence) {
+        ah_wait_goal goal = {
+            .offset = offsetof(ah_area, taken) + (size_t)parity * sizeof(uint64_t),
+            .least = fill->sequence,
+            .left = fill->sequence,
+        };
+        return ah_await(comm, fill->readers, goal);
     }
-    staged->produce(comm, staged->what, step);
-    comm->course.unproduced = step + 1;
+    ah_status status = ah_await_headers_of(comm, fill->readers, staged->signature);
+    return status == AH_OK ? ah_await_consumed(comm, fill->readers, step - 1) : status;
+}
+
+static ah_status fill_step(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
+    ah_status status = await_taken(comm, staged, step);
+    if (status != AH_OK) return status;
+    ah_fill *fill = &comm->fill[parity_of(comm, comm->rank, step)];
+    size_t at = step * box_bytes(comm, staged);
+    *fill = (ah_fill){.sequence = comm->call->sequence};
+    for (int k = 1; k < comm->size; k++) {
+        int reader = (comm->rank + k) % comm->size;
+        if (!(staged->readers & AH_BIT(reader))) continue;
+        size_t nbytes = part_of(comm, staged, comm->rank, reader, step);
+        if (!nbytes) continue;
+        staged->produce(staged->what, reader, at, nbytes,
+                        ah_staged_box(comm, staged, comm->rank, reader, step));
+        fill->readers |= AH_BIT(reader);
+    }
     ah_publish_produced(comm, step + 1);
     return AH_OK;
 }
 
-static ah_status consume(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
-    for (int k = 1; k < comm->size; k++) {
-        int source = (comm->rank + k) % comm->size;
-        if (!(staged->sources & AH_BIT(source))) continue;
-        ah_status status = ah_await_produced(comm, AH_BIT(source), step + 1);
+static ah_status fill_all(ah_comm *comm, const ah_staged_copy *staged, uint64_t steps) {
+    ah_status status = AH_OK;
+    comm->fills_known = true; /* if it was not, all have posted this call */
+    for (; comm->course.step < steps; comm->course.step++) {
+        status = fill_step(comm, staged, comm->course.step);
+        if (status == AH_OK) status = ah_poll_interrupt(comm);
         if (status != AH_OK) return status;
-        staged->consume(comm, staged->what, step, source);
     }
-    ah_publish_consumed(comm, step + 1);
+    comm->fills += steps;
     return AH_OK;
 }
 
-ah_status ah_staged_copy_run(ah_comm *comm, const ah_staged_copy *staged) {
-    bool source = staged->sources & AH_BIT(comm->rank);
-    bool reader = staged->readers & AH_BIT(comm->rank);
+/* ---- a reader */
+
+/* The buffers, as bits of their parities, that some source is to be read from after that step. */
+static int unread_after(const ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
+    int unread = 0;
+    for (uint64_t rest = staged->sources & comm->others; rest; rest &= rest - 1) {
+        int source = __builtin_ctzll(rest);
+        uint64_t steps = steps_between(comm, staged, source, comm->rank);
+        if (steps > step + 2) return 3;
+        if (steps > step + 1) unread |= 1 << parity_of(comm, source, step + 1);
+    }
+    return unread;
+}
+
+void ah_staged_take(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
+    int unread = unread_after(comm, staged, step);
+    for (int parity = 0; parity < 2; parity++)
+        if (!(unread & 1 << parity))
+            atomic_store_explicit(&comm->area[comm->rank]->taken[parity], comm->call->sequence,
+                                  memory_order_release);
+    ah_publish_consumed(comm, step + 1);
+}
+
+static ah_status read_step(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
+    size_t at = step * box_bytes(comm, staged);
+    for (int k = 1; k < comm->size; k++) {
+        int source = (comm->rank + k) % comm->size;
+        if (!(staged->sources & AH_BIT(source))) continue;
+        size_t nbytes = part_of(comm, staged, source, comm->rank, step);
+        if (!nbytes) continue;
+        ah_status status = ah_await_produced(comm, AH_BIT(source), step + 1);
+        if (status != AH_OK) return status;
+        const char *box = ah_staged_box(comm, staged, source, comm->rank, step);
+        comm->call->touches_output = true;
+        staged->consume(staged->what, source, at, nbytes, box);
+        ah_dirty_lines(box, nbytes);
+    }
+    ah_staged_take(comm, staged, step);
+    return AH_OK;
+}
+
+static ah_status read_all(ah_comm *comm, const ah_staged_copy *staged, uint64_t steps) {
     ah_status status = AH_OK;
-    ah_forget_phase(comm);
-    comm->call->variant = AH_STAGED;
-    /* A reader that is a source too puts one step ahead of what it takes. */
-    for (; comm->course.step <= staged->steps && status == AH_OK; comm->course.step++) {
-        uint64_t step = comm->course.step;
-        if (source && step < staged->steps) status = produce(comm, staged, step);
-        if (reader && step > 0 && status == AH_OK) status = consume(comm, staged, step - 1);
+    for (; comm->course.step < steps && status == AH_OK; comm->course.step++) {
+        status = read_step(comm, staged, comm->course.step);
         if (status == AH_OK) status = ah_poll_interrupt(comm);
-        if (status == AH_PENDING) break;
+        if (status != AH_OK) break;
     }
     return status;
+}
+
+/* ---- both */
+
+/* Steps of this rank: as many as the longest of its transfers takes. */
+static uint64_t own_steps(const ah_comm *comm, const ah_staged_copy *staged, bool is_source) {
+    uint64_t most = 0, peers = is_source ? staged->readers : staged->sources;
+    for (uint64_t rest = peers; rest; rest &= rest - 1) {
+        int peer = __builtin_ctzll(rest);
+        uint64_t steps = is_source ? steps_between(comm, staged, comm->rank, peer)
+                                   : steps_between(comm, staged, peer, comm->rank);
+        if (steps > most) most = steps;
+    }
+    return most;
+}
+
+ah_status ah_staged_copy_run(ah_comm *comm, const ah_staged_copy *staged) {
+    uint64_t own = AH_BIT(comm->rank);
+    bool is_source = staged->sources & own;
+    if (!is_source && !(staged->readers & own)) return AH_OK;
+    uint64_t steps = own_steps(comm, staged, is_source);
+    if (!steps) return AH_OK;
+    comm->call->variant = AH_STAGED;
+    ah_pause(comm);
+    return is_source ? fill_all(comm, staged, steps) : read_all(comm, staged, steps);
 }

@@ -23,7 +23,7 @@ ah_status ah_call_start(ah_comm *comm, ah_call *call) {
     comm->paused = false;
     comm->base = comm->produced > comm->consumed ? comm->produced : comm->consumed;
     call->waiting = call->offenders = 0;
-    call->all_arrived = false;
+    call->touches_output = false;
     call->variant = AH_NONE;
     call->unshared = NULL;
     comm->exposes = false;
@@ -41,7 +41,7 @@ ah_status ah_call_finish(ah_comm *comm, ah_status status) {
     if (status == AH_OK && call->digest != NULL && comm->others) status = ah_compare_results(comm);
     if (status != AH_OK && status != AH_DIFFERENT && !call->is_left) {
         if (status == AH_ABANDONED) call->offenders = ah_abandoning(comm, comm->others);
-        ah_forget_phase(comm); /* others may go on in this call, in staging memory too */
+        ah_forget_staging(comm); /* others may go on in this call, in staging memory too */
         atomic_store(&comm->area[comm->rank]->abandoned, call->sequence);
         /* Our buffers may change from here on; a rank that sees that sees this word: law 6. */
         atomic_thread_fence(memory_order_seq_cst);
@@ -49,7 +49,7 @@ ah_status ah_call_finish(ah_comm *comm, ah_status status) {
         ah_await_no_access(comm);
         /* Other ranks write into what is exposed once all have posted, seen by us or not. */
         if (comm->exposed && ranks_posted(comm) == comm->others && status != AH_MISMATCH)
-            call->all_arrived = true;
+            call->touches_output = true;
     }
     ah_unpause(comm);
     comm->call = NULL;
@@ -182,7 +182,7 @@ ah_status ah_await_posted(ah_comm *comm, uint64_t ranks, uint64_t signature) {
     ah_status status = ah_await(comm, ranks, goal);
     if (status == AH_MISMATCH) return ah_check_posted(comm, signature);
     if (status == AH_OK) status = compare(comm, ranks, signature);
-    comm->call->all_arrived = status == AH_OK && ranks == comm->others;
+    comm->call->touches_output = status == AH_OK && ranks == comm->others;
     return status;
 }
 
@@ -213,16 +213,29 @@ void ah_post_header(ah_comm *comm, ah_slot *slot, uint64_t signature, ah_call_he
     ah_post(comm, slot, signature);
 }
 
-ah_status ah_await_headers(ah_comm *comm, uint64_t signature) {
-    if (comm->call->has_headers) return AH_OK;
-    ah_status status = ah_await_posted(comm, comm->others, signature);
-    if (status != AH_OK) return status;
-    for (uint64_t rest = comm->others; rest; rest &= rest - 1) {
+static void read_headers(ah_comm *comm, uint64_t ranks) {
+    for (uint64_t rest = ranks; rest; rest &= rest - 1) {
         int rank = __builtin_ctzll(rest);
         memcpy(&comm->header[rank], ah_slot_of(comm, rank, comm->call->sequence)->small,
                sizeof(ah_call_header));
     }
+}
+
+ah_status ah_await_headers(ah_comm *comm, uint64_t signature) {
+    if (comm->call->has_headers) return AH_OK;
+    ah_status status = ah_await_posted(comm, comm->others, signature);
+    if (status != AH_OK) return status;
+    read_headers(comm, comm->others);
     comm->call->has_headers = true;
+    return AH_OK;
+}
+
+ah_status ah_await_headers_of(ah_comm *comm, uint64_t ranks, uint64_t signature) {
+    if (comm->call->has_headers) return AH_OK;
+    ah_status status = ah_await_posted_rooted(comm, ranks, signature);
+    if (status != AH_OK) return status;
+    read_headers(comm, ranks);
+    comm->call->has_headers = ranks == comm->others;
     return AH_OK;
 }
 

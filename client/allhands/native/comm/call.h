@@ -43,6 +43,8 @@ ah_status ah_exchange_headers(ah_comm *comm, uint64_t signature, ah_call_header 
 /* The same in two steps, for calls that fill tables of the slot between. */
 void ah_post_header(ah_comm *comm, ah_slot *slot, uint64_t signature, ah_call_header header);
 ah_status ah_await_headers(ah_comm *comm, uint64_t signature);
+/* The same of these ranks alone, in a rooted call. */
+ah_status ah_await_headers_of(ah_comm *comm, uint64_t ranks, uint64_t signature);
 
 /* Publish how many steps of this call this rank has produced, or consumed. */
 void ah_publish_produced(ah_comm *comm, uint64_t steps);

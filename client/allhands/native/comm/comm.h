@@ -77,7 +77,7 @@ typedef struct {
     uint64_t offenders; /* of a mismatch, an abandoned call or different results */
     bool is_left;       /* set by the tick hook that interrupts: the call has not ended, and goes on
                          * when it is started again under its number */
-    bool all_arrived;   /* all ranks are in this very call: outputs may be touched from here on */
+    bool touches_output; /* outputs may be touched from here on, as data is there for them */
     ah_variant variant;
     void *unshared; /* a stopped peer could write to these pages: see ah_comm_unshare */
     size_t unshared_bytes;

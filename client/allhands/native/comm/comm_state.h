@@ -18,6 +18,12 @@ typedef struct {
     int peer;            /* whose part of the result is next, counted from this rank */
 } ah_course;
 
+/* What a staging buffer was filled with last; no readers: nothing that anybody will read. */
+typedef struct {
+    uint64_t readers;
+    uint64_t sequence; /* of the call */
+} ah_fill;
+
 struct ah_comm {
     int rank, size;
     uint64_t others; /* bit of every rank but this one */
@@ -44,8 +50,9 @@ struct ah_comm {
     bool phase_known;
     bool has_left;
     bool boxes_returned; /* every box that this rank wrote last is back: see mailboxes.h */
-    int lent_to;         /* root that alone reads this rank's staging, -1: none; see root_fold.h */
-    uint64_t lent_at;    /* since that call */
+    ah_fill fill[2];     /* by parity, of this rank's staging; see staged_copy.h */
+    uint64_t fills;      /* running number of the next, whose parity it has */
+    bool fills_known;    /* nobody has used this rank's staging otherwise */
 
     ah_call *call; /* under way */
     ah_course course;
@@ -105,10 +112,15 @@ static inline char *ah_staging_box(const ah_comm *comm, int owner, int other, in
            ((size_t)parity * (size_t)comm->size + (size_t)other) * comm->box_bytes;
 }
 
-/* Staging is written, or may be by other ranks: no box counts as free before all have posted. */
-static inline void ah_forget_phase(ah_comm *comm) {
+/* A rank may fill its staging: no box of a swap, or mailbox, is free before all have posted. */
+static inline void ah_forget_boxes(ah_comm *comm) {
     comm->phase_known = comm->boxes_returned = false;
-    comm->lent_to = -1;
+}
+
+/* Any rank may write to any staging: nothing in it is free before all have posted. */
+static inline void ah_forget_staging(ah_comm *comm) {
+    ah_forget_boxes(comm);
+    comm->fills_known = false;
 }
 
 #endif

@@ -12,7 +12,7 @@
  *    So a rank that abandons a call and goes on leaves what it posted to a late one.
  * 4. Staging buffers are written only after every rank has posted this very call: none is in an
  *    older one, because what is posted ahead needs no staging. (pairwise_swap.h, mailboxes.h and
- *    root_fold.h have exceptions, and why they are none.)
+ *    staged_copy.h have exceptions, and why they are none.)
  * 5. Progress words count up for ever; a call's header has the base from which they count in it. So
  *    nothing is reset between calls, and no number of an older call passes for one of this call.
  * 6. A rank publishes that it abandons a call (`abandoned`) before its caller may touch its buffers
@@ -23,6 +23,7 @@
 #define ALLHANDS_LAYOUT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -61,6 +62,8 @@ typedef struct {
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t access_epoch;
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t produced; /* steps of data that others may read */
     _Atomic uint64_t consumed; /* steps of other ranks' data that it has read */
+    /* The last call in which it has read all that others had in staging buffers of that parity. */
+    _Atomic uint64_t taken[2];
     _Alignas(2 * AH_CACHE_LINE) char end[];
 } ah_area;
 
@@ -69,7 +72,7 @@ typedef struct {
     uint64_t flags;
     uint64_t where; /* of its buffer: offset in its heap, else address */
     uint64_t base;  /* `produced` and `consumed` count from here in this call */
-    uint64_t phase; /* of the swap's boxes: see pairwise_swap.h */
+    uint64_t phase; /* which staging comes first: see pairwise_swap.h, staged_copy.h */
     uint64_t even;  /* bytes of every piece, if AH_EVEN; of the one message, if AH_SAME */
 } ah_call_header;
 _Static_assert(sizeof(ah_call_header) <= sizeof((ah_slot *)0)->small, "it fits in the first line");
@@ -86,6 +89,8 @@ enum {
 
 static inline size_t ah_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 static inline size_t ah_min(size_t a, size_t b) { return a < b ? a : b; }
+/* Whether a set has one rank. */
+static inline bool ah_is_single(uint64_t ranks) { return ranks && !(ranks & (ranks - 1)); }
 
 /* Three tables of a number per rank: where, bytes sent, bytes received. */
 #define AH_TABLES (3 * AH_MAX_RANKS * sizeof(uint64_t))

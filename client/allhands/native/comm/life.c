@@ -64,7 +64,7 @@ ah_comm *ah_comm_new(int rank, int size, void *const areas[], const pid_t pids[]
     comm->oversubscribed = size > cpus;
     comm->has_spare_cpu = size < cpus;
     comm->ranks_per_cpu = (size + cpus - 1) / cpus;
-    comm->previous_cpu = comm->lent_to = -1;
+    comm->previous_cpu = -1;
     for (int r = 0; r < size; r++) {
         comm->area[r] = areas[r];
         comm->heap[r] = heaps ? heaps[r] : NULL;

@@ -221,7 +221,7 @@ void call_raise(CommObject *self, const RunningCall *running, ah_status status, 
         return;
     }
     PyObject *described = plan->call ? plan->call : plan->dtype;
-    bool touched = call->all_arrived && status != AH_MISMATCH;
+    bool touched = call->touches_output && status != AH_MISMATCH;
     /* clang-format off: a field a line */
     PyObject *fields = Py_BuildValue(
         "{s:s, s:K, s:s, s:O, s:n, s:i, s:i, s:N, s:N, s:K, s:K, s:d, s:O, s:O}", "status",
@@ -230,7 +230,7 @@ void call_raise(CommObject *self, const RunningCall *running, ah_status status, 
         "root", plan->root, "splits", splits, "shape", shape, "waiting",
         (unsigned long long)call->waiting, "offenders", (unsigned long long)call->offenders,
         "timeout", (double)running->timeout / NANOSECONDS, "label", label ? label : Py_None,
-        "all_arrived", touched ? Py_True : Py_False);
+        "touches_output", touched ? Py_True : Py_False);
     /* clang-format on */
     raise_failure(self->on_failure, "CallFailure", fields);
 }

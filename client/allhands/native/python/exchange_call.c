@@ -184,15 +184,17 @@ typedef struct {
     PyObject *messages, *call, *operation, *signature, *label;
     int64_t timeout, deadline; /* 0: after the timeout */
     long root;                 /* -1: there is none */
+    bool to_root;              /* as in ah_messages */
 } Exchange;
 
-/* The root that is given last, if it is; false with an exception. */
+/* The root that is given last, if it is, and whether all is sent to it; false with an exception. */
 static bool read_root(const CommObject *self, PyObject *const *args, Py_ssize_t nargs,
-                      Py_ssize_t before, long *root) {
-    *root = -1;
+                      Py_ssize_t before, Exchange *given) {
+    given->root = -1;
     if (nargs == before) return true;
-    *root = PyLong_AsLong(args[before]);
-    if (!PyErr_Occurred() && (*root < -1 || *root >= self->size))
+    given->root = PyLong_AsLong(args[before]);
+    given->to_root = nargs > before + 1 && PyObject_IsTrue(args[before + 1]) == 1;
+    if (!PyErr_Occurred() && (given->root < -1 || given->root >= self->size))
         PyErr_SetString(PyExc_ValueError, "no such root");
     return !PyErr_Occurred();
 }
@@ -220,6 +222,7 @@ static PyObject *exchange(CommObject *self, const Exchange *given, const Message
         exchange_plan(&self->plan, &sources, is_one_message(given->messages), given->call,
                       operation, signature);
         self->plan.messages.root = (int)given->root;
+        self->plan.messages.to_root = given->to_root;
         if (plan_label(&self->plan, given->label))
             received = exchange_run(self, sequence, given->timeout, given->deadline, given->label);
         else
@@ -230,13 +233,14 @@ static PyObject *exchange(CommObject *self, const Exchange *given, const Message
     return received;
 }
 
-/* sequence, messages, call, operation, signature, timeout, deadline, label, and perhaps a root; as
- * ShmComm.exchange. */
+/* sequence, messages, call, operation, signature, timeout, deadline, label, and perhaps a root and
+ * whether all is sent to it; as ShmComm.exchange. */
 static PyObject *exchange_at(CommObject *self, PyObject *const *args, Py_ssize_t nargs,
                              const MessageKind *messages) {
-    if (nargs != 8 && nargs != 9)
-        return PyErr_Format(PyExc_TypeError, "exchange(sequence, messages, call, operation, "
-                                             "signature, timeout, deadline, label, root=-1)");
+    if (nargs < 8 || nargs > 10)
+        return PyErr_Format(PyExc_TypeError,
+                            "exchange(sequence, messages, call, operation, signature, timeout, "
+                            "deadline, label, root=-1, to_root=False)");
     double timeout = PyFloat_AsDouble(args[5]), deadline = PyFloat_AsDouble(args[6]);
     Exchange given = {.sequence = PyLong_AsUnsignedLongLong(args[0]),
                       .messages = args[1],
@@ -246,16 +250,17 @@ static PyObject *exchange_at(CommObject *self, PyObject *const *args, Py_ssize_t
                       .timeout = (int64_t)(timeout * NANOSECONDS),
                       .deadline = (int64_t)(deadline * NANOSECONDS),
                       .label = args[7]};
-    if (PyErr_Occurred() || !read_root(self, args, nargs, 8, &given.root)) return NULL;
+    if (PyErr_Occurred() || !read_root(self, args, nargs, 8, &given)) return NULL;
     return exchange(self, &given, messages);
 }
 
 /* messages, call, operation, signature; as ShmComm.exchange_now. */
 PyObject *comm_exchange_now(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
     CommObject *self = (CommObject *)self_;
-    if (nargs != 4 && nargs != 5)
-        return PyErr_Format(PyExc_TypeError,
-                            "exchange_now(messages, call, operation, signature, root=-1)");
+    if (nargs < 4 || nargs > 6)
+        return PyErr_Format(
+            PyExc_TypeError,
+            "exchange_now(messages, call, operation, signature, root=-1, to_root=False)");
     int64_t limit = read_plain_limit(self->timeout_ns, Py_None);
     if (self->verifies || self->run_atomic != NULL || limit <= 0) Py_RETURN_FALSE;
     Exchange now = {.messages = args[0],
@@ -264,7 +269,7 @@ PyObject *comm_exchange_now(PyObject *self_, PyObject *const *args, Py_ssize_t n
                     .signature = args[3],
                     .timeout = limit,
                     .label = Py_None};
-    if (!read_root(self, args, nargs, 4, &now.root)) return NULL;
+    if (!read_root(self, args, nargs, 4, &now)) return NULL;
     return exchange(self, &now, &buffer_messages);
 }
 

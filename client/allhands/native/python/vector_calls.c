@@ -32,15 +32,17 @@ static const SignedVector *find_signed(CommObject *self, int which, PyObject *dt
     return PyErr_Occurred() ? NULL : kept;
 }
 
-/* Run by the thread that has the turn, and give that back. `is_same` and `sender` are as in
+/* Run by the thread that has the turn, and give that back. `is_same` and `root` are as in
  * ah_messages. */
-static PyObject *run(CommObject *self, const Sources *sources, bool is_same, int sender,
+static PyObject *run(CommObject *self, const Sources *sources, bool is_same, int root,
                      const SignedVector *made, int64_t limit) {
     PyObject *received = NULL;
     if (made != NULL) {
-        exchange_plan(&self->plan, sources, is_same, made->call,
-                      operations[made - self->signed_vectors], made->signature);
-        self->plan.messages.root = sender;
+        ptrdiff_t which = made - self->signed_vectors;
+        exchange_plan(&self->plan, sources, is_same, made->call, operations[which],
+                      made->signature);
+        self->plan.messages.root = root;
+        self->plan.messages.to_root = which == GATHER_V;
         self->plan.labelsig = 0;
         received = exchange_run(self, 0, limit, 0, Py_None);
     }
@@ -72,7 +74,7 @@ static PyObject *exchange(CommObject *self, int which, PyArrayObject *const *arr
     for (int at = 0; at < count; at++)
         sources_add_array(&sources, at, root < 0 ? at : root, arrays[at], NULL);
     const SignedVector *made = find_signed(self, which, (PyObject *)PyArray_DESCR(arrays[0]), root);
-    PyObject *received = run(self, &sources, which == ALL_GATHER_V, -1, made, limit);
+    PyObject *received = run(self, &sources, which == ALL_GATHER_V, root, made, limit);
     sources_release(&sources);
     if (received == NULL) return NULL;
     PyObject *result = root >= 0 && root != self->rank
