@@ -182,7 +182,8 @@ def _write_core_decorator(
     passed = vector if fast is None else fast
     if passed is None:
         return ""
-    way = ', way="vector_calls", returns="result"' if fast is None else ""
+    result = "" if call.output is None else call.output.name
+    way = ', way="vector_calls", returns="result"' if fast is None else f', starts="{result}"'
     names = ", ".join(f'"{name}"' for name in [call.name, *passed])
     return f"@tries_core({names}{way})\n"
 

@@ -1063,6 +1063,8 @@ class PlainCall:
         positional: int,
         root: int,
         result: int,
+        start: str | None = None,
+        value: int = -1,
     ) -> None:
         """Tell which argument goes where.
 
@@ -1070,13 +1072,16 @@ class PlainCall:
             on_error: hears of an exception of the method before it is raised on.
             passed: arguments of the method where nothing else is given.
             parameters: of the function: name; place among the arguments of the method, -1: the
-                group, -2: the core takes the call with the default only; whether it is required;
-                default.
+                group, -2: the core takes the call with the default only, -3: whether it is only
+                begun; whether it is required; default.
             positional: how many of them may be given by position.
             root: place of the parameter that is a rank of the world, None being what `passed`
                 has, and given without a group only; -1: there is none.
             result: 0: None, declined with False; 1: a rank, declined with a negative number; 2:
                 that of the method, declined with False.
+            start: method that only begins the call, declined with None; it takes the same
+                arguments, then the result of the work.
+            value: place of that among the arguments; -1: None.
         """
 
     def __call__(self, *args: Any, **keywords: Any) -> Any: ...

@@ -52,11 +52,16 @@ def count_calls() -> int:
     return ah.default_group().order.latest_sequence
 
 
-def make_reduce() -> tuple[Any, Said]:
+def open_queue() -> None:
+    """Begin a call of the world by its function, which opens the core's queue for those to come."""
+    ah.barrier(async_op=True).wait()
+
+
+def make_reduce(starts: str | None = "x") -> tuple[Any, Said]:
     """Return a call that tries `all_reduce`, and the list of arguments left to its function."""
     said: Said = []
 
-    @tries_core("all_reduce", "x", "op")
+    @tries_core("all_reduce", "x", "op", starts=starts)
     def reduce(
         x: object,
         op: object = SUM,
@@ -76,7 +81,7 @@ def make_reduce() -> tuple[Any, Said]:
 def make_broadcast() -> tuple[Any, Said]:
     said: Said = []
 
-    @tries_core("broadcast", "x", "root")
+    @tries_core("broadcast", "x", "root", starts="x")
     def broadcast(
         x: object,
         src: int | None = None,
@@ -119,6 +124,50 @@ def test_a_call_with_plain_arguments_is_made_by_the_core_alone(
     assert said == []
 
 
+@pytest.mark.parametrize(
+    ("args", "keywords"),
+    [
+        ((), {"async_op": True}),
+        ((SUM, None, True), {}),
+        ((MAX,), {"async_op": True, "timeout": 5.0, "label": "a"}),
+    ],
+)
+def test_a_call_that_is_only_begun_is_begun_by_the_core_alone(
+    args: tuple[Any, ...], keywords: dict[str, Any]
+) -> None:
+    reduce, said = make_reduce()
+    open_queue()
+    before = count_calls()
+    x = np.ones(3)
+    work = reduce(x, *args, **keywords)
+    assert isinstance(work, ah.Work)
+    assert (work.operation, work.label) == ("all_reduce", keywords.get("label"))
+    assert (work.sequence, work.group) == (before + 1, ah.default_group().name)
+    assert work.result() is x
+    assert said == []
+
+
+def test_a_call_is_begun_on_the_group_that_is_given() -> None:
+    reduce, said = make_reduce()
+    group = ah.new_group([0])
+    assert group is not None
+    open_queue()
+    before = count_calls()
+    assert reduce(np.ones(3), group=group, async_op=True) == "by the function"
+    ah.barrier(group, async_op=True).wait()
+    assert reduce(np.ones(3), group=group, async_op=True).group == group.name
+    assert (group.order.latest_sequence, count_calls()) == (2, before)
+    assert len(said) == 1
+
+
+def test_a_call_is_begun_by_its_function_where_the_core_has_no_method_for_that() -> None:
+    reduce, said = make_reduce(starts=None)
+    open_queue()
+    assert reduce(np.ones(3), async_op=True) == "by the function"
+    assert reduce(np.ones(3), async_op=False) is None
+    assert len(said) == 1
+
+
 def test_arguments_come_to_the_places_that_they_have_by_name() -> None:
     reduce, _ = make_reduce()
     reduce(np.ones(3, np.int8), op=MAX, label="named", timeout=5.0)
@@ -147,9 +196,12 @@ def test_a_call_on_a_group_that_is_given_is_made_on_that_group() -> None:
         ((np.ones(3)[::2],), {}),
         ((np.ones(3), "sum"), {}),
         ((np.ones(3), SUM, NonMember("other")), {}),
-        ((np.ones(3), SUM, None, True), {}),
-        ((np.ones(3),), {"async_op": True}),
+        (([1],), {"async_op": True}),
+        ((np.ones(3), "sum", None, True), {}),
+        ((np.ones(3),), {"async_op": True, "label": 7}),
+        ((np.ones(3),), {"async_op": True, "group": NonMember("other")}),
         ((np.ones(3),), {"async_op": 0}),  # not False itself
+        ((np.ones(3),), {"async_op": 1}),
         ((np.ones(3),), {"label": 7}),
         ((np.ones(3),), {"timeout": "soon"}),
         ((np.ones(3),), {"group": "world"}),  # has no order
@@ -159,6 +211,7 @@ def test_what_the_core_does_not_take_comes_to_the_function_as_it_was(
     args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> None:
     reduce, said = make_reduce()
+    open_queue()
     before = count_calls()
     assert reduce(*args, **keywords) == "by the function"
     assert count_calls() == before
@@ -256,6 +309,25 @@ def test_the_core_and_the_function_do_the_same(name: str) -> None:
         np.testing.assert_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    "name", sorted(name for name in CALLS if "async_op" in inspect.signature(CALLS[name]).parameters)
+)
+def test_the_core_and_the_function_begin_the_same(name: str) -> None:
+    open_queue()
+    by_core, by_function = arguments_of(name), arguments_of(name)
+    works = [
+        CALLS[name](*by_core, async_op=True),
+        CALLS[name].__wrapped__(*by_function, async_op=True),
+    ]
+    results = [work.result() for work in works]
+    first, second = ah.flight_recorder()[-2:]
+    assert (first.operation, first.signature) == (second.operation, second.signature)
+    for one, other in zip([*by_core, results[0]], [*by_function, results[1]], strict=True):
+        np.testing.assert_equal(one, other)
+    for given, result in zip((by_core, by_function), results, strict=True):
+        assert [result is one for one in given] == [results[0] is one for one in by_core]
+
+
 def test_messages_of_two_ranks_go_by_the_core_and_by_the_function(job: Job) -> None:
     ranks = job(2, programs.exchange_messages)
     for rank in ranks:
@@ -286,12 +358,14 @@ def test_hooks_see_the_calls_between_their_coming_and_going() -> None:
     with ah.on_call(before=lambda call: seen.append(call.operation)):
         ah.barrier()
         ah.all_reduce(np.ones(3))
-    ah.barrier()
-    assert seen == ["barrier", "all_reduce"]
+        ah.barrier(async_op=True).wait()
+    ah.barrier(async_op=True).wait()
+    assert seen == ["barrier", "all_reduce", "barrier"]
 
 
 def test_a_block_collects_the_calls_in_it() -> None:
     x, y = np.ones(3), np.ones(3)
+    open_queue()
     before = count_calls()
     ah.barrier()
     with ah.coalescing():
@@ -299,7 +373,11 @@ def test_a_block_collects_the_calls_in_it() -> None:
         ah.all_reduce(y)
         assert count_calls() == before + 1
     ah.barrier()
-    assert count_calls() == before + 3
+    with ah.coalescing():
+        work = ah.all_reduce(x, async_op=True)
+        assert (work.has_ended, count_calls()) == (False, before + 3)
+    work.wait()
+    assert count_calls() == before + 4
 
 
 def test_a_way_that_is_none_of_the_core_is_left_to_the_function() -> None:
@@ -398,14 +476,16 @@ def test_a_function_is_called_where_a_profiler_or_debugger_looks() -> None:
         if event == "call":
             names.append(frame.f_code.co_name)
 
+    open_queue()
     before = sys.getprofile()
     sys.setprofile(look)
     try:
         reduce(np.ones(3))
+        reduce(np.ones(3), async_op=True)
         ah.barrier()
     finally:
         sys.setprofile(before)
-    assert len(said) == 1
+    assert len(said) == 2
     assert "barrier" in names
 
 
@@ -527,13 +607,17 @@ def test_what_the_core_is_told_wrongly_is_refused() -> None:
         {"result": 3},
         {"passed": (None,) * 9},
         {"parameters": (("timeout", 2, False, None),)},
-        {"parameters": (("timeout", -3, False, None),)},
+        {"parameters": (("timeout", -4, False, None),)},
         {"parameters": (("timeout", 0, False, None),) * 17},
         {"positional": 2},
         {"root": 1},
+        {"value": 2},
+        {"value": -2},
     ):
         with pytest.raises(ValueError):
             native.PlainCall(**{**told, **wrong})
+    with pytest.raises(TypeError, match="the name of a method"):
+        native.PlainCall(**told, start=7)
 
 
 # ---------------------------------------------------------------- without the native core

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("broadcast", "x", "root")
+@tries_core("broadcast", "x", "root", starts="x")
 def broadcast(
     x: AnyArray,
     src: int | None = None,
@@ -154,7 +154,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("all_reduce", "x", "op")
+@tries_core("all_reduce", "x", "op", starts="x")
 def all_reduce(
     x: AnyArray | SparseArray,
     op: ReduceOp | str = ReduceOp.SUM,
@@ -242,7 +242,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("reduce", "x", "root", "op")
+@tries_core("reduce", "x", "root", "op", starts="x")
 def reduce(
     x: AnyArray,
     dst: int | None = None,
@@ -357,7 +357,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("gather", "x", "gather_list", "root")
+@tries_core("gather", "x", "gather_list", "root", starts="gather_list")
 def gather(
     x: AnyArray,
     gather_list: list[AnyArray] | None = None,
@@ -463,7 +463,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("scatter", "x", "scatter_list", "root")
+@tries_core("scatter", "x", "scatter_list", "root", starts="x")
 def scatter(
     x: AnyArray,
     scatter_list: list[AnyArray] | None = None,
@@ -563,7 +563,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("all_gather", "outputs", "x")
+@tries_core("all_gather", "outputs", "x", starts="outputs")
 def all_gather(
     outputs: list[AnyArray],
     x: AnyArray,
@@ -640,7 +640,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("all_gather_into_tensor", "output", "x")
+@tries_core("all_gather_into_tensor", "output", "x", starts="output")
 def all_gather_into_tensor(
     output: AnyArray,
     x: AnyArray,
@@ -722,7 +722,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("reduce_scatter", "output", "inputs", "op")
+@tries_core("reduce_scatter", "output", "inputs", "op", starts="output")
 def reduce_scatter(
     output: AnyArray,
     inputs: list[AnyArray],
@@ -809,7 +809,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("reduce_scatter_tensor", "output", "x", "op")
+@tries_core("reduce_scatter_tensor", "output", "x", "op", starts="output")
 def reduce_scatter_tensor(
     output: AnyArray,
     x: AnyArray,
@@ -894,7 +894,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("all_to_all", "outputs", "inputs")
+@tries_core("all_to_all", "outputs", "inputs", starts="outputs")
 def all_to_all(
     outputs: list[AnyArray],
     inputs: list[AnyArray],
@@ -980,7 +980,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("all_to_all_single", "output", "x")
+@tries_core("all_to_all_single", "output", "x", starts="output")
 def all_to_all_single(
     output: AnyArray,
     x: AnyArray,
@@ -1066,7 +1066,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("barrier")
+@tries_core("barrier", starts="")
 def barrier(
     group: AnyGroup = None,
     async_op: bool = False,

@@ -18,13 +18,17 @@ Way = Literal["direct_calls", "direct_p2p", "vector_calls"]
 Returned = Literal["nothing", "rank", "result"]
 
 _core, _ = native_core.find()
-_TO_GROUP, _NOWHERE = -1, -2
+_TO_GROUP, _NOWHERE, _BEGINS = -1, -2, -3
 _RETURNED: tuple[Returned, ...] = ("nothing", "rank", "result")
 """In the order in which the core numbers them."""
 
 
 def tries_core(
-    method: str, *names: str, way: Way = "direct_calls", returns: Returned = "nothing"
+    method: str,
+    *names: str,
+    way: Way = "direct_calls",
+    returns: Returned = "nothing",
+    starts: str | None = None,
 ) -> Callable[[F], F]:
     """Decorator of a plain call that tries a method of the native core before all else.
 
@@ -37,6 +41,9 @@ def tries_core(
         names: parameters that the method takes, in its order; then it takes `timeout` and `label`,
             if the function does. "root" is `src` or `dst`, by default 0. Other parameters, but for
             `group`, have to be what they are by default.
+        starts: parameter whose argument is the result of the work of a call that is only begun, ""
+            being None. The method for that is `start_` with the name of the other, takes the same
+            arguments and the result, and declines with None. None: there is no such method.
     """
 
     def decorate(function: F) -> F:
@@ -47,6 +54,8 @@ def tries_core(
         passed = [root if name == "root" else name for name in names]
         passed += [name for name in ("timeout", "label") if name in parameters]
         places = {"group": _TO_GROUP, **{name: place for place, name in enumerate(passed)}}
+        if starts is not None:
+            places["async_op"] = _BEGINS
         rows = [
             (name, places.get(name, _NOWHERE), one.default is one.empty, _read_default(one))
             for name, one in parameters.items()
@@ -66,6 +75,8 @@ def tries_core(
             positional=sum(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters.values()),
             root=[*parameters].index(root) if "root" in names else -1,
             result=_RETURNED.index(returns),
+            start=None if starts is None else f"start_{method}",
+            value=places[starts] if starts else -1,
         )
         return cast("F", functools.update_wrapper(call, function))
 

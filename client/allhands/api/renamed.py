@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("all_gather_into_tensor", "output", "x")
+@tries_core("all_gather_into_tensor", "output", "x", starts="output")
 def all_gather_single(
     output: AnyArray,
     x: AnyArray,
@@ -131,7 +131,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("reduce_scatter_tensor", "output", "x", "op")
+@tries_core("reduce_scatter_tensor", "output", "x", "op", starts="output")
 def reduce_scatter_single(
     output: AnyArray,
     x: AnyArray,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("scan", "x", "op")
+@tries_core("scan", "x", "op", starts="x")
 def scan(
     x: AnyArray,
     op: ReduceOp | str = ReduceOp.SUM,
@@ -120,7 +120,7 @@ if TYPE_CHECKING:
     ) -> Work | None: ...
 
 
-@tries_core("exscan", "x", "op")
+@tries_core("exscan", "x", "op", starts="x")
 def exscan(
     x: AnyArray,
     op: ReduceOp | str = ReduceOp.SUM,

@@ -9,7 +9,7 @@
 #define MOST_PASSED 8
 
 /* Where an argument goes, if not to a place among those of the method. */
-enum { TO_GROUP = -1, NOWHERE = -2 };
+enum { TO_GROUP = -1, NOWHERE = -2, BEGINS = -3 };
 
 /* What the method's result means, unless it declines. */
 typedef enum {
@@ -34,6 +34,8 @@ typedef struct {
     PyObject *on_error; /* function of an error that the method has raised */
     SlotRead *way;
     MethodRead method;
+    MethodRead start; /* only begins the call; without a name: the function does */
+    int value;        /* the argument that is the result of a call that was begun; -1: None */
     ResultKind result;
     int count, positional; /* of parameters; of those, how many may be given by position */
     uint32_t required;     /* a bit for each */
@@ -53,9 +55,10 @@ static const char *const way_names[] = {"direct_calls", "direct_p2p", "vector_ca
 
 /* Arguments of a call, as the method takes them. */
 typedef struct {
-    PyObject *passed[MOST_PASSED];
-    PyObject *group; /* None: the default group */
-    uint32_t seen;   /* a bit for each parameter */
+    PyObject *passed[MOST_PASSED + 1]; /* of a call that is begun its value too */
+    PyObject *group;                   /* None: the default group */
+    uint32_t seen;                     /* a bit for each parameter */
+    bool begins;                       /* the call is begun, and waited for later */
 } Bound;
 
 /* Take an argument; false: it is none for the core. */
@@ -64,6 +67,10 @@ static inline bool bind_one(const PlainCallObject *self, int at, PyObject *value
     if (bound->seen & UINT32_C(1) << at) return false;
     bound->seen |= UINT32_C(1) << at;
     if (parameter->place == NOWHERE) return value == parameter->default_;
+    if (parameter->place == BEGINS) {
+        bound->begins = value == Py_True;
+        return value == Py_True || value == Py_False;
+    }
     if (parameter->place == TO_GROUP)
         bound->group = value;
     else if (at != self->root || value != Py_None)
@@ -83,6 +90,7 @@ static inline bool bind(const PlainCallObject *self, PyObject *const *args, Py_s
     if (nargs > self->positional) return false;
     bound->group = Py_None;
     bound->seen = 0;
+    bound->begins = false;
     for (Py_ssize_t at = 0; at < self->passed_count; at++) bound->passed[at] = self->passed[at];
     for (Py_ssize_t at = 0; at < nargs; at++)
         if (!bind_one(self, (int)at, args[at], bound)) return false;
@@ -108,6 +116,8 @@ static inline PyObject *find_way(const PlainCallObject *self, PyObject *given) {
     PyObject *way = order == NULL ? NULL : slot_read(self->way, order);
     if (given == Py_None) Py_XDECREF(group);
     Py_XDECREF(order);
+    /* The function meets this error again. */
+    if (way == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
     return way;
 }
 
@@ -144,15 +154,11 @@ static inline PyObject *read_result(const PlainCallObject *self, PyObject *resul
     return NULL;
 }
 
-/* Call the method, if the core has it: what the call returns, or NULL. Without an exception the
- * function is for it. */
+/* Make the call, if the core does: what it returns, or NULL. Without an exception the function is
+ * for it. */
 static inline PyObject *call_method(PlainCallObject *self, Bound *bound) {
     PyObject *way = find_way(self, bound->group);
-    if (way == NULL) {
-        /* The function meets this error again. */
-        if (PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
-        return NULL;
-    }
+    if (way == NULL) return NULL;
     FastMethod *method = method_read(&self->method, Py_TYPE(way));
     PyObject *result = NULL;
     if (method != NULL) {
@@ -163,11 +169,29 @@ static inline PyObject *call_method(PlainCallObject *self, Bound *bound) {
     return result;
 }
 
+/* The same of a call that is only begun. */
+static PyObject *start_method(PlainCallObject *self, Bound *bound) {
+    PyObject *way = self->start.name ? find_way(self, bound->group) : NULL;
+    if (way == NULL) return NULL;
+    FastMethod *method = method_read(&self->start, Py_TYPE(way));
+    PyObject *result = NULL;
+    if (method != NULL) {
+        bound->passed[self->passed_count] = self->value < 0 ? Py_None : bound->passed[self->value];
+        result = method(way, bound->passed, self->passed_count + 1);
+        if (result == NULL)
+            raise_trimmed(self);
+        else if (result == Py_None)
+            Py_CLEAR(result);
+    }
+    Py_DECREF(way);
+    return result;
+}
+
 static PyObject *call(PyObject *self_, PyObject *const *args, size_t nargsf, PyObject *names) {
     PlainCallObject *self = (PlainCallObject *)self_;
     Bound bound;
     if (!is_traced() && bind(self, args, PyVectorcall_NARGS(nargsf), names, &bound)) {
-        PyObject *result = call_method(self, &bound);
+        PyObject *result = bound.begins ? start_method(self, &bound) : call_method(self, &bound);
         if (result != NULL || PyErr_Occurred()) return result;
     }
     return PyObject_Vectorcall(self->function, args, nargsf, names);
@@ -200,7 +224,7 @@ static bool set_parameters(PlainCallObject *self, PyObject *parameters) {
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(parameters, at), "UipO", &name, &place, &required,
                               &default_))
             return false;
-        if (place < NOWHERE || place >= self->passed_count) {
+        if (place < BEGINS || place >= self->passed_count) {
             PyErr_Format(PyExc_ValueError, "no place %d for %U", place, name);
             return false;
         }
@@ -222,15 +246,19 @@ static bool set_passed(PlainCallObject *self, PyObject *passed) {
 }
 
 static PyObject *plain_call_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"function",   "holder",     "on_error", "way",    "method", "passed",
-                            "parameters", "positional", "root",     "result", NULL};
-    PyObject *function, *holder, *on_error, *method, *passed, *parameters;
+    static char *names[] = {"function", "holder",     "on_error",   "way",  "method",
+                            "passed",   "parameters", "positional", "root", "result",
+                            "start",    "value",      NULL};
+    PyObject *function, *holder, *on_error, *method, *passed, *parameters, *start = Py_None;
     const char *way;
-    int positional, root, result;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOsUO!O!iii", names, &function, &holder,
+    int positional, root, result, value = -1;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOsUO!O!iii|Oi", names, &function, &holder,
                                      &on_error, &way, &method, &PyTuple_Type, &passed,
-                                     &PyTuple_Type, &parameters, &positional, &root, &result))
+                                     &PyTuple_Type, &parameters, &positional, &root, &result,
+                                     &start, &value))
         return NULL;
+    if (start != Py_None && !PyUnicode_Check(start))
+        return PyErr_Format(PyExc_TypeError, "the name of a method, not %R", start);
     if (result < 0 || result >= RESULTS)
         return PyErr_Format(PyExc_ValueError, "no such kind of result: %d", result);
     PlainCallObject *self = (PlainCallObject *)type->tp_alloc(type, 0);
@@ -240,12 +268,17 @@ static PyObject *plain_call_new(PyTypeObject *type, PyObject *args, PyObject *ke
     self->holder = Py_NewRef(holder);
     self->on_error = Py_NewRef(on_error);
     self->method.name = interned(method);
+    if (start != Py_None) self->start.name = interned(start);
+    self->value = value;
     self->positional = positional;
     self->root = root;
     self->result = (ResultKind)result;
     if (!set_way(self, way) || !set_passed(self, passed) || !set_parameters(self, parameters))
         Py_CLEAR(self);
-    else if (positional > self->count || root >= self->count) {
+    else if (value < -1 || value >= self->passed_count) {
+        PyErr_Format(PyExc_ValueError, "no argument %d", value);
+        Py_CLEAR(self);
+    } else if (positional > self->count || root >= self->count) {
         PyErr_Format(PyExc_ValueError, "no more than %d parameters are named", self->count);
         Py_CLEAR(self);
     }
@@ -278,6 +311,7 @@ static void plain_call_dealloc(PlainCallObject *self) {
     Py_XDECREF(self->holder);
     Py_XDECREF(self->on_error);
     Py_XDECREF(self->method.name);
+    Py_XDECREF(self->start.name);
     for (Py_ssize_t at = 0; at < self->passed_count; at++) Py_DECREF(self->passed[at]);
     for (int at = 0; at < self->count; at++) {
         Py_DECREF(self->parameters[at].name);
