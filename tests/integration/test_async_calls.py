@@ -91,6 +91,18 @@ def test_a_call_ends_for_who_waits_though_the_next_one_is_under_way(job: Job) ->
     finished(ranks)
 
 
+def test_a_call_that_waited_for_its_turn_is_recorded_as_begun_when_that_came(job: Job) -> None:
+    ranks = job(2, works_over_memory.look_when_calls_began)
+    queued = ranks[0].expect("begun")["started"]
+    ranks[1].say()
+    done = ranks[0].expect("done")
+    assert done["started"][0] == queued[0]
+    assert queued[1] < done["started"][1] < done["finished"][1]
+    assert done["finished"][0] <= done["started"][1]
+    assert done["unchanged"] == [True, True]
+    finished(ranks)
+
+
 def test_calls_of_all_ways_keep_one_order(job: Job) -> None:
     """Queued in the core or on the loop, or on the caller's thread; results tell the order."""
     ranks = job(3, works_over_memory.call_in_every_way)

@@ -310,7 +310,8 @@ def test_the_core_and_the_function_do_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name in CALLS if "async_op" in inspect.signature(CALLS[name]).parameters)
+    "name",
+    sorted(name for name in CALLS if "async_op" in inspect.signature(CALLS[name]).parameters),
 )
 def test_the_core_and_the_function_begin_the_same(name: str) -> None:
     open_queue()

@@ -168,6 +168,31 @@ def cancel_among_many() -> None:
     ah.destroy_process_group()
 
 
+def look_when_calls_began() -> None:
+    """Look at the records of two calls, of which the second waits for the first, and afterwards."""
+    ah.init_process_group(timeout=30)
+    ah.barrier()  # from here on there is a communicator
+    if ah.get_rank():
+        hear()
+    works = [ah.all_reduce(np.ones(SMALL), async_op=True, label=label) for label in "ab"]
+    queued = ah.flight_recorder()[-2:]
+    tell("begun", started=[one.started for one in queued])
+    for work in works:
+        work.wait()
+    records = ah.flight_recorder()[-2:]
+    tell(
+        "done",
+        started=[one.started for one in records],
+        finished=[one.finished for one in records],
+        unchanged=[
+            (one.sequence, one.signature, one.label, one.source)
+            == (other.sequence, other.signature, other.label, other.source)
+            for one, other in zip(queued, records, strict=True)
+        ],
+    )
+    ah.destroy_process_group()
+
+
 def wait_for_the_first() -> None:
     ah.init_process_group(timeout=30)
     me = ah.get_rank()

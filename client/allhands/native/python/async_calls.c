@@ -50,16 +50,13 @@ static AsyncCall *new_call(CommObject *self, const Plan *plan, PyObject *label, 
     AsyncCall *call = (AsyncCall *)self->async_type->tp_alloc(self->async_type, 0);
     if (call == NULL) return NULL;
     call->comm = (CommObject *)Py_NewRef(self);
-    call->context = Py_NewRef(self->async_context);
-    call->operation = Py_NewRef(kind_texts[plan->kind]);
     call->label = Py_NewRef(label);
     call->value = Py_NewRef(value);
     call->arrays = Py_NewRef(arrays);
     if (self->records_all) call->code = call_site_here(&call->instruction);
     call->nbytes = call_bytes(self, plan);
-    call->group = PyObject_GetAttrString(self->async_context, "name");
-    if (call->group != NULL && async_keep_plan(call, plan)) return call;
-    if (!PyErr_Occurred()) PyErr_NoMemory();
+    if (async_keep_plan(call, plan)) return call;
+    PyErr_NoMemory();
     Py_DECREF(call);
     return NULL;
 }
@@ -89,7 +86,7 @@ PyObject *async_enqueue(CommObject *self, const Plan *plan, PyObject *label, PyO
         call_record(self, plan, call->sequence, now, async_label_or_null(call));
         self->running_async = runs;
     }
-    async_set_due(self);
+    async_set_due_at(self, now);
     return (PyObject *)call;
 }
 
@@ -156,7 +153,7 @@ static PyObject *call_poll(AsyncCall *self, PyObject *given) {
         if (async_is_ready(comm, nbytes) && async_run_ready(self, nbytes) < 0) return NULL;
         const AsyncCall *first = comm->first_async;
         if (async_has_ended(self) || span == 0 || first == NULL || first->state != CALL_PUBLISHED ||
-            first->running.call.waiting == 0)
+            comm->first_running.call.waiting == 0)
             break;
         /* A call that is ready and has not ended is in the hands of another thread. */
         if (!yields && spin < SPINS && !async_is_ready(comm, nbytes)) {
@@ -166,7 +163,7 @@ static PyObject *call_poll(AsyncCall *self, PyObject *given) {
         int64_t now = ah_now();
         if (until == 0) until = now + span;
         if (now >= until) break;
-        uint64_t sequence = first->sequence, waiting = first->running.call.waiting;
+        uint64_t sequence = first->sequence, waiting = comm->first_running.call.waiting;
         Py_BEGIN_ALLOW_THREADS
         if (yields) sched_yield();
         for (int look = 0; !yields && look < SPINS; look++) {
@@ -211,14 +208,13 @@ static PyObject *call_attach(AsyncCall *self, PyObject *future) {
 static PyObject *call_summary(AsyncCall *self, PyObject *unused) {
     (void)unused;
     if (self->state != CALL_ENDED) Py_RETURN_NONE;
-    return Py_BuildValue("KOns", self->sequence, self->operation, (Py_ssize_t)self->nbytes,
+    return Py_BuildValue("KOns", self->sequence, kind_texts[self->kind], (Py_ssize_t)self->nbytes,
                          variant_names[self->variant]);
 }
 
 static int call_traverse(AsyncCall *self, visitproc visit, void *arg) {
     Py_VISIT(self->next);
     Py_VISIT(self->comm);
-    Py_VISIT(self->context);
     Py_VISIT(self->value);
     Py_VISIT(self->arrays);
     Py_VISIT(self->error);
@@ -239,10 +235,7 @@ static void call_dealloc(AsyncCall *self) {
     PyObject_GC_UnTrack(self);
     call_clear(self);
     Py_XDECREF(self->comm);
-    Py_XDECREF(self->context);
-    Py_XDECREF(self->operation);
     Py_XDECREF(self->label);
-    Py_XDECREF(self->group);
     Py_XDECREF(self->arrays);
     Py_XDECREF(self->dtype);
     Py_XDECREF(self->shape);
@@ -255,6 +248,23 @@ static void call_dealloc(AsyncCall *self) {
 static PyObject *get_ended(AsyncCall *self, void *unused) {
     (void)unused;
     return PyBool_FromLong(async_has_ended(self));
+}
+
+static PyObject *get_operation(AsyncCall *self, void *unused) {
+    (void)unused;
+    return Py_NewRef(kind_texts[self->kind]);
+}
+
+static PyObject *get_context(AsyncCall *self, void *unused) {
+    (void)unused;
+    PyObject *context = self->comm->async_context; /* NULL: both are being freed */
+    return Py_NewRef(context == NULL ? Py_None : context);
+}
+
+static PyObject *get_group(AsyncCall *self, void *unused) {
+    (void)unused;
+    PyObject *context = self->comm->async_context; /* NULL: both are being freed */
+    return context == NULL ? Py_NewRef(Py_None) : PyObject_GetAttrString(context, "name");
 }
 
 /* Where the program made it, if another thread began it. */
@@ -289,10 +299,7 @@ static PyMemberDef call_members[] = {
     {"sequence", T_ULONGLONG, offsetof(AsyncCall, sequence), READONLY, NULL},
     {"nbytes", T_PYSSIZET, offsetof(AsyncCall, nbytes), READONLY, NULL},
     {"waiting_thread", T_ULONG, offsetof(AsyncCall, waiting_thread), 0, NULL},
-    {"operation", T_OBJECT, offsetof(AsyncCall, operation), READONLY, NULL},
     {"label", T_OBJECT, offsetof(AsyncCall, label), READONLY, NULL},
-    {"group", T_OBJECT, offsetof(AsyncCall, group), READONLY, NULL},
-    {"context", T_OBJECT, offsetof(AsyncCall, context), READONLY, NULL},
     {"comm", T_OBJECT, offsetof(AsyncCall, comm), READONLY, NULL},
     {"value", T_OBJECT, offsetof(AsyncCall, value), READONLY, NULL},
     {"error", T_OBJECT, offsetof(AsyncCall, error), READONLY, NULL},
@@ -302,6 +309,9 @@ static PyMemberDef call_members[] = {
 
 static PyGetSetDef call_getset[] = {
     {"has_ended", (getter)get_ended, NULL, NULL, NULL},
+    {"operation", (getter)get_operation, NULL, NULL, NULL},
+    {"context", (getter)get_context, NULL, NULL, NULL},
+    {"group", (getter)get_group, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

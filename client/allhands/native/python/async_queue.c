@@ -78,7 +78,7 @@ PyObject *async_waited_call(const CommObject *self) {
     const AsyncCall *call = self->last_async;
     if (call == NULL || call->waiting_thread == 0 || call->sequence != self->last_number)
         Py_RETURN_NONE;
-    return Py_BuildValue("kKOO", call->waiting_thread, call->sequence, call->operation,
+    return Py_BuildValue("kKsO", call->waiting_thread, call->sequence, kind_names[call->kind],
                          call->label);
 }
 

@@ -9,13 +9,13 @@
 
 typedef enum { CALL_WAITING, CALL_PUBLISHED, CALL_RUNNING, CALL_ENDED, CALL_FAILED } CallState;
 
-#define PLAN_HEAD offsetof(Plan, in)
+#define PLAN_HEAD offsetof(Plan, messages)
 
 typedef struct AsyncCall {
     PyObject_HEAD
     struct AsyncCall *next;
     CommObject *comm;
-    PyObject *context, *operation, *label, *group, *value;
+    PyObject *label, *value;
     PyObject *arrays; /* until it has ended */
     PyObject *error;  /* of one that failed; else NULL, as is what nobody asked for */
     PyObject *future;
@@ -34,7 +34,6 @@ typedef struct AsyncCall {
     void **places; /* of the plan, where a rank has a piece for each rank; else NULL */
     const void *in;
     void *out;
-    RunningCall running;
     _Alignas(Plan) char plan[PLAN_HEAD];
 } AsyncCall;
 

@@ -24,9 +24,9 @@ static void begin(AsyncCall *call) {
     async_load_plan(call);
     if (call->sequence > self->limit) /* which may have been set after it took its number */
         ah_comm_interrupt(self->comm, call->sequence);
-    call_begin(self, &call->running, call->sequence, call->timeout, call->deadline,
+    call_begin(self, &self->first_running, call->sequence, call->timeout, call->deadline,
                async_label_or_null(call));
-    call->running.call.is_posted = call->is_ahead;
+    self->first_running.call.is_posted = call->is_ahead;
 }
 
 /* Whether the call can be posted before its turn, and those behind it. */
@@ -79,8 +79,8 @@ static void keep_error(AsyncCall *call) {
 static void skip(AsyncCall *call) {
     CommObject *self = call->comm;
     ah_comm_skip(self->comm, call->sequence);
-    PyObject *done = PyObject_CallMethod(call->context, "on_skipped", "K", call->sequence);
-    if (done == NULL) PyErr_WriteUnraisable(call->context);
+    PyObject *done = PyObject_CallMethod(self->async_context, "on_skipped", "K", call->sequence);
+    if (done == NULL) PyErr_WriteUnraisable(self->async_context);
     Py_XDECREF(done);
 }
 
@@ -101,17 +101,17 @@ static int run_first(CommObject *self, bool only_tries) {
         else
             begin(call);
         call->state = CALL_RUNNING;
-        call->running.call.only_tries = only_tries;
-        ah_status status = run_plan(self, &call->running.call);
+        self->first_running.call.only_tries = only_tries;
+        ah_status status = run_plan(self, &self->first_running.call);
         if (status == AH_PENDING) {
             call->state = CALL_PUBLISHED;
             self->running_async = NULL;
             return PENDING;
         }
-        bool failed = call_end(self, &call->running, status, async_label_or_null(call)) < 0;
+        bool failed = call_end(self, &self->first_running, status, async_label_or_null(call)) < 0;
         if (failed && !PyErr_ExceptionMatches(PyExc_Exception)) {
             PyErr_Fetch(&type, &value, &traceback);
-            call_raise(self, &call->running, AH_INTERRUPTED, async_label_or_null(call));
+            call_raise(self, &self->first_running, AH_INTERRUPTED, async_label_or_null(call));
         }
         call->variant = self->variant;
         if (failed) keep_error(call);
@@ -148,6 +148,10 @@ static int let_go(AsyncCall *call, int result) {
 }
 
 void async_set_due(CommObject *self) {
+    async_set_due_at(self, self->first_async == NULL || self->handed_over ? 0 : ah_now());
+}
+
+void async_set_due_at(CommObject *self, int64_t now) {
     if (self->first_async == NULL) {
         self->is_urgent = false;
         atomic_store_explicit(&self->due, INT64_MAX, memory_order_relaxed);
@@ -159,7 +163,7 @@ void async_set_due(CommObject *self) {
                         first->nbytes <= self->comm->limits.slot_max;
     int64_t waits = self->comm->has_spare_cpu ? GRACE_NS : SHARED_CPU_GRACE_NS;
     int64_t grace = self->is_urgent ? 0 : is_published ? PUBLISHED_GRACE_NS : waits;
-    int64_t due = ah_now() + grace;
+    int64_t due = now + grace;
     if (due >= atomic_load_explicit(&self->due, memory_order_relaxed)) return;
     atomic_store(&self->due, due);
     timer_note(self->timer, due, !self->is_urgent && self->last_async->nbytes < LARGE_BYTES);
@@ -198,8 +202,8 @@ bool async_is_ready(CommObject *self, size_t nbytes) {
         first->sequence > self->limit || self->comm->interrupted >= first->sequence)
         return false;
     if (first->state == CALL_PUBLISHED)
-        return first->running.call.waiting != 0 &&
-               ah_have_posted_alike(self->comm, first->running.call.waiting, first->sequence);
+        return self->first_running.call.waiting != 0 &&
+               ah_have_posted_alike(self->comm, self->first_running.call.waiting, first->sequence);
     return first->state == CALL_WAITING && first->nbytes <= nbytes &&
            ah_slot_is_free(self->comm, first->sequence);
 }

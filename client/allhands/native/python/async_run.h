@@ -10,7 +10,8 @@
 
 #include "python/async_queue.h"
 
-/* Say when a thread should run what is queued. */
+/* Say when a thread should run what is queued, by who knows the time, or not. */
+void async_set_due_at(CommObject *self, int64_t now);
 void async_set_due(CommObject *self);
 /* CommObject.finish_async */
 int async_finish(CommObject *self, const AsyncCall *last);

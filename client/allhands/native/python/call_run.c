@@ -154,6 +154,18 @@ void call_record(CommObject *self, const Plan *plan, uint64_t sequence, int64_t 
     record_site(self, record);
 }
 
+/* Write down that a call begins that may have been written down when it took its number. */
+static inline void record_begin(CommObject *self, const Plan *plan, uint64_t sequence, int64_t now,
+                                PyObject *label) {
+    Record *record = record_of(self, sequence);
+    if (self->running_async == NULL || record->sequence != sequence) {
+        call_record(self, plan, sequence, now, label);
+        return;
+    }
+    record->outcome_bits = OUTCOME_RUNNING;
+    record->started = now;
+}
+
 /* Write down how it ended, and whether it is known why. */
 static inline void record_end(CommObject *self, uint64_t sequence, ah_status status) {
     static const uint8_t outcomes[] = {
@@ -204,7 +216,7 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
         self->attach_tries = ah_comm_probe_attach(self->comm) ? 0 : self->attach_tries - 1;
     self->waiting = 0;
     self->waits[sequence % WAITS] = 0;
-    call_record(self, plan, sequence, now, label);
+    record_begin(self, plan, sequence, now, label);
     if (self->records_all) start_times_note(&self->start_times, sequence, now);
 }
 

@@ -41,11 +41,11 @@ typedef struct {
     Py_ssize_t dims[SHAPE_DIMS];
     PyObject *shape;             /* borrowed; a shape that does not fit there, else NULL */
     uint64_t shapesig, labelsig; /* equal on all ranks exactly when their shapes, and labels, are */
-    ah_messages messages;        /* of an exchange */
     PyObject *call; /* borrowed; a composite call that is carried out as this one: what Python has
                      * to say of it. NULL: none */
     const char *call_name; /* its operation */
-    /* Last, because calls that wait keep only the items of their ranks: async_calls.c. */
+    ah_messages messages;  /* of an exchange, which does not wait in the queue */
+    /* Last, because calls that wait keep only the items of their ranks: async_queue.c. */
     const void *in[AH_MAX_RANKS];
     void *out[AH_MAX_RANKS];
     size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS]; /* bytes; only of all_to_all */
@@ -105,6 +105,17 @@ typedef struct {
     npy_intp *shapes; /* of each rank's block, owned */
 } SignedBlocks;
 
+/* How a call that runs and the hooks find each other. */
+typedef struct {
+    struct CommObject *self;
+    ah_call call;
+    PyThreadState *saved;
+    int64_t timeout;
+    int64_t slow_at;
+    bool was_slow;
+    bool is_confirmation; /* a signal's exception leaves it to be gone on with: ah_call.is_left */
+} RunningCall;
+
 typedef struct CommObject {
     PyObject_HEAD
     ah_comm *comm;
@@ -145,13 +156,14 @@ typedef struct CommObject {
      * lose it meanwhile. 0; or -1 with an exception, without the turn: of a signal handler. */
     int (*finish_async)(struct CommObject *self, const struct AsyncCall *last);
     PyTypeObject *async_type; /* of their works; NULL: there can be none */
-    PyObject *async_context;  /* has what those works need */
+    PyObject *async_context;  /* has what those works need; lives as long as the communicator */
     PyObject *timer;          /* of threads for those that nobody waits for */
     _Atomic int64_t due;      /* when one should run them; INT64_MAX: not at all, or it was told */
     bool handed_over;         /* a thread was told to run them, and has not returned */
     bool is_urgent;           /* somebody wants to hear of their end, without waiting */
     int waiters;              /* threads that wait for the turn to run them */
     const struct AsyncCall *running_async; /* the call that runs is this one; NULL: none of them */
+    RunningCall first_running;             /* the first of them, once it has been begun */
     unsigned long
         inline_thread;  /* the thread that made the call that runs, and waits for it; 0: none */
     PyObject *on_clash; /* NULL: threads may do as they like */
@@ -166,17 +178,6 @@ typedef struct CommObject {
     StartTimes start_times;
     CallTotals totals;
 } CommObject;
-
-/* How a call that runs and the hooks find each other. */
-typedef struct {
-    CommObject *self;
-    ah_call call;
-    PyThreadState *saved;
-    int64_t timeout;
-    int64_t slow_at;
-    bool was_slow;
-    bool is_confirmation; /* a signal's exception leaves it to be gone on with: ah_call.is_left */
-} RunningCall;
 
 extern PyTypeObject *Comm_Type;
 extern unsigned comm_generation; /* counts forks: a child shares the memory, but is no member */
