@@ -1094,6 +1094,10 @@ class CallCollector:
     timeout or label. All other calls it declines, as a communicator does.
     """
 
+    def shapes(self) -> bytes:
+        """Return the shapes of the arrays collected since: of each the number of dimensions, then
+        these, as 64-bit integers."""
+
     def take(self) -> tuple[list[NDArray[Any]], Any, int]:
         """Return the arrays collected since the last time, in order, their operation and bytes."""
 

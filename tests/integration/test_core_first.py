@@ -381,6 +381,18 @@ def test_a_block_collects_the_calls_in_it() -> None:
     assert count_calls() == before + 4
 
 
+def test_the_record_of_a_block_has_the_shapes_that_its_arrays_had_at_its_end() -> None:
+    deep = np.ones(2)
+    with ah.coalescing():
+        for x in (np.ones((2, 3)), np.ones(()), np.ones((0, 4)), deep):
+            ah.all_reduce(x)
+        deep.shape = (1,) * 15 + (2,)
+    record = ah.flight_recorder()[-1]
+    deepest = ",".join(["1"] * 15 + ["2"])
+    described = f"float64[2,3],float64[],float64[0,4],float64[{deepest}]"
+    assert record.signature == f"all_reduce_coalesced({described}, SUM)"
+
+
 def test_a_way_that_is_none_of_the_core_is_left_to_the_function() -> None:
     reduce, said = make_reduce()
     order = ah.default_group().order

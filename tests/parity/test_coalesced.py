@@ -127,6 +127,25 @@ def test_calls_of_a_block_on_the_same_memory_are_made_one_after_the_other(rank):
     assert (more == 18).all()
 
 
+@on_threads(3)
+def test_parts_of_an_array_travel_together_and_one_that_comes_again_after_them(rank):
+    x = np.full(12, float(rank + 1))
+    parts = np.split(x, 4)
+    before = ah.default_group().sequence
+    for order in (parts, parts[::-1], [parts[2], parts[0], parts[3], parts[1]]):
+        x[:] = rank + 1
+        with ah.coalescing():
+            for part in order:
+                ah.all_reduce(part)
+        assert x.tolist() == [6.0] * 12
+    assert ah.default_group().sequence == before + 3
+    with ah.coalescing():
+        for part in (*parts, parts[0]):
+            ah.all_reduce(part)
+    assert x.tolist() == [54.0] * 3 + [18.0] * 9
+    assert ah.default_group().sequence == before + 5
+
+
 NEEDS_RESULTS = {
     "wait": lambda: ah.all_reduce(np.ones(2), async_op=True).wait(),
     "result": lambda: ah.all_reduce(np.ones(2), async_op=True).result(),

@@ -41,8 +41,7 @@ class CoalescingBlock(AbstractContextManager[CoalescingResult]):
 
     def __enter__(self) -> CoalescingResult:
         if self._group is not None:
-            self._collection = coalesce(self._group, threading.get_ident())
-            self._submitter = self._collection.__enter__()
+            self._submitter = coalesce(self._group, threading.get_ident())
         return self._result
 
     def __exit__(
@@ -53,7 +52,7 @@ class CoalescingBlock(AbstractContextManager[CoalescingResult]):
     ) -> None:
         if self._group is None:
             return
-        self._collection.__exit__(None, None, None)
+        self._submitter.end()
         if error is not None:
             return
         made = None if self._async_ops else self._submitter.run_at_once()

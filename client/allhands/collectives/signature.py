@@ -1,9 +1,10 @@
 """Call signatures: the facts of a call that all ranks must agree on, in comparable form."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import TypeAlias
 
 Shape: TypeAlias = tuple[int, ...]
@@ -69,7 +70,8 @@ class CoalescedSignature:
     """Signature of an all_reduce of several arrays, described when somebody asks."""
 
     dtype: str
-    shapes: Sequence[Shape]
+    shapes: Sequence[Shape] | bytes
+    """Or packed, as the core's collector gives them: nobody but a reader makes tuples of them."""
     reduce: str
 
     @property
@@ -78,8 +80,15 @@ class CoalescedSignature:
 
     def describe(self) -> CallSignature:
         """Return the signature as other calls have theirs."""
-        layout = ",".join(f"{self.dtype}[{format_shape(shape)}]" for shape in self.shapes)
+        shapes = _unpack_shapes(self.shapes) if isinstance(self.shapes, bytes) else self.shapes
+        layout = ",".join(f"{self.dtype}[{format_shape(shape)}]" for shape in shapes)
         return CallSignature(self.operation, reduce=self.reduce, layout=layout)
+
+
+def _unpack_shapes(packed: bytes) -> Iterator[Shape]:
+    numbers = iter(memoryview(packed).cast("q"))
+    for ndim in numbers:
+        yield tuple(islice(numbers, ndim))
 
 
 def join_shapes(shapes: Sequence[Shape]) -> Shape:

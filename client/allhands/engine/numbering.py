@@ -125,6 +125,9 @@ class SingleCallNumbering(QueueOnlyNumbering):
 class CollectingNumbering(QueueOnlyNumbering):
     """Numbering of a group whose calls are collected: plain functions offer theirs to `comm`."""
 
+    # What every plain call reads is in slots.
+    __slots__ = ("comm", "direct_calls")
+
     # Nobody but plain functions has this numbering, and they need no more than a collector has.
     comm: "CallCollector | None"  # type: ignore[assignment]
     direct_calls: "CallCollector | None"  # type: ignore[assignment]

@@ -1,10 +1,10 @@
 """Coalescing: calls of a group are collected and submitted together."""
 
 import bisect
-import contextlib
+import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -93,10 +93,10 @@ class CoalescingSubmitter:
     """Collector of one thread's calls on a group; made by `coalesce`."""
 
     def __init__(self, group: Group, thread_id: int) -> None:
+        self._group, self._order = group, group.order
         self._submitter = group.submitter
         self.executor = self._submitter.executor
         self.order = self._submitter.order
-        self._view = make_view(group, self)
         self._thread_id = thread_id
         self._comm = group.order.comm if isinstance(group.order, CallNumbering) else None
         self.collector = None if self._comm is None else self._comm.make_collector(thread_id)
@@ -107,9 +107,22 @@ class CoalescingSubmitter:
     def engine(self) -> GroupEngine:
         return self._submitter.engine
 
+    @functools.cached_property
+    def _view(self) -> Group:
+        """The group as it was before, for calls that the collector does not take."""
+        view = make_view(self._group, self)
+        view.coalescer, view.order = None, self._order
+        return view
+
     def redirect(self) -> Group | None:
         """Return the calling thread's coalescing group; None: not coalescing."""
         return self._view if threading.get_ident() == self._thread_id else None
+
+    def end(self) -> None:
+        """Let calls go their ways again."""
+        group = self._group
+        group.coalescer = None
+        group.order = group.submitter.order  # hooks may have come or gone meanwhile
 
     def run_at_once(self) -> Callable[[], Sequence[Work]] | None:
         """Carry the collected calls out as one on this thread, if they are alike; else None.
@@ -119,11 +132,11 @@ class CoalescingSubmitter:
         comm = self._comm
         if comm is None or self.collector is None or self._calls:
             return None
+        shapes = self.collector.shapes()
         arrays, op, nbytes = self.collector.take()
         seconds = self.order.clip_timeout(None)
         if len(arrays) > 1 and nbytes <= coalesced.BUCKET_BYTES and seconds > 0:
             due = time.monotonic() + seconds
-            shapes = [array.shape for array in arrays]
             call = CoalescedSignature(name_dtype(arrays[0].dtype), shapes, op.name)
             if comm.all_reduce_coalesced(
                 0, arrays, None, op, call, call.operation, seconds, due, None
@@ -249,9 +262,8 @@ class CoalescingSubmitter:
         raise ValueError(f"calls of {primitive.name} are not merged")
 
 
-@contextlib.contextmanager
-def coalesce(group: Group, thread_id: int) -> Iterator[CoalescingSubmitter]:
-    """Collect the calls that a thread makes on a group by name, for a while.
+def coalesce(group: Group, thread_id: int) -> CoalescingSubmitter:
+    """Collect the calls that a thread makes on a group by name, until `end` is called.
 
     Raises:
         RuntimeError: they are collected already.
@@ -262,11 +274,7 @@ def coalesce(group: Group, thread_id: int) -> Iterator[CoalescingSubmitter]:
     group.coalescer = collecting
     # Nothing goes past it.
     group.order = CollectingNumbering(group.order, collecting.collector)
-    try:
-        yield collecting
-    finally:
-        group.coalescer = None
-        group.order = group.submitter.order  # hooks may have come or gone meanwhile
+    return collecting
 
 
 def _overlaps_any(written_spans: Sequence[tuple[int, int]], request: CollectiveRequest) -> bool:

@@ -1,6 +1,5 @@
 """Blocks of PyTorch's coalescing manager: collected calls start together at the end."""
 
-import contextlib
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -27,12 +26,11 @@ class CoalescingBlock:
         Raises:
             RuntimeError: calls of the group are being collected already.
         """
-        self._stack = contextlib.ExitStack()
-        self._coalescing = self._stack.enter_context(coalesce(group, threading.get_ident()))
+        self._coalescing = coalesce(group, threading.get_ident())
 
     def end(self) -> "TorchCoalescedWork":
         """Start the collected calls; adjacent calls of a kind are merged."""
-        self._stack.close()
+        self._coalescing.end()
         return TorchCoalescedWork(self._coalescing.submit_all())
 
 

@@ -150,11 +150,12 @@ async def test_two_calls_of_a_block_become_one_where_they_can(row: Primitive) ->
     cases, works = [], []
     async with inproc_world(SIZE) as world:
         for rank, group in enumerate(world.groups):
-            with coalesce(group, threading.get_ident()) as collected:
-                for seed in (0, 1):
-                    one = case(row.name, rank, SIZE, LENGTH, root=ROOT, seed=seed)
-                    one.run(collected.redirect())
-                    cases.append(one)
+            collected = coalesce(group, threading.get_ident())
+            for seed in (0, 1):
+                one = case(row.name, rank, SIZE, LENGTH, root=ROOT, seed=seed)
+                one.run(collected.redirect())
+                cases.append(one)
+            collected.end()
             works += collected.submit_all()
         await wait_results(works)
         numbers = {group.sequence for group in world.groups}

@@ -118,14 +118,17 @@ async def test_while_calls_are_coalesced_none_goes_past_them() -> None:
     async with inproc_world(2) as world:
         group = world.groups[0]
         order, here = group.order, group.here
-        with coalesce(group, threading.get_ident()) as collecting:
-            view = collecting.redirect()
-            assert view is not None
-            assert view.here is view is not here
-        with coalesce(group, 0) as collecting:
-            assert group.order.comm is None
-            assert group.order is not order
-            assert collecting.redirect() is None  # another thread's
+        collecting = coalesce(group, threading.get_ident())
+        view = collecting.redirect()
+        assert view is not None
+        assert view.here is view is not here
+        assert (view.order, view.coalescer) == (order, None)
+        collecting.end()
+        collecting = coalesce(group, 0)
+        assert group.order.comm is None
+        assert group.order is not order
+        assert collecting.redirect() is None  # another thread's
+        collecting.end()
         assert group.order is order
         assert group.coalescer is None
 

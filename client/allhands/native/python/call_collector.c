@@ -49,6 +49,24 @@ static PyObject *collector_start(CollectorObject *self, PyObject *const *args, P
     Py_RETURN_NONE;
 }
 
+/* Give the shapes of what was collected since the last time: of each array how many dimensions it
+ * has, then these. */
+static PyObject *collector_shapes(CollectorObject *self, PyObject *unused) {
+    (void)unused;
+    Py_ssize_t count = PyList_GET_SIZE(self->arrays), numbers = count;
+    for (Py_ssize_t at = 0; at < count; at++)
+        numbers += PyArray_NDIM((PyArrayObject *)PyList_GET_ITEM(self->arrays, at));
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, numbers * (Py_ssize_t)sizeof(int64_t));
+    if (packed == NULL) return NULL;
+    int64_t *next = (int64_t *)PyBytes_AS_STRING(packed);
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyArrayObject *array = (PyArrayObject *)PyList_GET_ITEM(self->arrays, at);
+        *next++ = PyArray_NDIM(array);
+        for (int dim = 0; dim < PyArray_NDIM(array); dim++) *next++ = PyArray_DIM(array, dim);
+    }
+    return packed;
+}
+
 /* Give what was collected since the last time: the arrays, the operation or None, and the bytes. */
 static PyObject *collector_take(CollectorObject *self, PyObject *unused) {
     (void)unused;
@@ -103,6 +121,7 @@ static void collector_dealloc(CollectorObject *self) {
 
 static PyMethodDef collector_methods[] = {
     {"all_reduce", (PyCFunction)(void (*)(void))collector_all_reduce, METH_FASTCALL, NULL},
+    {"shapes", (PyCFunction)collector_shapes, METH_NOARGS, NULL},
     {"take", (PyCFunction)collector_take, METH_NOARGS, NULL},
     /* clang-format off */
     DECLINED(barrier)

@@ -102,7 +102,16 @@ static bool find_pieces(Pack *pack, PyObject *arrays) {
     return true;
 }
 
+/* Whether each of them begins behind the one before, as parts of one array mostly do. */
+static bool is_ascending(const Pack *pack) {
+    const Piece *pieces = pack->pieces;
+    for (size_t at = 1; at < pack->count; at++)
+        if (pieces[at].at < pieces[at - 1].at + pieces[at - 1].nbytes) return false;
+    return true;
+}
+
 static bool is_distinct(const Pack *pack) {
+    if (is_ascending(pack)) return true;
     Piece *sorted = malloc(pack->count * sizeof *sorted);
     if (sorted == NULL) return false;
     memcpy(sorted, pack->pieces, pack->count * sizeof *sorted);
