@@ -12,7 +12,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from allhands.options import WORLD_DEFAULTS, WorldOptions, get_group_policy
 from allhands.runtime import slurm
 from allhands.suggestions import describe_foreign_backend
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.tls_files import apply_tls_directory
 
 DEFAULT_JOB = "default"

@@ -30,10 +30,10 @@ text of the error has its paragraph. See `verdicts`.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from allhands.verdicts import Verdict, append_clause
+from allhands_proto.quick_dataclass import dataclass
 
 _UNTOUCHED, _UNDEFINED = "the call's outputs are untouched", "the call's outputs are undefined"
 

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from allhands.api.groups import new_group
 from allhands.api.objects import recv_object_list, send_object_list
 from allhands.errors import AllhandsError
 from allhands.group.group import Group
+from allhands_proto.quick_dataclass import dataclass
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,9 +7,10 @@ names them, because a dict costs time. `Default` says the default of an option t
 import inspect
 import re
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict, TypeVar, cast, get_type_hints
+
+from allhands_proto.quick_dataclass import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -2,13 +2,14 @@
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from allhands_proto.quick_dataclass import dataclass
 
 _TEN_YEARS = timedelta(days=3650)
 _CLOCK_SLACK = timedelta(hours=1)

@@ -1,6 +1,6 @@
 """Results of key-value calls that are more than a value."""
 
-from dataclasses import dataclass
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

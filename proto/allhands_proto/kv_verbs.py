@@ -5,12 +5,12 @@ in Reply, and the method that takes the same request. Client and server derive t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 Q = TypeVar("Q", bound=Message)

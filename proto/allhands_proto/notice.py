@@ -10,10 +10,11 @@ import os
 import stat
 import tempfile
 import threading
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 
 from allhands_proto import process
+from allhands_proto.quick_dataclass import dataclass
 
 _OVER = ("gone", "zombie")
 _NOTICES, _GATHERINGS = "coordinator-*.json", "gathering-*.json"

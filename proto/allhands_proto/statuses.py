@@ -1,6 +1,6 @@
 """Statuses of a job's members and groups; `status_codec` has their form on the wire."""
 
-from dataclasses import dataclass
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ a directory.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from allhands_proto.quick_dataclass import dataclass
 
 DIRECTORY_VARIABLE = "ALLHANDS_TLS_DIR"
 AUTHORITIES, CERTIFICATE, KEY, TOKEN = "ca.crt", "tls.crt", "tls.key", "token"

@@ -14,8 +14,9 @@ State of an absent rank, the first of these that applies:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from allhands_proto.quick_dataclass import dataclass
 
 State: TypeAlias = Literal[
     "never joined", "left", "dead", "paused", "stalled", "unreachable", "elsewhere", "busy", "slow"

@@ -4,8 +4,9 @@ Both sides say theirs in the first message of a conversation. A side that says n
 before versions, which is version 1.
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from allhands_proto.loopback import is_loopback
+from allhands_proto.quick_dataclass import dataclass
 
 USER_VARIABLE = "ALLHANDS_STORE_USER"
 _SCHEME = "etcd://"

@@ -1,6 +1,6 @@
 """Status of the leadership, as one daemon of several knows it."""
 
-from dataclasses import dataclass
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

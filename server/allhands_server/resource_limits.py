@@ -5,7 +5,9 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+
+from allhands_proto.quick_dataclass import dataclass
 
 LIMITS_VARIABLE = "ALLHANDS_LIMITS"
 

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -33,6 +32,7 @@ from allhands.runtime import stack_dump, termination
 from allhands.runtime.end_order import find_causes, wait_ended
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 from allhands.runtime.loop_thread import LoopThread
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands.membership.resilient_group import ResilientGroup

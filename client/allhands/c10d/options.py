@@ -5,13 +5,14 @@ Ranks are ranks of the group. A `timeout` of None is the group's; `asyncOp=False
 caller waits at once, so that the call may run on the caller's thread before the method returns.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from allhands import deadlines
 from allhands.collectives.reduction import ReduceOp
 from allhands.deadlines import Timeout
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(slots=True)

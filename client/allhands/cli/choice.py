@@ -1,7 +1,8 @@
 """What a command was told about the coordinator to ask, before any file is read."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
+
+from allhands_proto.quick_dataclass import dataclass
 
 _VERSION = 1
 _CHOICE_VARIABLE = "ALLHANDS_CONTEXT"

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands.coordinator.endpoint import Endpoint

@@ -7,7 +7,7 @@ Only the module of the command that is asked for is imported: help answers at on
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -16,6 +16,7 @@ import typer
 from allhands.errors import AllhandsError
 from allhands.escapes import escape_lines
 from allhands.runtime.module_teardown import KeptModules, is_no_program
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup

@@ -1,7 +1,6 @@
 """The page of `allhands report`: numbers and lines of a job, from what is known of it. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 
@@ -12,6 +11,7 @@ from allhands.coordinator.sections import format_duration, format_short
 from allhands.coordinator.stalls import describe_stall, list_stalls
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import FailureStatus, GroupWaits
 
 SLOWEST = 20

@@ -4,11 +4,12 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands.launcher.environment import Placement

@@ -5,10 +5,11 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
+
+from allhands_proto.quick_dataclass import dataclass
 
 _PYTHON = sys.executable, "-u"
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?t?)?")

@@ -12,11 +12,11 @@ The three parts are separated by an empty line each.
 import argparse
 import re
 import shlex
-from dataclasses import dataclass
 from typing import NoReturn
 
 from allhands.coordinator.kv import transactions
 from allhands.coordinator.kv.transactions import Condition, Delete, Get, Operation, Put, Subject
+from allhands_proto.quick_dataclass import dataclass
 
 _CONDITION = re.compile(
     r'\s*(?P<subject>\w+)\(\s*(?P<key>"(?:[^"\\]|\\.)*")\s*\)\s*(?P<relation>=|!=|<|>)\s*'

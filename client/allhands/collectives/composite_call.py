@@ -15,7 +15,6 @@ SUM of the products.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,6 +30,7 @@ from allhands.collectives.reduction import PremulSum, ReduceOp, fold, is_narrow,
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
 from allhands.collectives.staging import Staging
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Composite calls that the native core carries out as one call, where ranks share memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -12,6 +11,7 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest, mark_phase_signature, name_dtype
 from allhands.collectives.signature import CallSignature, CoalescedSignature, Result, Shape
 from allhands.data.serializer import UInt8Array
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm

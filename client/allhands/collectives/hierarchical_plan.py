@@ -9,7 +9,7 @@ All ranks split a call into the same phases with the same numbers, without commu
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
+from allhands_proto.quick_dataclass import dataclass
 
 FLAT_BYTES = 16 << 10
 """Bytes, of all blocks together, up to which a call goes over links as a whole.

@@ -1,10 +1,10 @@
 """Parts of a call over links: schedules with their buffers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from allhands.collectives.buffer import Buffer
 from allhands.collectives.schedule import Schedule
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -1,13 +1,13 @@
 """Checked call of a primitive collective, on its way to be carried out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from allhands.collectives.part import Part
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result
 from allhands.collectives.staging import Staging
+from allhands_proto.quick_dataclass import dataclass
 
 BuildParts: TypeAlias = Callable[[int, int], list[Part]]
 """Makes the parts of a call over links, given rank and size."""

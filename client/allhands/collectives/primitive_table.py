@@ -7,10 +7,11 @@ calls that it carries out as one call, where over links they take several.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
+
+from allhands_proto.quick_dataclass import dataclass
 
 
 class Operand(Enum):

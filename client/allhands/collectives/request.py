@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.primitive_table import CORE_KINDS, Primitive
 from allhands.collectives.reduction import OPS, ReduceOp, finish, get_dtype_name, must_fold_at_once
 from allhands.collectives.signature import CallSignature, CoalescedSignature, Result, Shape
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm, ShmWork

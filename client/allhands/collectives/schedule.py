@@ -10,7 +10,8 @@ The law of a round:
 """
 
 import enum
-from dataclasses import dataclass
+
+from allhands_proto.quick_dataclass import dataclass
 
 
 class Area(enum.Enum):

@@ -2,10 +2,12 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import islice
 from typing import TypeAlias
+
+from allhands_proto.quick_dataclass import dataclass
 
 Shape: TypeAlias = tuple[int, ...]
 """The dimensions of an array; or, of several, of one after the other with BETWEEN between them."""

@@ -6,7 +6,6 @@ staged outputs as they were.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, TypeVar
 
@@ -16,6 +15,7 @@ from allhands.collectives import arguments
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.errors import AllhandsError, InvalidArgument
+from allhands_proto.quick_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ All ranks choose this, or not, by the same facts.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +23,7 @@ from allhands.collectives.hierarchical_plan import HostLayout
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, ReduceOp, get_dtype_name, is_narrow
 from allhands.collectives.request import CollectiveRequest
+from allhands_proto.quick_dataclass import dataclass
 
 TWO_LEVEL_BYTES = 1 << 20
 """Of the array, or of all ranks' blocks, up to which calls are made so; above it, in phases."""

@@ -1,7 +1,6 @@
 """Analysis of a job by the reports of ranks: positions, waits, stragglers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from allhands.coordinator.diagnosis import (
     CallPosition,
@@ -14,6 +13,7 @@ from allhands.coordinator.diagnosis import (
 from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
 from allhands.runtime.sections import SectionPosition, SectionRecord
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import GroupWaits, OperationStatus
 
 

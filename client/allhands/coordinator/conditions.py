@@ -1,10 +1,10 @@
 """Conditions of silent ranks, as the coordinator tells them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 from allhands.verdicts import AbsentRank
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.verdict_codec import decode_absent_rank
 from allhands_proto.verdicts import State

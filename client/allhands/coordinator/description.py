@@ -1,7 +1,6 @@
 """Description of a coordinator, as it gives it to whoever examines the way there."""
 
 import time
-from dataclasses import dataclass
 
 import grpc
 
@@ -11,6 +10,7 @@ from allhands.coordinator.endpoint import Endpoint, configure_channel
 from allhands.coordinator.protocol_versions import make_describe_request
 from allhands.coordinator.status_errors import translate_error
 from allhands.escapes import escape_line
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2_grpc
 from allhands_proto.versions import OWN, Versions, read_versions
 

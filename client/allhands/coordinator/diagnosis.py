@@ -1,7 +1,6 @@
 """Diagnosis of a job: positions, waits, stragglers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from allhands.coordinator.sections import (
     Marked,
@@ -15,6 +14,7 @@ from allhands.coordinator.sections import (
 )
 from allhands.coordinator.status import describe_failures
 from allhands.runtime.sections import SectionPosition
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import FailureStatus, GroupWaits
 
 _WORTH_WORDS = 1e-3

@@ -6,8 +6,9 @@ import select
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from allhands_proto.quick_dataclass import dataclass
 
 STAGGER_SECONDS = 0.25
 """After which the next address is tried beside those that have not answered (RFC 8305)."""

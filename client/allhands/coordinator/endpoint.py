@@ -8,7 +8,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks, notice
 from allhands_proto.certificates import make_client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.routes import stays_on_host
 from allhands_proto.tls_files import apply_tls_directory
 

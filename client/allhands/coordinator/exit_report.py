@@ -4,7 +4,6 @@ Apart from `client`, which launchers, of which every job has one, would load for
 34 ms, where all else that a launcher loads takes 230.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import grpc
@@ -12,6 +11,7 @@ import grpc
 from allhands.coordinator.blocking_channel import open_channel
 from allhands.coordinator.endpoint import Endpoint, configure_channel
 from allhands.coordinator.status_errors import translate_error
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 

@@ -1,12 +1,12 @@
 """Reports of the ranks of a job, as a client collects them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from allhands.coordinator import report_decoder
 from allhands.coordinator.analysis import RankReport
 from allhands.coordinator.job_codec import read_job
 from allhands.coordinator.status import JobStatus
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.status_codec import decode_waits
 from allhands_proto.statuses import GroupWaits
 from allhands_proto.v1 import coordinator_pb2 as wire

@@ -1,13 +1,13 @@
 """The limits of a coordinator, and how much is used of each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from allhands.coordinator.request_calls import RequestCalls
 from allhands.coordinator.sections import Section, Table
 from allhands.deadlines import Timeout
 from allhands.escapes import escape_line
 from allhands.tracebacks import trims_tracebacks
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 _MIB = 1 << 20

@@ -1,11 +1,10 @@
 """Calls about the page of a coordinator's HTTP port."""
 
-from dataclasses import dataclass
-
 from allhands.coordinator.request_calls import RequestCalls
 from allhands.deadlines import Timeout
 from allhands.escapes import escape_line
 from allhands.tracebacks import trims_tracebacks
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import grpc
 from allhands.coordinator.dialling import FailedAttempt, NoConnection, connect_to_any
 from allhands.coordinator.endpoint import Address, Endpoint, tls_context
 from allhands.escapes import escape_line
+from allhands_proto.quick_dataclass import dataclass
 
 PROBE_SECONDS = 2.0
 _LAST_PROBE_SECONDS = 0.5

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from allhands.coordinator.endpoint import (
 from allhands.coordinator.host_address import resolve_host
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto import notice
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands.coordinator.embed import RunningCoordinator

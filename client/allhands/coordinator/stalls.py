@@ -1,11 +1,11 @@
 """Calls of groups which some ranks have been in for long, while others have not begun them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from allhands.coordinator.sections import format_duration, name_ranks
 from allhands.escapes import escape_line
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import GroupStatus, OperationStatus
 
 STALL_SECONDS = 2.0

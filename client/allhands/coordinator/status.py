@@ -1,7 +1,6 @@
 """Status of a job at the coordinator: members, progress, groups."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from allhands.coordinator.sections import (
     Column,
@@ -15,6 +14,7 @@ from allhands.coordinator.sections import (
 )
 from allhands.coordinator.stalls import describe_stall, list_stalls
 from allhands.runtime.sections import SectionPosition
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
 
 _MAX_FAILURES = 4

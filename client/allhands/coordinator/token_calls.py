@@ -1,7 +1,6 @@
 """Calls about tokens for jobs: made, listed without their secrets, revoked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
@@ -9,6 +8,7 @@ import grpc
 from allhands.deadlines import Timeout, to_seconds
 from allhands.escapes import escape_line
 from allhands.tracebacks import trims_tracebacks
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 

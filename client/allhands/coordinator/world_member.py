@@ -2,11 +2,11 @@
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
 from allhands.errors import CoordinatorUnavailable
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 _LARGEST_MEMBER = 4_096

@@ -4,7 +4,6 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from allhands.coordinator.client import Control
 from allhands.coordinator.description import describe_coordinator
@@ -15,6 +14,7 @@ from allhands.coordinator.status import MemberStatus
 from allhands.doctor.machine import CoordinatorReading, MemberReach
 from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands_proto.loopback import is_loopback
+from allhands_proto.quick_dataclass import dataclass
 
 _CALL_SECONDS = 5.0
 _CONNECT_SECONDS = 3.0

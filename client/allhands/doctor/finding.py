@@ -3,9 +3,9 @@
 import enum
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from allhands.coordinator.sections import Marked, Section, Table
+from allhands_proto.quick_dataclass import dataclass
 
 
 class Level(enum.StrEnum):

@@ -1,9 +1,10 @@
 """A host and a coordinator as an examination has read them: values, without any I/O."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from allhands.runtime.interfaces import NetworkInterface
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Pairs of hosts: the order in which they are measured, results, and findings on them. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from allhands.coordinator.sections import Section, Table, format_short
 from allhands.doctor.finding import Finding, fail, ok, skip
+from allhands_proto.quick_dataclass import dataclass
 
 Failure: TypeAlias = Literal["refused", "silent", "unreachable", "large", "other"]
 """refused: nothing listens, or a firewall says no; silent: no answer to the first packet; large:

@@ -1,7 +1,5 @@
 """Collaborators shared by the queue, the runner and the watchdog of one group's calls."""
 
-from dataclasses import dataclass
-
 from allhands.engine.failures.call_errors import PeerDirectory
 from allhands.engine.failures.tracker import FailureTracker
 from allhands.engine.group_recorder import GroupRecorder
@@ -10,6 +8,7 @@ from allhands.engine.operation import GroupProgress
 from allhands.engine.shm.group_channel import GroupChannel
 from allhands.runtime.job_thread import JobThread
 from allhands.transport.mesh import Mesh
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ call that does not end there within moments goes on in the queue, from the round
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ from allhands.runtime import native_core
 from allhands.runtime.loop_thread import LoopThread
 from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
 from allhands.transport.lent_links import LentLinks
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands._native import LinkCollectives, Piece, PlanRow

@@ -5,7 +5,7 @@ import threading
 import time
 from asyncio import events
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -48,6 +48,7 @@ from allhands.runtime.job_thread import JobThread
 from allhands.runtime.loop_thread import LoopThread
 from allhands.shm.areas import GroupAreas
 from allhands.transport.mesh import Mesh
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands._native import LinkCollectives, ShmComm

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -33,6 +32,7 @@ from allhands.engine.operation import Operation
 from allhands.engine.watchdog import Watchdog
 from allhands.transport.frame import MessageKey
 from allhands.transport.outbox import EAGER_BYTES
+from allhands_proto.quick_dataclass import dataclass
 
 _MAX_AGREED = 256
 """Most signatures remembered of rooted calls that all ranks are known to have made."""

@@ -5,7 +5,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
 
@@ -13,6 +12,7 @@ from allhands.deadlines import clip_timeout
 from allhands.engine.work.work import Work
 from allhands.errors import ForkedProcess
 from allhands.options import DEFAULT_TIMEOUT
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands._native import CallCollector, LinkCollectives, MessageRow, ShmComm, ShmP2P

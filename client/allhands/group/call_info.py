@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
@@ -12,6 +12,7 @@ from allhands.collectives.arguments import AnyArray
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.signature import SHAPE_SEPARATOR, CallSignature, Result, Shape
+from allhands_proto.quick_dataclass import dataclass
 
 _NAMES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {

@@ -5,7 +5,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from allhands.collectives import coalesced
@@ -24,6 +23,7 @@ from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work
 from allhands.futures import Future, add_inline_callback
 from allhands.group.group import Group, make_view
+from allhands_proto.quick_dataclass import dataclass
 
 
 class CallNotSubmitted(RuntimeError):

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from allhands.collectives.buffer import Array
@@ -32,6 +32,7 @@ from allhands.group.call_info import (
 )
 from allhands.group.interfaces import LoopExecutor, Submitter
 from allhands.runtime.callbacks import Callbacks
+from allhands_proto.quick_dataclass import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """NonMember: a group that this rank is not in."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from allhands.engine.numbering import CallNumbering
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from allhands.group.group import Group
+from allhands_proto.quick_dataclass import dataclass
 
 _MAX_RANK_LIST = 40
 """Characters of a list of ranks in a name; longer lists become a digest."""

@@ -12,7 +12,7 @@ import platform
 import socket
 import sys
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
@@ -40,6 +40,7 @@ from allhands.launcher.supervision import (
     Supervisor,
 )
 from allhands.runtime.exit_notice import choose_directory
+from allhands_proto.quick_dataclass import dataclass
 
 
 class FrameWriter(Writer):

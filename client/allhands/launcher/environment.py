@@ -4,9 +4,10 @@ Pure: the environment to build on comes as a mapping.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
+from allhands_proto.quick_dataclass import dataclass
 
 OWN_VARIABLES = frozenset(
     {

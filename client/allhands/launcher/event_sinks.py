@@ -9,11 +9,11 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
 from allhands.coordinator.event_calls import JobEvent
+from allhands_proto.quick_dataclass import dataclass
 
 _STDERR = 2
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Awaitable, Collection
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from allhands.launcher.supervision import (
     RankExiting,
     Supervisor,
 )
+from allhands_proto.quick_dataclass import dataclass
 
 _GREETING_SECONDS = 60.0
 """Until a host has connected, and its Python has started; ssh itself gives up before."""

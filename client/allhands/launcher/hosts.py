@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from allhands_proto.quick_dataclass import dataclass
 
 _NAME = re.compile(r"[^\s,:\[\]=#-][^\s,:\[\]=#]*")
 _MOST_RANKS = 1 << 16

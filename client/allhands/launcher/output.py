@@ -9,10 +9,11 @@ import struct
 import termios
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from allhands.launcher.line_splitter import LineSplitter, prefix_lines
+from allhands_proto.quick_dataclass import dataclass
 
 _CHUNK = 64 * 1024
 

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from allhands.config import derive_port
@@ -14,6 +14,7 @@ from allhands.launcher.environment import (
 )
 from allhands.launcher.supervision import GRACE_SECONDS
 from allhands.runtime.exit_notice import choose_directory
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands.launcher.event_sinks import EventOutlets

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from allhands.launcher.child import Child
 from allhands.launcher.reaper import kill_all
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
+from allhands_proto.quick_dataclass import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -1,11 +1,11 @@
 """Stalls: calls of a job that wait too long for ranks that do not come. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from allhands.coordinator.diagnosis import Diagnosis, PendingOperation, RankDiagnosis
 from allhands.coordinator.sections import format_duration, name_ranks
+from allhands_proto.quick_dataclass import dataclass
 
 StallAction: TypeAlias = Literal["report", "abort", "restart"]
 

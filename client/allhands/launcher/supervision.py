@@ -8,8 +8,9 @@ SIGTERM, which ends what they wait for; and SIGKILL once the grace is over.
 """
 
 import signal
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ The files are anonymous memory of this process, which its user reaches by path a
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
+
+from allhands_proto.quick_dataclass import dataclass
 
 NAME = "launcher.allhands.invalid"
 """In the certificate, so that it fits however the launcher is reached."""

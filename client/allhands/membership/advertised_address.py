@@ -2,7 +2,6 @@
 
 import asyncio
 import ipaddress
-from dataclasses import dataclass
 
 from allhands.config import Daemon, HostedByRank0, WorldConfig
 from allhands.coordinator.endpoint import ChannelConfig, Endpoint
@@ -10,6 +9,7 @@ from allhands.coordinator.host_address import find_own_address, resolve_host
 from allhands.coordinator.session_channel import find_reached_endpoint, listens_beyond_loopback
 from allhands.errors import CoordinatorUnavailable
 from allhands.runtime import interfaces
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Calls in the queue of a resilient group, and the group's reaction to failures."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import CodeType
 
 import numpy as np
@@ -17,6 +17,7 @@ from allhands.engine.work.work import Work
 from allhands.errors import PeerFailed
 from allhands.group.group import Group
 from allhands.group.interfaces import Submitter
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

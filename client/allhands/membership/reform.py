@@ -1,9 +1,9 @@
 """Group changes: requests and decisions of agree, shrink and grow."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from allhands.engine.group_engine import GroupEngine
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from allhands.deadlines import Timeout
 from allhands.errors import StoreTimeout
 from allhands.stores import CoordinatorStore
 from allhands_proto import notice, process
+from allhands_proto.quick_dataclass import dataclass
 
 _PREFIX = "allhands/rendezvous"
 _CURRENT_KEY = f"{_PREFIX}/now"

@@ -2,13 +2,13 @@
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from allhands.mpi import errors
 from allhands.mpi.constants import ERR_KEYVAL, ERR_OTHER, KEYVAL_INVALID
 from allhands.mpi.handles import Handle, find_family
 from allhands.mpi.runtime import runtime
+from allhands_proto.quick_dataclass import dataclass
 
 _FIRST_KEYVAL = 100
 

@@ -2,10 +2,11 @@
 
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+from allhands_proto.quick_dataclass import dataclass
 
 NO_LIMIT = 1 << 62
 """Of a bucket that holds one gradient and never another."""

@@ -7,7 +7,6 @@ make, so that nobody waits for it. The protocol is that of torch.distributed.alg
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from allhands.api import calls, collectives, default_world, world_queries
 from allhands.api.default_world import AnyGroup
 from allhands.engine.work.work import Work
+from allhands_proto.quick_dataclass import dataclass
 
 _SKEW_THRESHOLD = 1000
 

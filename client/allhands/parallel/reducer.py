@@ -12,7 +12,7 @@ buckets begin in the same order on all ranks.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from allhands.parallel.grad_bucket import Gradient
 from allhands.parallel.hooks.elementary import allreduce
 from allhands.parallel.join import Join, Joinable, JoinHook
 from allhands.parallel.parameters import Key, Parameters
+from allhands_proto.quick_dataclass import dataclass
 
 _MIB = 1 << 20
 

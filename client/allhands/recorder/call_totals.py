@@ -1,6 +1,6 @@
 """Bytes and time of the operations that ended well."""
 
-from dataclasses import dataclass
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

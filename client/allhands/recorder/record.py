@@ -2,7 +2,6 @@
 
 import os.path
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from allhands.errors import (
     CollectiveMismatch,
@@ -11,6 +10,7 @@ from allhands.errors import (
     MembershipChanged,
     PeerFailed,
 )
+from allhands_proto.quick_dataclass import dataclass
 
 OUTCOMES = ("running", "ok", "timeout", "mismatch", "aborted", "failed", "cancelled")
 """In the order in which the native core numbers them, which has the same names."""

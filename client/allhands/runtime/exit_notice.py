@@ -17,8 +17,9 @@ import socket
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from allhands_proto.quick_dataclass import dataclass
 
 LAUNCH_VARIABLE = "ALLHANDS_LAUNCH"
 """Holds the directory of its launch in every process of one launch, and in no other process."""

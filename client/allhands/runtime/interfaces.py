@@ -2,9 +2,9 @@
 
 import socket
 import struct
-from dataclasses import dataclass
 
 from allhands_proto.interface_addresses import ask_interface, list_addresses
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.routes import find_outside_addresses
 
 _SIOCGIFFLAGS = 0x8913

@@ -14,9 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
+
+from allhands_proto.quick_dataclass import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
 

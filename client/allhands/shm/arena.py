@@ -12,7 +12,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from allhands.config import Limits, hash_limits
 from allhands.shm.areas import PAGE, GroupAreas
 from allhands.shm.heap import Heap
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.versions import PEERS
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ The core makes these values by their fields' names and passes them to `on_failur
 error that they mean. It imports this module when the first call fails.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from allhands.coordinator.kv.values import add_decimal, check_key, encode, format_keys, pair_up
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands.errors import NotFound, StoreTimeout
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands_proto.notice import Notice
+from allhands_proto.quick_dataclass import dataclass
 
 _ALLHANDS = (sys.executable, "-m", "allhands.cli.main")
 _DRAIN_SECONDS = 5.0

@@ -13,12 +13,12 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from allhands.api import default_world
 from allhands.runtime import stack_dump
+from allhands_proto.quick_dataclass import dataclass
 
 REQUEST_STACK = "where"
 """Asks where the function is."""

@@ -1,13 +1,13 @@
 """One rank's buffers under a schedule, checked against the rules of a round."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from allhands.collectives.schedule import Area, Copy, Fold, Recv, Round, Schedule, Send, Span
+from allhands_proto.quick_dataclass import dataclass
 
 Array = npt.NDArray[np.generic]
 Reduce = Callable[[Array, Array], Array]

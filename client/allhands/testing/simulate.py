@@ -2,12 +2,12 @@
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from allhands.collectives.schedule import Schedule
 from allhands.testing.replica import Array, Reduce, Replica, ScheduleError, make_replicas
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

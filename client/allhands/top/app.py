@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from rich.text import Text
@@ -21,6 +20,7 @@ from allhands.errors import AllhandsError
 from allhands.escapes import escape_line, escape_lines
 from allhands.top import view
 from allhands.top.rates import CallRates
+from allhands_proto.quick_dataclass import dataclass
 
 REFRESH_SECONDS = 1.0
 _MAX_STALLS = 3

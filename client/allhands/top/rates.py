@@ -2,10 +2,11 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from allhands.coordinator.stalls import count_calls
 from allhands.coordinator.status import JobStatus
+from allhands_proto.quick_dataclass import dataclass
 
 WINDOW_SECONDS = 5.0
 """Rates are means over this time: progress arrives with heartbeats, about once a second."""

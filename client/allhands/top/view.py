@@ -2,7 +2,6 @@
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from allhands.coordinator.sections import format_duration, format_short
 from allhands.coordinator.stalls import count_calls, describe_stall, find_stall, list_stalls
@@ -10,6 +9,7 @@ from allhands.coordinator.status import JobStatus, MemberStatus, sort_jobs
 from allhands.escapes import escape_line
 from allhands.runtime.sections import SectionPosition
 from allhands.top.rates import CallRates
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import GroupStatus, OperationStatus
 
 _LEVELS = "▁▂▃▄▅▆▇█"

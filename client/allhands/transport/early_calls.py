@@ -1,9 +1,9 @@
 """Messages of collectives that came before their calls began, by group and call. Pure."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from allhands.transport.frame import Header, MessageKey
+from allhands_proto.quick_dataclass import dataclass
 
 _FEW = 64
 """Calls of a group that are looked through rather than counted up to."""

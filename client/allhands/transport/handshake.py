@@ -7,8 +7,8 @@ nonces of both sides: so a proof can neither be replayed nor be mirrored back to
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import peer_pb2
 from allhands_proto.versions import PEERS, explain_mismatch, write_versions
 

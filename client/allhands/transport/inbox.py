@@ -7,12 +7,13 @@ tag; a receive may leave the source open.
 
 from bisect import insort
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeVar
 
 from allhands.transport.early_calls import EarlyCalls, EarlyMessage
 from allhands.transport.frame import FrameError, FrameKind, Header, MessageKey
 from allhands.transport.outbox import EAGER_BUDGET, EAGER_BYTES
+from allhands_proto.quick_dataclass import dataclass
 
 _CREDIT_STEP = EAGER_BUDGET // 4
 _MAX_TAKEN_BYTES = 128 << 10

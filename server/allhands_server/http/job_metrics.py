@@ -1,11 +1,11 @@
 """Metrics of single jobs: a series for each job and metric."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.measurements import JobMeasurement
 
 _Family: TypeAlias = type[CounterMetricFamily] | type[GaugeMetricFamily]

@@ -1,7 +1,6 @@
 """A coordinator as the pages of its HTTP port see it."""
 
-from dataclasses import dataclass
-
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.access import Access
 from allhands_server.coordinator import Coordinator
 from allhands_server.http.authorization import Authorization

@@ -6,7 +6,7 @@ function of their own here.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any, TypeAlias, get_args
 
@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from allhands_proto.kv_results import CompareSetResult
 from allhands_proto.kv_verbs import KV_VERBS, KvVerb
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.kv.record_codec import RECORD_FILLS, read_txn
 from allhands_server.machine.changes import KeyPut

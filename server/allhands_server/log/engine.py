@@ -6,8 +6,9 @@ snapshots.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

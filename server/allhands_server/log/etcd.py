@@ -23,9 +23,9 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from dataclasses import dataclass
 
 from allhands_proto.etcd import rpc_pb2 as wire
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.etcd_address import EtcdAddress
 from allhands_server.log import etcd_requests as requests
 from allhands_server.log.engine import Appended, AppendResult, Slot, SlotTrimmed, Snapshot, Taken

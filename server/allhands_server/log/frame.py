@@ -18,8 +18,8 @@ engine has lost or exchanged frames which it had acknowledged.
 
 import struct
 import zlib
-from dataclasses import dataclass
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.log.errors import LogDamaged, LogTooNew
 
 VERSION = 2

@@ -1,8 +1,8 @@
 """Changes of older formats of the log, as those of the format of now."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.changes import Change, JobCleared, JobForgotten, KeyDeleted, KeyPut
 
 

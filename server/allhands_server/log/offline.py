@@ -4,9 +4,10 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.log.change_codec import encode_changes
 from allhands_server.log.engine import Snapshot
 from allhands_server.log.errors import LogDamaged, LogError, LogTooNew, LogUnavailable

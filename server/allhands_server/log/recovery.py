@@ -7,9 +7,9 @@ short is noticed.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.log.change_codec import LogEntry, decode_changes, encode_changes
 from allhands_server.log.engine import LogEngine, Slot, Snapshot
 from allhands_server.log.errors import LogDamaged

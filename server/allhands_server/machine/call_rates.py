@@ -4,8 +4,7 @@ A bucket holds the calls of one second. A call that comes when it is empty waits
 second at most; what would wait for longer is refused with the time when to ask again.
 """
 
-from dataclasses import dataclass
-
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.resource_limits import ResourceLimits
 

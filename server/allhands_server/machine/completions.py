@@ -7,9 +7,9 @@ twice. After RIFL (Lee et al., SOSP 2015).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.changes import (
     Change,
     ChangeRecorder,

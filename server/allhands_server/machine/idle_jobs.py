@@ -1,7 +1,8 @@
 """Idle jobs: ended, or without keys. A bounded number is kept, to be looked at afterwards."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from allhands_proto.quick_dataclass import dataclass
 
 IDLE_JOBS_KEPT = 1_000
 """Number of idle jobs kept."""

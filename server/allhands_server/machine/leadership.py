@@ -8,9 +8,9 @@ speed, not to agree. What a deposed leader appends is refused by the log, as the
 """
 
 import enum
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.fast_dataclass import fast_dataclass
 
 TIMEOUT = 2.0

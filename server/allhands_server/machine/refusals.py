@@ -1,7 +1,8 @@
 """Refusals of the coordinator: a status, and a sentence with the remedy."""
 
 import enum
-from dataclasses import dataclass
+
+from allhands_proto.quick_dataclass import dataclass
 
 
 class Status(enum.Enum):

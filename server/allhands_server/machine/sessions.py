@@ -1,7 +1,6 @@
 """Open sessions: their beginnings, messages and ends."""
 
-from dataclasses import dataclass
-
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.effects import (
     CallerRefused,
     Draining,

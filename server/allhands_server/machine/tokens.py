@@ -6,9 +6,10 @@ seconds since 1970, as a token may outlive the daemon and its host's uptime; cal
 
 import hmac
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, get_args
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.changes import (
     ChangeRecorder,
     TokenCreated,

@@ -1,9 +1,9 @@
 """Values in events and effects of the coordinator alone; for shared ones see allhands_proto."""
 
 import enum
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import FailureStatus, GroupStatus, GroupWaits, LatenessStatus
 from allhands_proto.verdicts import AbsentRank
 from allhands_server.machine.fast_dataclass import fast_dataclass

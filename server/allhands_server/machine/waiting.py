@@ -1,8 +1,8 @@
 """Requests that wait in some part of a job, by ticket."""
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.effects import Effect
 from allhands_server.machine.jobs import Job
 from allhands_server.machine.memory_use import NAME_NBYTES, WAITER_NBYTES, refuse_count

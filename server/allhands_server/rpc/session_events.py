@@ -1,8 +1,8 @@
 """Events of sessions as bytes: those to many members are encoded once for all."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.machine.effects import (
     Aborted,

@@ -5,7 +5,7 @@ MPICH", Int. J. High Perform. Comput. Appl. 19 (2005): every round costs the lat
 that a rank sends or combines its time; ranks send and receive at once.
 """
 
-from dataclasses import dataclass
+from allhands_proto.quick_dataclass import dataclass
 
 COMBINED_PER_SECOND = 12e9
 """Bytes that one core adds up; it does 11 to 31 GB/s, the less the larger the arrays."""

@@ -6,7 +6,6 @@ host.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, ParamSpec
 
@@ -25,6 +24,7 @@ from allhands.collectives.algorithms import (
 )
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.schedule import Schedule
+from allhands_proto.quick_dataclass import dataclass
 
 # Up to here the number of rounds decides, above it the amount of data. Over gRPC on one host a
 # message takes 115 us however short, and 64 KiB take about as long again to move at 0.5 GB/s.

@@ -1,10 +1,11 @@
 """Traits of dtypes in reductions."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
+
+from allhands_proto.quick_dataclass import dataclass
 
 Dtype = np.dtype[np.generic]
 Kind = Literal["bool", "integer", "float", "complex"]

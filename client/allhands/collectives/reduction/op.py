@@ -3,13 +3,13 @@
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allhands.suggestions import OP_HABITS, make_attribute_error
+from allhands_proto.quick_dataclass import dataclass
 
 Function = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 """Combines two 1-D arrays of one dtype and length, element by element, into a third."""

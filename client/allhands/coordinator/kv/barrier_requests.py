@@ -1,12 +1,12 @@
 """Requests about named barriers, for both clients."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from allhands.coordinator.kv.requests import AnyKvRequest, KvRequest
 from allhands.errors import BarrierCancelled
 from allhands.escapes import escape_line
 from allhands_proto.participants_digest import LARGEST_UNDIGESTED, LISTERS, digest_participants
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 

@@ -4,7 +4,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import grpc
@@ -15,6 +15,7 @@ from allhands.coordinator.endpoint import Endpoint, check_privacy, parse_url
 from allhands.coordinator.kv.values import format_keys
 from allhands_proto.kv_handshake import CallerHandshake, NoCommonVersion
 from allhands_proto.kv_verbs import KvVerb, P, Q
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 A = TypeVar("A")

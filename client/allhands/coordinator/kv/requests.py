@@ -1,7 +1,7 @@
 """Requests about records of keys, transactions, watches and leases, for both clients."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from allhands.coordinator.kv.records import (
@@ -29,6 +29,7 @@ from allhands.coordinator.kv.transactions import (
 from allhands.coordinator.kv.values import encode
 from allhands.errors import Compacted, LeaseNotFound, NotFound
 from allhands_proto.kv_verbs import P, Q
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 T = TypeVar("T")

@@ -1,10 +1,11 @@
 """Conditions and operations of transactions."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal, TypeAlias
 
 from allhands.coordinator.kv.calls import TO_THE_END
 from allhands.coordinator.kv.values import encode
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 SortBy: TypeAlias = Literal["key", "version", "create", "mod", "value"]

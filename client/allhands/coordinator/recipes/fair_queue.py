@@ -7,7 +7,6 @@ place waits for the one before it alone, so the end of one wakes one.
 
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 from allhands.coordinator.kv import requests
 from allhands.coordinator.kv.records import DeleteResult, KeyRange, PutResult, TxnResult
@@ -46,6 +45,7 @@ from allhands.errors import (
     StoreTimeout,
 )
 from allhands_proto import forks
+from allhands_proto.quick_dataclass import dataclass
 
 _LONG_SECONDS = 0.5
 """Who has waited for longer says anew since when it holds."""

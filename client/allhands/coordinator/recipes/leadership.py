@@ -1,12 +1,12 @@
 """Leaders of elections, as the keys of the candidates tell."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from allhands.coordinator.kv import requests
 from allhands.coordinator.kv.records import KeyEvent, KeyRange, KeyRecord
 from allhands.coordinator.recipes.queue_name import QueueName
 from allhands.coordinator.recipes.steps import Ask, Steps
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Names of fair queues, with the keys that their places have."""
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from allhands.coordinator.kv.transactions import Get
+from allhands_proto.quick_dataclass import dataclass
 
 Kind: TypeAlias = Literal["lock", "semaphore", "election", "double barrier"]
 

@@ -7,7 +7,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from allhands.coordinator.kv import requests
@@ -15,6 +14,7 @@ from allhands.coordinator.kv.records import KeyRecord
 from allhands.coordinator.kv.requests import AnyKvRequest
 from allhands.coordinator.kv.transactions import Put
 from allhands.escapes import escape_line
+from allhands_proto.quick_dataclass import dataclass
 
 _SESSIONS = "_allhands/sessions/"
 

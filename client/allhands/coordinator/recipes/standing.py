@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from allhands.coordinator.kv import requests
 from allhands.coordinator.kv.records import KeyRange, KeyRecord, TxnResult
@@ -17,6 +16,7 @@ from allhands.coordinator.recipes.session import (
     read_identity,
 )
 from allhands.errors import LockHolder
+from allhands_proto.quick_dataclass import dataclass
 
 _MOST_NAMED = 8
 

@@ -2,13 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from allhands.coordinator.kv.requests import AnyKvRequest
 from allhands.coordinator.recipes.session import Session
 from allhands.errors import CoordinatorUnavailable
+from allhands_proto.quick_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ later than that peer, and is not to blame.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from allhands.engine.failures.call_errors import ErrorFactory
+from allhands_proto.quick_dataclass import dataclass
 
 _NO_CALL = -1
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -27,6 +26,7 @@ from allhands.engine.shm.local_board import LocalBoard
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
 from allhands.transport.outbox import EAGER_BYTES
+from allhands_proto.quick_dataclass import dataclass
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 

@@ -7,7 +7,6 @@ round that it is in.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from allhands.collectives.two_level_plan import TwoLevelPlan
 from allhands.runtime import native_core
 from allhands.transport.lent_links import LentLinks
 from allhands.transport.outbox import EAGER_BYTES
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands._native import HostBoard, HostSteps, LinkCall, LinkRound

@@ -15,7 +15,6 @@ staging buffer, and large blocks afterwards.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
@@ -29,6 +28,7 @@ from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.schedule import Round, Schedule
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import ArrivalWait, Mesh
+from allhands_proto.quick_dataclass import dataclass
 
 STAGED_BYTES = 1 << 20
 """Of the array up to which a call works on a copy; of all ranks' blocks it is twice as much."""

@@ -1,7 +1,6 @@
 """A point-to-point message as its caller specified it, independent of the route."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.signature import CallSignature, Result
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveTimeout
+from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from allhands._native import Message

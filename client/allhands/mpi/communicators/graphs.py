@@ -1,11 +1,11 @@
 """Graphs of processes: neighbours by index and edges, and edges by who gave them. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from allhands.mpi import errors
 from allhands.mpi.constants import ERR_ARG, ERR_TOPOLOGY, PROC_NULL
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

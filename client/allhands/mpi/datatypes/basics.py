@@ -1,8 +1,8 @@
 """Basic datatypes: names in the standard, sizes, alignments, codes in NumPy and PEP 3118."""
 
-from dataclasses import dataclass
-
 import numpy as np
+
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Datatypes: handles of layouts, with constructors of derived ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -33,6 +32,7 @@ from allhands.mpi.datatypes.basics import BY_NAME, PAIRS, Basic
 from allhands.mpi.datatypes.layouts import Layout, make_basic, place
 from allhands.mpi.datatypes.packing import Packing
 from allhands.mpi.handles import Handle
+from allhands_proto.quick_dataclass import dataclass
 
 Params = dict[str, Any]
 

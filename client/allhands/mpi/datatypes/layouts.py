@@ -6,10 +6,11 @@ contiguous element of whatever size is one run.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from allhands_proto.quick_dataclass import dataclass
 
 Offsets = npt.NDArray[np.int64]
 Basics = tuple[tuple[str, int], ...]

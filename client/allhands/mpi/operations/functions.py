@@ -2,10 +2,11 @@
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from allhands_proto.quick_dataclass import dataclass
 
 Function = Callable[[Any, Any], Any]
 ArrayFunction = Callable[[Any, Any], Any]

@@ -1,6 +1,6 @@
 """Buffers of buffered sends: what a program attaches, and the sends that use it."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from allhands.mpi import errors
@@ -12,6 +12,7 @@ from allhands.mpi.p2p.requests import Request
 from allhands.mpi.progress.frames import Bytes
 from allhands.mpi.progress.transfers import Completed, Together, Transfer
 from allhands.mpi.runtime import runtime
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(slots=True)

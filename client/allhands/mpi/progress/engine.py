@@ -9,7 +9,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,6 +30,7 @@ from allhands.mpi.progress.frames import (
 )
 from allhands.mpi.progress.matching import MatchTable
 from allhands.mpi.progress.transfers import Completed, Receive, Send, Transfer
+from allhands_proto.quick_dataclass import dataclass
 
 Handler = Callable[[int, int, tuple[int, int, int, int, int], Bytes], None]
 

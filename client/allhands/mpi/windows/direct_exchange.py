@@ -7,7 +7,6 @@ microseconds. Only who waits for a lock, `Post` and `Complete` have messages.
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from allhands.mpi.windows.memories import MappedMemory, Memory
 from allhands.mpi.windows.operations import ATOMIC, Kind, carry_out, explain
 from allhands.mpi.windows.places import Place
 from allhands.mpi.windows.shared_memory import SharedMemory
+from allhands_proto.quick_dataclass import dataclass
 
 _MUTEX_SECONDS = 60.0
 _EMPTY: Bytes = np.empty(0, np.uint8)

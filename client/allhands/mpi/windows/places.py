@@ -4,7 +4,6 @@ A place names a displacement, a number of elements and their layout. Nothing of 
 target checks it against its memory before it is touched.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -15,6 +14,7 @@ from allhands.mpi.datatypes.basics import BY_NAME, PAIRS
 from allhands.mpi.datatypes.datatype import Datatype
 from allhands.mpi.datatypes.layouts import Layout, make_basic
 from allhands.mpi.progress.frames import Bytes
+from allhands_proto.quick_dataclass import dataclass
 
 _HEAD = np.dtype("<u4")
 _MOST_RUNS = 1 << 24

@@ -7,7 +7,6 @@ travel in an all_reduce, and what is left out of the sum is what the ranks have 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from allhands.parallel.hooks.calls import BucketCollectives
 from allhands.parallel.hooks.elementary import allreduce, is_compressible
 from allhands.parallel.hooks.residuals import Owner, Residuals, widen
 from allhands.parallel.lazy_future import LazyFuture
+from allhands_proto.quick_dataclass import dataclass
 
 
 class PowerSGDState:

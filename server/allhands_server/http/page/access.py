@@ -6,7 +6,8 @@ it, and what keeps it open, are random and known here by their digests alone. Ti
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+
+from allhands_proto.quick_dataclass import dataclass
 
 LINK_SECONDS = 60.0
 SESSION_SECONDS = 12 * 3600.0

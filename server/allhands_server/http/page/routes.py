@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.authorities import format_authority
 from allhands_server.http.authorization import check_certificate
 from allhands_server.http.connection import BEGIN_STREAM

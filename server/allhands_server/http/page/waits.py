@@ -1,8 +1,8 @@
 """Waits of ranks for other ranks, from the progress that heartbeats tell. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import GroupStatus
 from allhands_server.machine.values import MemberView, Presence, Progress
 

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from allhands_proto.participants_digest import LARGEST_UNDIGESTED, LISTERS, digest_participants
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import LARGEST_WORLD, check_name
 from allhands_server.machine.refusals import Refusal, Refused, Status

@@ -1,8 +1,9 @@
 """Named barriers of a job."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.changes import BarrierOpened, Change, ChangeRecorder, Undo
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.formatting import join_names, quote

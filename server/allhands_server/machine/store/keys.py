@@ -3,10 +3,10 @@
 import itertools
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from allhands_proto.kv_results import CompareSetResult
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.changes import ChangeRecorder, HistoryCompacted, KeyDeleted, KeyPut
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.fast_dataclass import fast_dataclass

@@ -1,9 +1,9 @@
 """Leases of a job: with the end of a lease its keys are deleted."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.changes import Change, ChangeRecorder, LeaseEnded, LeaseGranted, Undo
 from allhands_server.machine.effects import Answer, Effect, LeaseTimed
 from allhands_server.machine.fast_dataclass import fast_dataclass

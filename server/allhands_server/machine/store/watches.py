@@ -1,8 +1,8 @@
 """Watches of the keys of a job: requests for the next events of a range."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.changes import KeyDeleted, KeyPut
 from allhands_server.machine.effects import Answer, Effect
 from allhands_server.machine.fast_dataclass import fast_dataclass

@@ -6,9 +6,9 @@ a world of claimed and assigned ranks forms in any order of arrival.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine import limits
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.limits import check_job, check_name

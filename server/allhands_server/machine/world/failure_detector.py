@@ -15,9 +15,9 @@ off: no member is judged, and each has a fresh window after the outage.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.verdicts import Verdict
 from allhands_server.machine.effects import CheckConnection, Effect, IndirectProbe
 from allhands_server.machine.timers import Timer, TimerQueue

@@ -12,8 +12,9 @@ with its result complete on every member.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_name

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.verdicts import AbsentRank
 from allhands_server.machine.limits import LATEST_CLOCK, check_name, check_section
 from allhands_server.machine.member_messages import Join

@@ -4,8 +4,8 @@ Members report at the news of a failure and when they leave; reports are opaque 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import FailureStatus
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.values import Presence

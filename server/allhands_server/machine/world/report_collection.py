@@ -4,8 +4,9 @@ The reports themselves are bytes that pass through; their sizes are limited befo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.effects import Answer, CollectReport, Effect, Push
 from allhands_server.machine.member_messages import ReportPart
 from allhands_server.machine.refusals import Refused, Status

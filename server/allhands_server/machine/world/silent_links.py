@@ -6,9 +6,10 @@ A link silent for the heartbeat window is reported as broken.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_server.machine.effects import Effect, SilentLinks
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.timers import Timer, TimerQueue

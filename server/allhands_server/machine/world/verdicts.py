@@ -11,10 +11,11 @@ A monitored barrier is a call of which the arrivals are counted here.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TypeAlias
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.verdicts import AbsentRank, CallCancellation, Verdict
 from allhands_server.machine.effects import Answer, Effect
 from allhands_server.machine.formatting import escape, quote

@@ -7,8 +7,9 @@ that were waited for most; sums over the whole run for every rank.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.statuses import GroupWaits, RankWaits, WaitPeriod
 
 MINUTE = 60.0
