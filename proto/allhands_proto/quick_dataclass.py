@@ -35,9 +35,10 @@ def _dataclass(
 
     Of the options of fields it knows `default`, `default_factory`, `repr` and `compare`.
 
-    Classes whose fields are alike share one compiled `__init__`, in which only the names differ;
-    all else are closures. A frozen class is filled through its slots, in less time than through
-    `object.__setattr__`.
+    `__init__` is made when it is first asked for, as few of the classes of a program are used in
+    one run. Classes whose fields are alike share one that is compiled, in which only the names
+    differ; all else are closures. A frozen class is filled through its slots, in less time than
+    through `object.__setattr__`.
 
     Raises:
         TypeError: a class has no slots, or a field is not a parameter by position; the class is to
@@ -52,7 +53,9 @@ def _dataclass(
         own = set(vars(cls))
         made: _Class = define(slots=True, init=False, repr=False, eq=False)(cls)
         all_fields = fields(made)
-        methods: dict[str, object] = {"__init__": _make_init(made, all_fields, frozen)}
+        if odd := [one.name for one in all_fields if not one.init or one.kw_only]:
+            raise TypeError(f"{odd} of {made.__name__} need `dataclass` of the standard library")
+        methods: dict[str, object] = {"__init__": _UnmadeInit(made, frozen)}
         methods["__repr__"] = _make_repr(tuple(one.name for one in all_fields if one.repr))
         if eq:
             read = _make_reader(tuple(one.name for one in all_fields if one.compare))
@@ -76,9 +79,20 @@ else:
     dataclass = _dataclass
 
 
+class _UnmadeInit:
+    """Descriptor in the place of the `__init__` of a class, which replaces it when it is read."""
+
+    def __init__(self, made: _Class, frozen: bool) -> None:
+        self._made = made
+        self._frozen = frozen
+
+    def __get__(self, value: object, owner: _Class) -> Callable[..., None]:
+        init = _make_init(self._made, fields(self._made), self._frozen)
+        setattr(self._made, "__init__", init)  # noqa: B010
+        return init.__get__(value, owner)
+
+
 def _make_init(made: _Class, all_fields: tuple[Field[Any], ...], frozen: bool) -> FunctionType:
-    if odd := [one.name for one in all_fields if not one.init or one.kw_only]:
-        raise TypeError(f"{odd} of {made.__name__} need `dataclass` of the standard library")
     has_factory = tuple(one.default_factory is not MISSING for one in all_fields)
     template = _compile_init(has_factory, frozen, hasattr(made, "__post_init__"))
     names = {f"p{number}": one.name for number, one in enumerate(all_fields)}

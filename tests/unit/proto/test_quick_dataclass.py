@@ -187,3 +187,18 @@ def test_what_only_the_standard_library_can_is_refused() -> None:
             QUICK(slots=True)(kind)
     with pytest.raises(TypeError, match="standard library"):
         QUICK(slots=False)(Odd)
+
+
+def test_an_initializer_is_made_for_the_class_that_has_the_fields() -> None:
+    @quick_dataclass.dataclass(slots=True)
+    class Base:
+        first: int
+
+    class Plain(Base):
+        def __init__(self) -> None:
+            super().__init__(1)
+
+    assert "__init__" in vars(Plain)
+    assert Plain().first == 1
+    assert inspect.isfunction(vars(Base)["__init__"])
+    assert Base.__init__ is vars(Base)["__init__"]
