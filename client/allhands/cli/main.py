@@ -11,12 +11,14 @@ from dataclasses import field
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import typer
-
 from allhands.errors import AllhandsError
 from allhands.escapes import escape_lines
+from allhands.runtime.loading import load_command
 from allhands.runtime.module_teardown import KeptModules, is_no_program
 from allhands_proto.quick_dataclass import dataclass
+
+with load_command():
+    import typer
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup
@@ -118,7 +120,9 @@ def main() -> None:
     # theirs, for a daemon as many as strangers like.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
-        make_app(sys.argv[1:])(prog_name="allhands")
+        with load_command():
+            app = make_app(sys.argv[1:])
+        app(prog_name="allhands")
     except (AllhandsError, OSError) as error:
         sys.stderr.write(f"allhands: {escape_lines(str(error))}\n")
         sys.exit(1)

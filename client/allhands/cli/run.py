@@ -63,7 +63,7 @@ from allhands.cli.run_outlets import make_outlets
 from allhands.cli.run_program import Program, imports_mpi4py, parse_program
 from allhands.launcher.supervision import GRACE_SECONDS
 from allhands.runtime.exit_notice import choose_directory
-from allhands.runtime.loading import pause_gc
+from allhands.runtime.loading import load_command
 
 if TYPE_CHECKING:
     from allhands.coordinator.endpoint import Endpoint
@@ -428,14 +428,14 @@ def _run(
     meeting: "AbstractAsyncContextManager[JobEndpoint]",
     start_early: "Callable[[], ForkServer | None]",
 ) -> int:
-    with pause_gc(trims_heap=False):
+    with load_command():
         import uvloop
 
     async def run() -> int:
         with ExitStack() as stack:
             if (server := start_early()) is not None:
                 stack.callback(server.close)
-            with pause_gc(trims_heap=False):
+            with load_command():
                 from allhands.launcher.launch import launch
             async with meeting as rendezvous:
                 return await launch(make_plan(rendezvous), server)

@@ -12,7 +12,7 @@ from allhands.coordinator.endpoint import Endpoint, apply_notice, parse_url
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
 from allhands.launcher.environment import JobEndpoint
 from allhands.launcher.throwaway_tls import NAME, open_throwaway_tls
-from allhands.runtime.loading import pause_gc
+from allhands.runtime.loading import load_command
 
 _PROBE_SECONDS = 5.0
 _MAX_WAIT = 30.0
@@ -103,7 +103,7 @@ async def run_embedded(
         CoordinatorUnavailable: the log in `data_dir` cannot be opened, or is damaged.
     """
     token = secrets.token_urlsafe(32)  # the ranks find it in their environment
-    with pause_gc(trims_heap=False):
+    with load_command():
         load_server()
     running = await start_coordinator(token=token, data_dir=data_dir, http=http)
     try:

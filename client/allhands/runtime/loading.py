@@ -7,12 +7,11 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def pause_gc(*, trims_heap: bool = True) -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Let a block of imports run without collections of garbage.
 
     What modules define is no garbage, and of so many new objects some collections look at all that
-    the program has: beside PyTorch 0.1 s, a quarter of what the imports take. `trims_heap` costs 5
-    ms, which a launcher does not spend on a mebibyte.
+    the program has: beside PyTorch 0.1 s, a quarter of what the imports take.
     """
     if not gc.isenabled():
         yield
@@ -23,8 +22,25 @@ def pause_gc(*, trims_heap: bool = True) -> Iterator[None]:
         yield
     finally:
         gc.enable()
-        if trims_heap and len(sys.modules) > before:
+        if len(sys.modules) > before:
             _trim_heap()
+
+
+@contextmanager
+def load_command() -> Iterator[None]:
+    """Let a block of imports of a command run without collections of garbage, and later ones.
+
+    Not for programs of users: collections never look at, nor free, what there is after the block.
+    A launcher saves a twentieth of the CPU seconds of its job's start.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 def _trim_heap() -> None:
