@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from allhands.launcher import reaper
 from programs import launched_ranks
 from support.ranks.addresses import free_port
 from support.ranks.launchers import PATIENCE, Start, as_script, environment
@@ -136,3 +137,13 @@ def test_a_launcher_loads_no_arrays_and_no_client_of_commands(tmp_path: Path) ->
     assert {"allhands.launcher.rank_set", "allhands_server.embedded"} <= loaded
     assert not loaded & {"allhands.coordinator.client", "allhands.coordinator.lock", "numpy"}
     assert not loaded & {"grpc_reflection.v1alpha", "rich", "sqlite3"}
+
+
+def test_the_reaper_loads_hardly_more_than_os() -> None:
+    bare = [sys.executable, "-I", "-S", "-X", "importtime"]
+    by_itself = subprocess.run([*bare, "-c", "import os"], capture_output=True, text=True)
+    done = subprocess.run(
+        [*bare, reaper.__file__, "NAME=/nowhere"], input="", capture_output=True, text=True
+    )
+    assert (done.returncode, by_itself.returncode) == (0, 0), done.stderr
+    assert len(done.stderr.splitlines()) <= len(by_itself.stderr.splitlines()) + 1
