@@ -11,7 +11,7 @@ from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import CellType, CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 T = TypeVar("T")
 _Class = type[Any]
@@ -33,7 +33,7 @@ def _dataclass(
 ) -> Callable[[type[T]], type[T]]:
     """Make a dataclass as that of the standard library is, with `slots=True`.
 
-    Of the options of fields it knows `default`, `default_factory`, `repr` and `compare`.
+    Of the options of fields it knows `default`, `default_factory`, `init`, `repr` and `compare`.
 
     `__init__` is made when it is first asked for, as few of the classes of a program are used in
     one run. Classes whose fields are alike share one that is compiled, in which only the names
@@ -41,8 +41,8 @@ def _dataclass(
     through `object.__setattr__`.
 
     Raises:
-        TypeError: a class has no slots, or a field is not a parameter by position; the class is to
-            use the standard library's.
+        TypeError: a class has no slots, or a field is given by keyword alone; the class is to use
+            the standard library's.
     """
     if not slots:
         raise TypeError("a class without slots takes `dataclass` of the standard library")
@@ -53,7 +53,7 @@ def _dataclass(
         own = set(vars(cls))
         made: _Class = define(slots=True, init=False, repr=False, eq=False)(cls)
         all_fields = fields(made)
-        if odd := [one.name for one in all_fields if not one.init or one.kw_only]:
+        if odd := [one.name for one in all_fields if one.kw_only]:
             raise TypeError(f"{odd} of {made.__name__} need `dataclass` of the standard library")
         methods: dict[str, object] = {"__init__": _UnmadeInit(made, frozen)}
         methods["__repr__"] = _make_repr(tuple(one.name for one in all_fields if one.repr))
@@ -93,13 +93,15 @@ class _UnmadeInit:
 
 
 def _make_init(made: _Class, all_fields: tuple[Field[Any], ...], frozen: bool) -> FunctionType:
-    has_factory = tuple(one.default_factory is not MISSING for one in all_fields)
-    template = _compile_init(has_factory, frozen, hasattr(made, "__post_init__"))
+    parameters = [one for one in all_fields if one.init]
+    kinds = tuple(map(_get_kind, all_fields))
+    template = _compile_init(kinds, frozen, hasattr(made, "__post_init__"))
     names = {f"p{number}": one.name for number, one in enumerate(all_fields)}
     outer: dict[str, object] = {"absent": _FACTORY}
     for number, one in enumerate(all_fields):
         outer[f"set{number}"] = getattr(made, one.name).__set__
         outer[f"make{number}"] = one.default_factory
+        outer[f"default{number}"] = one.default
     code = template.replace(
         co_varnames=tuple(names.get(name, name) for name in template.co_varnames),
         co_names=tuple(names.get(name, name) for name in template.co_names),
@@ -110,29 +112,55 @@ def _make_init(made: _Class, all_fields: tuple[Field[Any], ...], frozen: bool) -
         "__init__",
         tuple(
             _FACTORY if one.default is MISSING else one.default
-            for one in all_fields
+            for one in parameters
             if one.default is not MISSING or one.default_factory is not MISSING
         ),
         tuple(CellType(outer[name]) for name in template.co_freevars),
     )
     init.__qualname__ = f"{made.__qualname__}.__init__"
     init.__module__ = made.__module__
-    init.__annotations__ = {**{one.name: one.type for one in all_fields}, "return": None}
+    init.__annotations__ = {**{one.name: one.type for one in parameters}, "return": None}
     return init
 
 
+_Kind = Literal["given", "given or made", "made", "default", "absent"]
+
+
+def _get_kind(one: Field[Any]) -> _Kind:
+    """Return where the value of a field comes from."""
+    if one.default_factory is not MISSING:
+        return "given or made" if one.init else "made"
+    if one.init:
+        return "given"
+    return "absent" if one.default is MISSING else "default"
+
+
 @cache
-def _compile_init(has_factory: tuple[bool, ...], frozen: bool, has_post_init: bool) -> CodeType:
+def _compile_init(kinds: tuple[_Kind, ...], frozen: bool, has_post_init: bool) -> CodeType:
     """Compile the `__init__` of all classes with fields like these, with p0, p1, ... as names."""
-    count = len(has_factory)
-    outer = ["absent", *(f"set{n}, make{n}" for n in range(count))]
-    lines = [f"def wrap({', '.join(outer)}):"]
-    lines.append(f" def __init__({', '.join(['self', *(f'p{n}' for n in range(count))])}):")
-    for n, is_made in enumerate(has_factory):
-        value = f"make{n}() if p{n} is absent else p{n}" if is_made else f"p{n}"
-        lines.append(f"  set{n}(self, {value})" if frozen else f"  self.p{n} = {value}")
-    lines.append("  self.__post_init__()" if has_post_init else "  pass")
-    [wrap] = _find_code(compile("\n".join(lines), "<quick dataclass>", "exec"))
+    outer = ["absent"]
+    parameters = ["self"]
+    body = []
+    for n, kind in enumerate(kinds):
+        outer += [f"set{n}", f"make{n}", f"default{n}"]
+        if kind.startswith("given"):
+            parameters.append(f"p{n}")
+        value = {
+            "given": f"p{n}",
+            "given or made": f"make{n}() if p{n} is absent else p{n}",
+            "made": f"make{n}()",
+            "default": f"default{n}",
+        }.get(kind)
+        if value is not None:
+            body.append(f"set{n}(self, {value})" if frozen else f"self.p{n} = {value}")
+    if has_post_init:
+        body.append("self.__post_init__()")
+    text = f"""
+def wrap({", ".join(outer)}):
+    def __init__({", ".join(parameters)}):
+        {"; ".join(body) or "pass"}
+"""
+    [wrap] = _find_code(compile(text, "<quick dataclass>", "exec"))
     [init] = _find_code(wrap)
     return init
 

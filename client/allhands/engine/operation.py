@@ -1,13 +1,14 @@
 """Values of one group's engine: a queued operation and the group's progress."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from allhands.collectives.composite_call import CompositeState
 from allhands.collectives.primitive_call import BuildParts
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
 from allhands.engine.work.work import Work
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

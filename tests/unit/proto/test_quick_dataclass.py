@@ -175,16 +175,44 @@ def test_the_text_of_a_value_that_holds_itself_ends() -> None:
     assert repr(node).endswith("Node(next=...)")
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_fields_that_are_no_parameters_are_filled_all_the_same(frozen: bool) -> None:
+    kinds = []
+    for make in (STANDARD, QUICK):
+
+        @make(slots=True, frozen=frozen)
+        class Count:
+            first: int
+            found: int = dataclasses.field(default=3, init=False)
+            names: list[str] = dataclasses.field(default_factory=list, init=False)
+            double: int = dataclasses.field(init=False)
+            last: int = 5
+
+            def __post_init__(self) -> None:
+                object.__setattr__(self, "double", 2 * self.first)
+
+        kinds.append(Count)
+    standard, quick = kinds
+    assert str(inspect.signature(quick)) == str(inspect.signature(standard))
+    assert repr(quick(1, 2)) == repr(standard(1, 2))
+    assert quick(1).names is not quick(1).names
+
+
+def test_a_field_without_a_value_is_absent() -> None:
+    @quick_dataclass.dataclass(slots=True)
+    class Late:
+        value: int = dataclasses.field(init=False)
+
+    with pytest.raises(AttributeError):
+        _ = Late().value
+
+
 def test_what_only_the_standard_library_can_is_refused() -> None:
     class Odd:
         chosen: int = dataclasses.field(default=1, kw_only=True)
 
-    class Computed:
-        found: int = dataclasses.field(default=1, init=False)
-
-    for kind in (Odd, Computed):
-        with pytest.raises(TypeError, match="standard library"):
-            QUICK(slots=True)(kind)
+    with pytest.raises(TypeError, match="standard library"):
+        QUICK(slots=True)(Odd)
     with pytest.raises(TypeError, match="standard library"):
         QUICK(slots=False)(Odd)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
@@ -15,6 +15,7 @@ from allhands.engine.shm.host_group import (
 )
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
+from allhands_proto.quick_dataclass import dataclass
 
 _PART_BITS = 16
 """Each sub-call numbers its messages from its own number, shifted by so much."""

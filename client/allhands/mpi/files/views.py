@@ -4,11 +4,12 @@ A view is a displacement and a tile of byte runs, which repeats. Data has no gap
 lies in the file where the runs are.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from allhands.mpi.datatypes.layouts import Layout, Offsets
+from allhands_proto.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
