@@ -5,13 +5,15 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from allhands_proto.kv_verbs import KV_VERBS
-from allhands_server.audit import AuditLog
 from allhands_server.coordinator import Coordinator
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.tokens import ALL_JOBS
+
+if TYPE_CHECKING:
+    from allhands_server.audit import AuditLog
 
 SCOPED_PREFIX = "aht_"
 """Of the text of a token that is not the cluster's own: then come its id, `_`, and its secret."""
@@ -69,7 +71,7 @@ def split_token(text: str) -> tuple[str, bytes] | None:
 class Access:
     """Checks of the calls of both ports, each noted in the audit log if there is one."""
 
-    def __init__(self, coordinator: Coordinator, audit: AuditLog | None = None) -> None:
+    def __init__(self, coordinator: Coordinator, audit: "AuditLog | None" = None) -> None:
         self._coordinator = coordinator
         self._audit = audit
         self.refused: Counter[RefusalReason] = Counter()

@@ -23,7 +23,6 @@ from allhands_proto.server_start import start_server
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from allhands_server.access import Access, find_verb
-from allhands_server.audit import AuditLog
 from allhands_server.authorities import format_authority, parse_authority
 from allhands_server.config import ServerConfig
 from allhands_server.coordinator import Coordinator
@@ -40,6 +39,7 @@ from allhands_server.rpc.reflection import Reflection
 from allhands_server.rpc.service import CoordinatorService, make_session_handler
 
 if TYPE_CHECKING:
+    from allhands_server.audit import AuditLog
     from allhands_server.http.port import HttpPort
     from allhands_server.log.etcd import EtcdEngine
     from allhands_server.replica import Replica
@@ -210,7 +210,7 @@ async def _start(
     coordinator = coordinator or await _make_coordinator(config)
     token = config.token or await _choose_token(config, coordinator)
     connections = Connections(partial(_warn_evicted, LimitedLog(logger, "dropped connections")))
-    audit = None if config.audit_log is None else AuditLog(config.audit_log)
+    audit = None if config.audit_log is None else _open_audit_log(config.audit_log)
     access = Access(coordinator, audit)
     server = _make_server(token, coordinator, access, connections)
     kv_listener = KvListener(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS, access)
@@ -315,6 +315,12 @@ def _open_http(
     text = "page, health and metrics are at %s (`allhands page` prints a link that opens the page)"
     logger.info(text, port.url)
     return port
+
+
+def _open_audit_log(path: Path | str) -> "AuditLog":
+    from allhands_server.audit import AuditLog  # which few coordinators need
+
+    return AuditLog(path)
 
 
 async def _open_store(address: EtcdAddress) -> "EtcdEngine":

@@ -136,7 +136,7 @@ def test_a_launcher_loads_no_arrays_and_no_client_of_commands(tmp_path: Path) ->
     loaded = set(json.loads(done.stdout))
     assert {"allhands.launcher.rank_set", "allhands_server.embedded"} <= loaded
     assert not loaded & {"allhands.coordinator.client", "allhands.coordinator.lock", "numpy"}
-    assert not loaded & {"grpc_reflection.v1alpha", "rich", "sqlite3"}
+    assert not loaded & {"allhands_server.audit", "grpc_reflection.v1alpha", "rich", "sqlite3"}
 
 
 def test_the_reaper_loads_hardly_more_than_os() -> None:
