@@ -14,6 +14,7 @@ from dataclasses import asdict, field, fields
 from pathlib import Path
 
 from allhands_proto import process
+from allhands_proto.authority import format_authority
 from allhands_proto.quick_dataclass import dataclass
 
 _OVER = ("gone", "zombie")
@@ -47,8 +48,7 @@ class Notice:
 
     @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"ah://{host}:{self.port}"
+        return f"ah://{format_authority(self.host, self.port)}"
 
 
 def directory() -> Path:

@@ -3,7 +3,7 @@
 import ipaddress
 from urllib.parse import unquote
 
-from allhands_server.authorities import format_authority
+from allhands_proto.authority import format_authority
 
 
 def parse_peer_host(peer: str) -> str:

@@ -28,8 +28,3 @@ def _is_ipv6(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def format_authority(host: str, port: int) -> str:
-    """Write `host:port`, IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

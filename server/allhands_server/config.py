@@ -6,9 +6,10 @@ from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
+from allhands_proto.authority import format_authority
 from allhands_proto.loopback import is_loopback
 from allhands_proto.quick_dataclass import dataclass
-from allhands_server.authorities import WILDCARDS, format_authority, parse_authority
+from allhands_server.authorities import WILDCARDS, parse_authority
 from allhands_server.etcd_address import EtcdAddress
 from allhands_server.resource_limits import DEFAULT_LIMITS, ResourceLimits
 

@@ -15,6 +15,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from allhands_proto import forks, notice
+from allhands_proto.authority import format_authority
 from allhands_proto.certificates import choose_tls_name
 from allhands_proto.connections import Connections, limit_connections
 from allhands_proto.framing import LARGEST_FRAME
@@ -23,7 +24,7 @@ from allhands_proto.server_start import start_server
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from allhands_server.access import Access, find_verb
-from allhands_server.authorities import format_authority, parse_authority
+from allhands_server.authorities import parse_authority
 from allhands_server.config import ServerConfig
 from allhands_server.coordinator import Coordinator
 from allhands_server.etcd_address import EtcdAddress

@@ -12,9 +12,9 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from allhands_proto.authority import format_authority
 from allhands_proto.loopback import resolve_loopback
 from allhands_proto.tls_files import apply_tls_directory
-from allhands_server.authorities import format_authority
 
 
 def check(

@@ -6,10 +6,11 @@ import socket
 import grpc.aio
 
 from allhands_proto import notice
+from allhands_proto.authority import format_authority
 from allhands_proto.loopback import is_loopback
 from allhands_proto.routes import find_outside_addresses
 from allhands_server.addresses import get_local_host
-from allhands_server.authorities import WILDCARDS, format_authority
+from allhands_server.authorities import WILDCARDS
 from allhands_server.config import ServerConfig
 from allhands_server.rpc.certificates import ServerCertificates
 

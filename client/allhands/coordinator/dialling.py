@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from allhands_proto.authority import format_authority
 from allhands_proto.quick_dataclass import dataclass
 
 STAGGER_SECONDS = 0.25
@@ -96,8 +97,7 @@ class _Attempts:
 
     def _begin(self, host: str, row: "tuple[Any, ...]") -> None:
         family, kind, protocol, _, address = row
-        where = f"[{address[0]}]" if ":" in address[0] else address[0]
-        where = f"{where}:{address[1]}"
+        where = format_authority(*address[:2])
         try:
             sock = socket.socket(family, kind, protocol)
         except OSError as error:  # a family that this host does not have

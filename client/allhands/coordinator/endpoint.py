@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto import forks, notice
+from allhands_proto.authority import format_authority
 from allhands_proto.certificates import make_client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
 from allhands_proto.quick_dataclass import dataclass
@@ -41,7 +42,7 @@ class Address:
     @property
     def target(self) -> str:
         """`host:port` for gRPC, an IPv6 address in brackets; of several daemons: with commas."""
-        own = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        own = format_authority(self.host, self.port)
         return ",".join((own, *(one.target for one in self.others)))
 
     @property

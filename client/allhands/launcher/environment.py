@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
+from allhands_proto.authority import format_authority
 from allhands_proto.quick_dataclass import dataclass
 
 OWN_VARIABLES = frozenset(
@@ -87,8 +88,8 @@ class JobEndpoint:
 
     @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"ah://{','.join((f'{host}:{self.port}', *self.others))}/{self.job}"
+        own = format_authority(self.host, self.port)
+        return f"ah://{','.join((own, *self.others))}/{self.job}"
 
 
 def make_common_environment(base: Mapping[str, str], launch: str) -> dict[str, str]:

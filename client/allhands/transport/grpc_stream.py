@@ -27,8 +27,9 @@ from allhands.transport.frame import (
 from allhands.transport.handshake import Identity
 from allhands.transport.link import HandshakeStalled, LinkBroken, Receiver
 from allhands.transport.link_certificates import PEER_NAME, LinkCertificates
-from allhands.transport.port_reservation import allow_sharing, format_authority, reserve_port
+from allhands.transport.port_reservation import allow_sharing, reserve_port
 from allhands_proto import forks
+from allhands_proto.authority import format_authority
 from allhands_proto.connections import Connections, limit_connections
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.server_start import start_server

@@ -24,10 +24,6 @@ def reserve_port(host: str, port: int) -> socket.socket:
     return reserved
 
 
-def format_authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def allow_sharing(reserved: socket.socket, may_share: bool) -> None:
     """Let others bind the port of a socket that does not listen, or forbid it."""
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, may_share)

@@ -26,6 +26,7 @@ from allhands.transport.socket_handshake import STEP_SECONDS, receive_step, send
 from allhands.transport.socket_inbound import READ_BUFFER_BYTES, WENT_AWAY, InboundLink
 from allhands.transport.socket_link import SocketLink, fit_buffer
 from allhands.transport.tls_socket import PAGE_BYTES, Connection, TlsSocket
+from allhands_proto.authority import format_authority
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
 from allhands_proto.v1 import peer_pb2
@@ -181,7 +182,7 @@ class SocketListener:
                     return
                 continue  # the connection ended before it was accepted
             connection.setblocking(False)
-            task = self._loop.create_task(self._admit(connection, _format_address(where)))
+            task = self._loop.create_task(self._admit(connection, format_authority(*where[:2])))
             self._handshaking.add(task, where[0], self._loop.time())
             task.add_done_callback(partial(self._on_handshake_end, connection))
 
@@ -324,7 +325,7 @@ class SocketFabric:
         address = self._addresses.get(peer)
         if address is None:
             raise Unreachable("it listens nowhere for raw-socket links")
-        where = _format_address(address)
+        where = format_authority(*address)
         connection = await _connect(address)
         encrypted: Connection = connection
         try:
@@ -412,15 +413,12 @@ async def _connect(address: HostPort) -> socket.socket:
         connection.close()
         if isinstance(error, OSError):  # TimeoutError is one
             reason = str(error) or f"no answer within {CONNECT_SECONDS:.0f} s"
-            raise Unreachable(f"cannot connect to {_format_address(address)}: {reason}") from error
+            raise Unreachable(
+                f"cannot connect to {format_authority(*address)}: {reason}"
+            ) from error
         raise
     return connection
 
 
 def _set_no_delay(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def _format_address(where: tuple[str, int]) -> str:
-    host, port = where[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

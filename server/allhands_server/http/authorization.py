@@ -4,8 +4,8 @@ import hmac
 
 from starlette.requests import Request
 
+from allhands_proto.authority import format_authority
 from allhands_server.access import Access, RefusalReason, split_token
-from allhands_server.authorities import format_authority
 from allhands_server.http.connection import HAS_CERTIFICATE
 from allhands_server.machine.refusals import Refused, Status
 

@@ -4,8 +4,9 @@ import time
 from collections.abc import Sequence
 from urllib.parse import urlencode, urlsplit
 
+from allhands_proto.authority import format_authority
 from allhands_server.access import Access
-from allhands_server.authorities import WILDCARDS, format_authority
+from allhands_server.authorities import WILDCARDS
 from allhands_server.coordinator import Coordinator
 from allhands_server.http.app import make_app
 from allhands_server.http.authorization import Authorization

@@ -15,10 +15,10 @@ from typing import Any, Protocol, cast
 from google.protobuf.message import DecodeError
 
 from allhands_proto import framing
+from allhands_proto.authority import format_authority
 from allhands_proto.kv_handshake import CoordinatorHandshake, HandshakeRefused
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.access import Access, find_verb
-from allhands_server.authorities import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KV_CALLS, NOT_SLOWED
 from allhands_server.kv.client_load import ClientLoad, LogLoad

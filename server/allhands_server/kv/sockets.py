@@ -3,7 +3,8 @@
 import errno
 import socket
 
-from allhands_server.authorities import WILDCARDS, format_authority
+from allhands_proto.authority import format_authority
+from allhands_server.authorities import WILDCARDS
 
 _ATTEMPTS = 32
 """To find a port that is free on all hosts."""

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from allhands_proto.authority import format_authority
 from allhands_proto.call_metadata import find_grace
 from allhands_proto.kv_handshake import derive_secret
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -25,7 +26,6 @@ from allhands_proto.verdicts import AbsentRank, CallCancellation, Verdict
 from allhands_proto.versions import explain_mismatch, write_versions
 from allhands_server.access import CALLER, SCOPED_PREFIX, Access, split_token
 from allhands_server.addresses import format_worker_address
-from allhands_server.authorities import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.host_memory import find_resident
 from allhands_server.kv.calls import KV_CALLS, NOT_SLOWED, KvCall

@@ -2,7 +2,8 @@
 
 import pytest
 
-from allhands_server.authorities import format_authority, parse_authority
+from allhands_proto.authority import format_authority
+from allhands_server.authorities import parse_authority
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from allhands_proto.authority import format_authority
 from allhands_proto.quick_dataclass import dataclass
-from allhands_server.authorities import format_authority
 from allhands_server.http.authorization import check_certificate
 from allhands_server.http.connection import BEGIN_STREAM
 from allhands_server.http.page.access import LONGEST_SECRET, Grant, PageAccess
