@@ -10,6 +10,7 @@ from allhands.collectives.buffer import Array, Buffer, view_as_bytes
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import ReduceOp, combine, fold
 from allhands.collectives.schedule import Area, Recv, Round, Send, Span
+from allhands.engine.links.copies_ahead import CopiesAhead, may_copy_ahead
 from allhands.engine.links.native_calls import Remainder
 from allhands.transport.frame import MessageKey
 from allhands.transport.inbox import MessageMismatch, PostedReceive
@@ -67,6 +68,8 @@ class PartRunner:
         self._held_recvs: list[tuple[int, MessageKey, PostedReceive]] = []
         """Receives of the round at hand that would touch outputs, and may not yet."""
         self._held_values: list[_HeldValues] = []
+        self._ahead: CopiesAhead | None = None
+        """Copies of the next round, as far as they may be made while the round at hand receives."""
         self._numbers = itertools.count()
         self._pending: dict[int, tuple[int, PostedReceive | PendingSend]] = {}
         """What this round waits for, by a number of its own, and the rank at its other end.
@@ -158,9 +161,13 @@ class PartRunner:
         execution, areas = self._execution, self._open_buffers()
         if self._is_begun:
             step, self._is_begun = Round(recvs=step.recvs), False
+        ahead, self._ahead = self._ahead, None
         for copy in step.copies:
             self._touch(copy.target)
-            _copy(areas, copy.source, copy.target)
+            if ahead is None:
+                _copy(areas, copy.source, copy.target)
+        if ahead is not None:
+            ahead.finish()
         for one in step.folds:
             self._touch(one.target)
             operands = [areas[span.area].view_whole(span.start, span.stop) for span in one.sources]
@@ -174,6 +181,7 @@ class PartRunner:
             step_number = index << 12 | count
             return MessageKey(execution.group, execution.sequence, step_number, self._number)
 
+        self._ahead = self._plan_copies_ahead(index)
         sends = [(send, *self._make_outgoing(send, key(send.peer, False))) for send in step.sends]
         # Small messages go first: they need no answer, and then their memory may be landed in.
         # Large ones go when they are asked for, so what this rank asks for is said before.
@@ -215,6 +223,24 @@ class PartRunner:
         if not self._pending and not self._is_beginning and self._may_end():
             self._end_round()
             self.advance()
+
+    def _plan_copies_ahead(self, index: int) -> CopiesAhead | None:
+        """Return the copies of the round after one, if they may be made while that receives."""
+        step, *later = self._rounds[index : index + 2]
+        copies = later[0].copies if later else ()
+        if not copies or not may_copy_ahead(step, copies):
+            return None
+        return CopiesAhead(self._areas, copies)
+
+    def _copy_ahead(self, nbytes: int) -> None:
+        """Copy for the next round, after that many bytes of a message of this one."""
+        if self._ahead is None:
+            return
+        following = self._rounds[self._index + 1]
+        if self._may_begin(following):
+            for copy in following.copies:
+                self._touch(copy.target)
+            self._ahead.advance(nbytes)
 
     def _open_buffers(self) -> dict[Area, Buffer]:
         """Return the buffers of the part; scratch memory is made when the part begins."""
@@ -286,6 +312,7 @@ class PartRunner:
         def room(offset: int, length: int) -> memoryview | None:
             if written is not None:
                 self._touch(written)
+            self._copy_ahead(offset)
             return views[0][offset : offset + length] if len(views) == 1 else None
 
         total = sum(len(view) for view in views)
@@ -299,6 +326,7 @@ class PartRunner:
 
         def land(offset: int, payload: memoryview) -> None:
             nonlocal late
+            self._copy_ahead(offset)
             values = np.frombuffer(payload, target.dtype)
             first = offset // itemsize
             stop = first + len(values)

@@ -1,0 +1,74 @@
+"""Copies of the next round, made piece by piece while the round before receives.
+
+A large copy at the end of a call keeps the network idle; meanwhile it is made in the time that the
+network takes.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from allhands.collectives.buffer import Buffer, view_as_bytes
+from allhands.collectives.schedule import Area, Copy, Round
+
+PIECE_BYTES = 256 << 10
+"""Copied at once, at least: half the send buffer of a near link, which must not run dry."""
+
+
+def may_copy_ahead(step: Round, copies: Sequence[Copy]) -> bool:
+    """Return whether copies have the same effect before the messages of a round as after it."""
+    received = [recv.span for recv in step.recvs]
+    moved = received + [send.span for send in step.sends]
+    return not any(copy.target.overlaps(span) for copy in copies for span in moved) and not any(
+        copy.source.overlaps(span) for copy in copies for span in received
+    )
+
+
+class CopiesAhead:
+    """Copies in progress; those of a round that follows."""
+
+    def __init__(
+        self,
+        areas: Mapping[Area, Buffer],
+        copies: Sequence[Copy],
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        self._pairs = deque(pair for copy in copies for pair in _pair_pieces(areas, copy))
+        self._piece_bytes = piece_bytes
+        self._copied = 0
+
+    def advance(self, nbytes: int) -> None:
+        """Copy up to that many bytes in all, once that is a piece more."""
+        if nbytes - self._copied >= self._piece_bytes:
+            self._copy(nbytes - self._copied)
+
+    def finish(self) -> None:
+        """Copy the rest."""
+        self._copy(sum(len(source) for source, _ in self._pairs))
+
+    def _copy(self, nbytes: int) -> None:
+        self._copied += nbytes
+        while nbytes and self._pairs:
+            source, target = self._pairs.popleft()
+            count = min(nbytes, len(source))
+            target[:count] = source[:count]
+            if count < len(source):
+                self._pairs.appendleft((source[count:], target[count:]))
+            nbytes -= count
+
+
+def _pair_pieces(
+    areas: Mapping[Area, Buffer], copy: Copy
+) -> Iterator[tuple[memoryview, memoryview]]:
+    """Yield runs of bytes that are contiguous at both ends of a copy."""
+    sources, targets = (
+        deque(map(view_as_bytes, areas[span.area].view_pieces(span.start, span.stop)))
+        for span in (copy.source, copy.target)
+    )
+    while sources:
+        source, target = sources.popleft(), targets.popleft()
+        count = min(len(source), len(target))
+        yield source[:count], target[:count]
+        if count < len(source):
+            sources.appendleft(source[count:])
+        if count < len(target):
+            targets.appendleft(target[count:])
