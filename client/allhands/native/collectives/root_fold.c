@@ -34,7 +34,7 @@ ah_status ah_root_fold(ah_comm *comm, uint64_t signature, ah_op op, ah_type type
                              NULL};
     if (comm->rank != root) return ah_staged_copy_run(comm, &staged);
     comm->call->variant = AH_STAGED;
-    ah_status status = ah_await_produced(comm, comm->others, 1);
+    ah_status status = ah_staged_await_filled(comm, comm->others, 0);
     if (status != AH_OK) return status;
     const void *parts[AH_MAX_RANKS];
     for (int r = 0; r < comm->size; r++)

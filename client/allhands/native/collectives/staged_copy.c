@@ -2,6 +2,11 @@
 
 #include "collectives/calls.h"
 
+/* What is published of a step at a time: a reader follows its source so closely. */
+enum { PIECES = 4 };
+/* Less than that in a step is one piece, the first. */
+#define LEAST_CUT ((size_t)32 << 10)
+
 /* Bytes of a step for one reader, which has the whole buffer if it is alone. */
 static size_t box_bytes(const ah_comm *comm, const ah_staged_copy *staged) {
     return ah_is_single(staged->readers) ? comm->limits.chunk : comm->box_bytes;
@@ -22,6 +27,14 @@ static size_t part_of(const ah_comm *comm, const ah_staged_copy *staged, int sou
                       uint64_t step) {
     size_t nbytes = staged->count(staged->what, source, reader);
     return ah_part(nbytes, box_bytes(comm, staged), step);
+}
+
+/* Where that piece begins in what a reader gets in a step, in whole lines; `nbytes` behind the
+ * last. */
+static size_t piece_start(size_t nbytes, int piece) {
+    if (piece == 0) return 0;
+    if (piece == PIECES || nbytes < LEAST_CUT) return nbytes;
+    return ah_round_up(nbytes / PIECES, AH_CACHE_LINE) * (size_t)piece;
 }
 
 static uint64_t steps_between(const ah_comm *comm, const ah_staged_copy *staged, int source,
@@ -63,22 +76,36 @@ static ah_status await_taken(ah_comm *comm, const ah_staged_copy *staged, uint64
     return status == AH_OK ? ah_await_consumed(comm, fill->readers, step - 1) : status;
 }
 
-static ah_status fill_step(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
-    ah_status status = await_taken(comm, staged, step);
-    if (status != AH_OK) return status;
-    ah_fill *fill = &comm->fill[parity_of(comm, comm->rank, step)];
-    size_t at = step * box_bytes(comm, staged);
-    *fill = (ah_fill){.sequence = comm->call->sequence};
+/* Whether there was anything to fill. */
+static bool fill_piece(ah_comm *comm, const ah_staged_copy *staged, uint64_t step, int piece,
+                       ah_fill *fill) {
+    bool filled = false;
     for (int k = 1; k < comm->size; k++) {
         int reader = (comm->rank + k) % comm->size;
         if (!(staged->readers & AH_BIT(reader))) continue;
         size_t nbytes = part_of(comm, staged, comm->rank, reader, step);
-        if (!nbytes) continue;
-        staged->produce(staged->what, reader, at, nbytes,
-                        ah_staged_box(comm, staged, comm->rank, reader, step));
+        size_t from = piece_start(nbytes, piece), to = piece_start(nbytes, piece + 1);
+        if (from == to) continue;
+        char *box = ah_staged_box(comm, staged, comm->rank, reader, step);
+        size_t at = step * box_bytes(comm, staged) + from;
+        staged->produce(staged->what, reader, at, to - from, box + from);
         fill->readers |= AH_BIT(reader);
+        filled = true;
     }
-    ah_publish_produced(comm, step + 1);
+    return filled;
+}
+
+static ah_status fill_step(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
+    ah_status status = await_taken(comm, staged, step);
+    if (status != AH_OK) return status;
+    ah_fill *fill = &comm->fill[parity_of(comm, comm->rank, step)];
+    *fill = (ah_fill){.sequence = comm->call->sequence};
+    for (int piece = 0; piece < PIECES; piece++) {
+        bool filled = fill_piece(comm, staged, step, piece, fill);
+        /* Readers without a processor of their own had better come once. */
+        if (piece == PIECES - 1 || (filled && !comm->oversubscribed))
+            ah_publish_produced(comm, step * PIECES + (uint64_t)piece + 1);
+    }
     return AH_OK;
 }
 
@@ -117,19 +144,33 @@ void ah_staged_take(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) 
     ah_publish_consumed(comm, step + 1);
 }
 
-static ah_status read_step(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
+ah_status ah_staged_await_filled(ah_comm *comm, uint64_t sources, uint64_t step) {
+    return ah_await_produced(comm, sources, (step + 1) * PIECES);
+}
+
+static ah_status read_part(ah_comm *comm, const ah_staged_copy *staged, uint64_t step, int source) {
+    size_t nbytes = part_of(comm, staged, source, comm->rank, step);
     size_t at = step * box_bytes(comm, staged);
+    const char *box = ah_staged_box(comm, staged, source, comm->rank, step);
+    for (int piece = 0; piece < PIECES; piece++) {
+        size_t from = piece_start(nbytes, piece), to = piece_start(nbytes, piece + 1);
+        if (from == to) continue;
+        uint64_t produced = step * PIECES + (uint64_t)piece + 1;
+        ah_status status = ah_await_produced(comm, AH_BIT(source), produced);
+        if (status != AH_OK) return status;
+        comm->call->touches_output = true;
+        staged->consume(staged->what, source, at + from, to - from, box + from);
+        ah_dirty_lines(box + from, to - from);
+    }
+    return AH_OK;
+}
+
+static ah_status read_step(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
     for (int k = 1; k < comm->size; k++) {
         int source = (comm->rank + k) % comm->size;
         if (!(staged->sources & AH_BIT(source))) continue;
-        size_t nbytes = part_of(comm, staged, source, comm->rank, step);
-        if (!nbytes) continue;
-        ah_status status = ah_await_produced(comm, AH_BIT(source), step + 1);
+        ah_status status = read_part(comm, staged, step, source);
         if (status != AH_OK) return status;
-        const char *box = ah_staged_box(comm, staged, source, comm->rank, step);
-        comm->call->touches_output = true;
-        staged->consume(staged->what, source, at, nbytes, box);
-        ah_dirty_lines(box, nbytes);
     }
     ah_staged_take(comm, staged, step);
     return AH_OK;

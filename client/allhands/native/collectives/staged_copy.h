@@ -37,6 +37,8 @@ ah_status ah_staged_await(ah_comm *comm, uint64_t signature, uint64_t sources, b
 /* Fill, or read, all that there is. */
 ah_status ah_staged_copy_run(ah_comm *comm, const ah_staged_copy *staged);
 
+/* Wait until these sources have filled all of a step. */
+ah_status ah_staged_await_filled(ah_comm *comm, uint64_t sources, uint64_t step);
 /* The box with the part of one step that `source` filled for `reader`. */
 char *ah_staged_box(const ah_comm *comm, const ah_staged_copy *staged, int source, int reader,
                     uint64_t step);
