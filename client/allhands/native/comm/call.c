@@ -135,6 +135,9 @@ ah_status ah_acquire_slot(ah_comm *comm, ah_slot **slot) {
 static void publish(ah_comm *comm, ah_slot *slot, uint64_t sequence, uint64_t signature) {
     slot->signature = signature;
     atomic_store(&slot->sequence, sequence);
+    /* The store waits until the line is ours alone. Ask for it a call before: not for the next one,
+     * at which a rank that is ahead of us may look already, which would share it again. */
+    ah_prefetch_to_write(ah_slot_of(comm, comm->rank, sequence + 2));
     ah_wake(comm, comm->others);
 }
 

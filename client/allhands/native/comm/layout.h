@@ -108,4 +108,14 @@ static inline void ah_dirty_lines(const char *at, size_t nbytes) {
     }
 }
 
+/* Ask for a line to be written soon. */
+static inline void ah_prefetch_to_write(const void *at) {
+#ifdef __x86_64__ /* compilers do so only for processors that they are told of; on others a no-op  \
+                   */
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)at));
+#else
+    __builtin_prefetch(at, 1);
+#endif
+}
+
 #endif
