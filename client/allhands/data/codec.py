@@ -139,6 +139,7 @@ def _is_plain(value: Any, depth: int) -> bool:
 class _Encoder:
     def __init__(self, types: DataclassRegistry) -> None:
         self._types = types
+        self._pack = msgpack.Packer(use_bin_type=True).pack
         self._depth = 0
         self.beside: list[np.ndarray[Any, Any]] = []
         """Large arrays, which are not packed."""
@@ -146,7 +147,7 @@ class _Encoder:
 
     def encode(self, value: object, where: str) -> bytes:
         """Encode a value at the path `where` of the message, such as "[3]['name']"."""
-        packed: bytes = msgpack.packb(self._to_packable(value, where), use_bin_type=True)
+        packed: bytes = self._pack(self._to_packable(value, where))
         return packed
 
     def _to_packable(self, value: Any, where: str) -> Any:
@@ -161,50 +162,13 @@ class _Encoder:
 
     def _convert(self, value: Any, where: str) -> Any:
         # By exact type: what a subclass adds would be lost.
-        match value:
-            case None | bool():
-                return value
-            case _ if type(value) is int:
-                if -(1 << 63) <= value < 1 << 64:
-                    return value
-                nbytes = value.bit_length() // 8 + 1
-                return msgpack.ExtType(_INTEGER, value.to_bytes(nbytes, "little", signed=True))
-            case _ if type(value) in (float, str, bytes):
-                return value
-            case _ if type(value) is complex:
-                return msgpack.ExtType(_COMPLEX, struct.pack("<dd", value.real, value.imag))
-            case _ if type(value) is list:
-                return self._convert_items(value, where)
-            case _ if type(value) is tuple:
-                return self._make_extension(_TUPLE, self._convert_items(value, where))
-            case _ if type(value) is set:
-                return self._make_extension(_SET, self._convert_items(value, where))
-            case _ if type(value) is frozenset:
-                return self._make_extension(_FROZENSET, self._convert_items(value, where))
-            case _ if type(value) is dict:
-                # As two lists: keys may be of any type, and keep their order.
-                keys = [self._to_packable(key, f"{where} key {key!r}") for key in value]
-                held = [self._to_packable(one, f"{where}[{key!r}]") for key, one in value.items()]
-                return self._make_extension(_DICT, [keys, held])
-            case _ if type(value) is bytearray:
-                return msgpack.ExtType(_BYTEARRAY, bytes(value))
-            case _ if type(value) is range:
-                return self._make_extension(_RANGE, [value.start, value.stop, value.step])
-            case _ if type(value) is datetime.datetime:
-                return self._encode_time(_DATETIME, value, value.tzinfo, value.fold, where)
-            case _ if type(value) is datetime.date:
-                return msgpack.ExtType(_DATE, value.isoformat().encode())
-            case _ if type(value) is datetime.time:
-                return self._encode_time(_TIME, value, value.tzinfo, value.fold, where)
-            case _ if type(value) is datetime.timedelta:
-                parts = (value.days, value.seconds, value.microseconds)
-                return msgpack.ExtType(_TIMEDELTA, struct.pack("<iii", *parts))
-            case np.ndarray() if type(value) is np.ndarray:
-                return self._encode_array(value, where)
-            case np.generic():
-                return self._make_extension(
-                    _SCALAR, [self._encode_dtype(value.dtype, where), np.asarray(value).tobytes()]
-                )
+        convert = _ENCODERS.get(type(value))
+        if convert is not None:
+            return convert(self, value, where)
+        if isinstance(value, np.generic):
+            return self._make_extension(
+                _SCALAR, [self._encode_dtype(value.dtype, where), np.asarray(value).tobytes()]
+            )
         name = self._types.find_name(type(value))
         if name is None:
             raise _make_type_error(value, where)
@@ -214,11 +178,46 @@ class _Encoder:
         ]
         return self._make_extension(_DATACLASS, [name, fields])
 
-    def _convert_items(self, values: Any, where: str) -> list[Any]:
+    def convert_items(self, values: Any, where: str) -> list[Any]:
+        """Return a list of what MessagePack has types for."""
         return [self._to_packable(one, f"{where}[{at}]") for at, one in enumerate(values)]
 
+    def encode_items(self, code: int, values: Any, where: str) -> msgpack.ExtType:
+        """Encode a container as a list, of an extension."""
+        return self._make_extension(code, self.convert_items(values, where))
+
+    def encode_integer(self, value: int, _: str) -> int | msgpack.ExtType:
+        """Encode an integer of any size."""
+        if -(1 << 63) <= value < 1 << 64:
+            return value
+        nbytes = value.bit_length() // 8 + 1
+        return msgpack.ExtType(_INTEGER, value.to_bytes(nbytes, "little", signed=True))
+
+    def encode_dict(self, value: dict[Any, Any], where: str) -> msgpack.ExtType:
+        """Encode a dict as two lists: keys may be of any type, and keep their order."""
+        keys = [self._to_packable(key, f"{where} key {key!r}") for key in value]
+        held = [self._to_packable(one, f"{where}[{key!r}]") for key, one in value.items()]
+        return self._make_extension(_DICT, [keys, held])
+
+    def encode_range(self, value: range, _: str) -> msgpack.ExtType:
+        """Encode a range by its bounds and its step."""
+        return self._make_extension(_RANGE, [value.start, value.stop, value.step])
+
+    def encode_datetime(self, value: datetime.datetime, where: str) -> msgpack.ExtType:
+        """Encode a point in time, with its offset or without."""
+        return self._encode_time(_DATETIME, value, value.tzinfo, value.fold, where)
+
+    def encode_time(self, value: datetime.time, where: str) -> msgpack.ExtType:
+        """Encode a time of any day."""
+        return self._encode_time(_TIME, value, value.tzinfo, value.fold, where)
+
+    def encode_timedelta(self, value: datetime.timedelta, _: str) -> msgpack.ExtType:
+        """Encode a duration."""
+        parts = (value.days, value.seconds, value.microseconds)
+        return msgpack.ExtType(_TIMEDELTA, struct.pack("<iii", *parts))
+
     def _make_extension(self, code: int, plain: object) -> msgpack.ExtType:
-        return msgpack.ExtType(code, msgpack.packb(plain, use_bin_type=True))
+        return msgpack.ExtType(code, self._pack(plain))
 
     def _encode_time(
         self,
@@ -235,7 +234,8 @@ class _Encoder:
             )
         return self._make_extension(code, [value.isoformat(), fold])
 
-    def _encode_array(self, array: "np.ndarray[Any, Any]", where: str) -> msgpack.ExtType:
+    def encode_array(self, array: "np.ndarray[Any, Any]", where: str) -> msgpack.ExtType:
+        """Encode an array; one of BUFFER_BYTES and more goes beside."""
         name = self._encode_dtype(array.dtype, where)
         if array.nbytes >= BUFFER_BYTES:
             at, self._beside_nbytes = self._beside_nbytes, self._beside_nbytes + align(array.nbytes)
@@ -248,6 +248,34 @@ class _Encoder:
             return get_dtype_name(dtype)
         except TypeError as error:
             raise TypeError(f"the object{where} cannot travel: {error}") from error
+
+
+def _return_unchanged(_: _Encoder, value: object, __: str) -> object:
+    return value
+
+
+_ENCODERS: Final[Mapping[type, Callable[[_Encoder, Any, str], Any]]] = MappingProxyType(
+    {
+        **dict.fromkeys((type(None), bool, float, str, bytes), _return_unchanged),
+        int: _Encoder.encode_integer,
+        complex: lambda _, value, __: msgpack.ExtType(
+            _COMPLEX, struct.pack("<dd", value.real, value.imag)
+        ),
+        list: _Encoder.convert_items,
+        tuple: lambda encoder, value, where: encoder.encode_items(_TUPLE, value, where),
+        set: lambda encoder, value, where: encoder.encode_items(_SET, value, where),
+        frozenset: lambda encoder, value, where: encoder.encode_items(_FROZENSET, value, where),
+        dict: _Encoder.encode_dict,
+        bytearray: lambda _, value, __: msgpack.ExtType(_BYTEARRAY, bytes(value)),
+        range: _Encoder.encode_range,
+        datetime.datetime: _Encoder.encode_datetime,
+        datetime.date: lambda _, value, __: msgpack.ExtType(_DATE, value.isoformat().encode()),
+        datetime.time: _Encoder.encode_time,
+        datetime.timedelta: _Encoder.encode_timedelta,
+        np.ndarray: _Encoder.encode_array,
+    }
+)
+"""Encoders of values by their types."""
 
 
 class _Decoder:

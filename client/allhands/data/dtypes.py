@@ -26,6 +26,8 @@ def get_dtype_name(dtype: "np.dtype[Any]") -> str:
         if dtype.type.__module__ != EXTENSIONS:
             raise TypeError(f"{dtype} of {dtype.type.__module__} is not known to other processes")
         return _PREFIX + dtype.name
+    if dtype.isbuiltin == 1:
+        return dtype.str  # as below, in a tenth of the time
     described: object = np.lib.format.dtype_to_descr(dtype)
     return described if isinstance(described, str) else repr(described)
 
