@@ -1044,6 +1044,45 @@ static void given_up_reading(rank_state *me) {
     }
 }
 
+static _Thread_local const float *watched;
+
+enum { LAST_STEP = 1024 / sizeof(float) * 19 }; /* where the last of MANY begins, in a chunk */
+
+/* Reading comes to its last step: stay there until told. */
+static bool pause_before_last(void *owner, uint64_t waiting) {
+    rank_state *me = owner;
+    (void)waiting;
+    if (me->ticks || watched[LAST_STEP - 1] < 0 || watched[LAST_STEP] >= 0) return false;
+    me->ticks++;
+    tell(me, 180);
+    hear(me, 181);
+    return false;
+}
+
+/* A source that has ended its call fills the one buffer of its reader's, and not the last. */
+static void read_slowly(rank_state *me) {
+    static _Thread_local float x[MANY];
+    ah_call call;
+    for (int warm = 0; warm < 2; warm++)
+        CHECK(me, move_one_way(me, BROADCAST, x, warm ? MANY : LENT, 1, LONG_TIME, &call) == AH_OK);
+    next_is_right(me, x, 3);
+    fill_floats(x, me->rank ? -1 : 5);
+    watched = x;
+    call = next_call(me, LONG_TIME);
+    if (me->rank == 1) {
+        call.tick = pause_before_last;
+        call.tick_ns = 0;
+    }
+    CHECK(me, ah_broadcast(me->comm, &call, x, sizeof x, 0) == AH_OK && all_are(x, MANY, 5));
+    if (me->rank == 0) hear(me, 180);
+    CHECK(me, move_one_way(me, BROADCAST, x, LENT, 6, LONG_TIME, &call) == AH_OK);
+    int64_t timeout = me->rank ? LONG_TIME : 2 * MILLISECONDS;
+    ah_status status = move_one_way(me, BROADCAST, x, LENT, 7, timeout, &call);
+    CHECK(me, status == (me->rank ? AH_ABANDONED : AH_TIMEOUT));
+    if (me->rank == 0) tell(me, 181);
+    next_is_right(me, x, MANY);
+}
+
 /* A reader that has read some of an array says so, although not all ranks have come. */
 static void read_in_part(rank_state *me) {
     static _Thread_local float x[MANY];
@@ -1230,8 +1269,6 @@ static void scans_ahead(rank_state *me) {
     }
     next_is_right(me, &(float[MANY]){0}[0], 3);
 }
-
-static _Thread_local const float *watched;
 
 static bool wait_and_interrupt(void *owner, uint64_t waiting) {
     (void)waiting;
@@ -1574,6 +1611,7 @@ static void run_scenarios(bool forks, bool heaps, uint64_t seed) {
     run_world("slots beside staging", &three, slots_beside_staging);
     run_world("filled ahead", &two, filled_ahead);
     run_world("given up reading", &two, given_up_reading);
+    run_world("read slowly", &two, read_slowly);
     run_world("mismatches", &three, mismatches);
     run_world("mismatch without all", &three, mismatch_without_all);
     run_world("rooted mismatches", &three, rooted_mismatches);
