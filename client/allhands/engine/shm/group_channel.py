@@ -317,23 +317,15 @@ class GroupChannel:
                 # Ranks that have found it may be gone by now: that says less.
                 await endings.raise_mismatch(what, sequence, call)
             if reason is not None:
-                if await endings.is_timed_out_elsewhere(sequence, asking, deadline):
-                    raise endings.build_timeout_error(
-                        call.operation,
-                        sequence,
-                        failure.label,
-                        failure.timeout,
-                        asking,
-                        _decode_ranks(failure.waiting),
-                    )
-                raise reason(what)
-            if failure.status == "abandoned":
+                if not await endings.is_timed_out_elsewhere(sequence, asking, deadline):
+                    raise reason(what)
+            elif failure.status == "abandoned":
                 raise await endings.await_abandoned_error(
                     call.operation, sequence, failure.label, _decode_ranks(failure.offenders)
                 )
-            if failure.status == "interrupted":
+            elif failure.status == "interrupted":
                 raise AllhandsError(f"{what} was interrupted")
-            if asking is not None:
+            elif asking is not None:
                 await wait_first(asking, timeout=VERDICT_GRACE)
             raise endings.build_timeout_error(
                 call.operation,

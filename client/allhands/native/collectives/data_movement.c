@@ -10,8 +10,6 @@
 
 static bool is_small(const ah_comm *comm, size_t nbytes) { return nbytes <= comm->limits.slot_max; }
 
-static uint64_t all_ranks(const ah_comm *comm) { return comm->others | AH_BIT(comm->rank); }
-
 /* ---- barrier */
 
 ah_status ah_barrier(ah_comm *comm, ah_call *call) {
@@ -75,13 +73,8 @@ static ah_status broadcast_slots(ah_comm *comm, uint64_t signature, void *x, siz
     return AH_OK;
 }
 
-/* Post a header, and wait for those that this rank needs if `root` is the only source. */
-static ah_status meet_source(ah_comm *comm, uint64_t signature, ah_slot *slot,
-                             ah_call_header header, size_t nbytes, int root) {
-    if (!comm->call->is_posted) {
-        ah_staged_describe(comm, &header);
-        ah_post_header(comm, slot, signature, header);
-    }
+/* After posting, where `root` is the only source: wait for the headers that this rank needs. */
+static ah_status await_root(ah_comm *comm, uint64_t signature, size_t nbytes, int root) {
     bool all = comm->rank == root && is_read_remote(comm, root, nbytes);
     ah_status status = ah_staged_await(comm, signature, AH_BIT(root), all);
     if (status == AH_OK && is_read_remote(comm, root, nbytes))
@@ -92,7 +85,7 @@ static ah_status meet_source(ah_comm *comm, uint64_t signature, ah_slot *slot,
 /* After that: the rest of the call. `where` tells what this rank reads of the root's memory. */
 static ah_status move_from_root(ah_comm *comm, uint64_t signature, const transfer *what, bool parts,
                                 uint64_t where, int root) {
-    uint64_t source = AH_BIT(root), readers = all_ranks(comm) & ~source;
+    uint64_t source = AH_BIT(root), readers = ah_all_ranks(comm) & ~source;
     if (!ah_can_read_remote(comm, source, what->nbytes)) {
         ah_staged_copy staged = {signature,  source,      readers,
                                  what,       count_bytes, parts ? produce_part : produce_copy,
@@ -109,16 +102,10 @@ static ah_status move_from_root(ah_comm *comm, uint64_t signature, const transfe
 
 static ah_status broadcast_large(ah_comm *comm, uint64_t signature, void *x, size_t nbytes,
                                  int root) {
-    ah_slot *slot = NULL;
-    ah_call_header header = {0};
     transfer what = {.in = x, .out = x, .nbytes = nbytes};
     ah_pause(comm);
-    if (!comm->call->is_posted) {
-        ah_status status = ah_acquire_slot(comm, &slot);
-        if (status != AH_OK) return status;
-        if (comm->rank == root) header.flags = ah_locate_buffer(comm, x, nbytes, &header.where);
-    }
-    ah_status status = meet_source(comm, signature, slot, header, nbytes, root);
+    ah_status status = ah_staged_post(comm, signature, comm->rank == root ? x : NULL, nbytes);
+    if (status == AH_OK) status = await_root(comm, signature, nbytes, root);
     if (status != AH_OK) return status;
     return move_from_root(comm, signature, &what, false, comm->header[root].where, root);
 }
@@ -153,20 +140,13 @@ static ah_status gather_slots(ah_comm *comm, uint64_t signature, const void *in,
 
 static ah_status gather_large(ah_comm *comm, uint64_t signature, const void *in, char *const out[],
                               size_t nbytes, int root) {
-    ah_slot *slot;
-    ah_call_header header = {0};
-    uint64_t readers = AH_BIT(root), sources = all_ranks(comm) & ~readers;
+    uint64_t readers = AH_BIT(root), sources = ah_all_ranks(comm) & ~readers;
     ah_pause(comm);
-    if (!comm->call->is_posted) {
-        ah_status status = ah_acquire_slot(comm, &slot);
-        if (status != AH_OK) return status;
-        header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
-        ah_staged_describe(comm, &header);
-        ah_post_header(comm, slot, signature, header);
-    }
+    ah_status status = ah_staged_post(comm, signature, in, nbytes);
+    if (status != AH_OK) return status;
     /* Whose array is not read where it lies knows that none is. */
     bool meets = comm->rank == root || is_read_remote(comm, comm->rank, nbytes);
-    ah_status status = ah_staged_await(comm, signature, sources, meets);
+    status = ah_staged_await(comm, signature, sources, meets);
     if (status != AH_OK) return status;
     bool reads_remote = meets && ah_can_read_remote(comm, sources, nbytes);
     if (comm->rank == root) ah_copy_small(out[root], in, nbytes);
@@ -219,7 +199,7 @@ static ah_status scatter_slots(ah_comm *comm, uint64_t signature, const char *co
 
 static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *const in[], void *out,
                                size_t nbytes, int root) {
-    ah_slot *slot = NULL;
+    ah_slot *slot;
     ah_call_header header = {0};
     transfer what = {.ins = in, .out = out, .nbytes = nbytes};
     ah_pause(comm);
@@ -229,8 +209,10 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
         if (comm->rank == root)
             header.flags = ah_locate_buffers(comm, (const void *const *)in, NULL, nbytes,
                                              ah_slot_table(comm, comm->rank, 0));
+        ah_staged_describe(comm, &header);
+        ah_post_header(comm, slot, signature, header);
     }
-    ah_status status = meet_source(comm, signature, slot, header, nbytes, root);
+    ah_status status = await_root(comm, signature, nbytes, root);
     if (status != AH_OK) return status;
     if (comm->rank == root) ah_copy_small(out, in[root], nbytes);
     uint64_t where = ah_slot_table(comm, root, 0)[comm->rank];
@@ -288,7 +270,7 @@ static ah_status all_gather_large(ah_comm *comm, uint64_t signature, const void 
                                   char *const out[], size_t nbytes) {
     ah_slot *slot;
     ah_call_header header = {0};
-    uint64_t all = all_ranks(comm);
+    uint64_t all = ah_all_ranks(comm);
     transfer what = {.in = in, .outs = out, .nbytes = nbytes};
     ah_swap swap = {ah_steps(nbytes, comm->box_bytes), &what, produce_same, consume_all};
     ah_pause(comm);

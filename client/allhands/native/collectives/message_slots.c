@@ -29,7 +29,8 @@ static char *first_packed(const ah_comm *comm, int rank) {
     return ah_slot_body(comm, rank) + (comm->header[rank].flags & AH_SAME ? 0 : AH_TABLES);
 }
 
-const char *ah_packed(const ah_comm *comm, int from, int to) {
+/* Where the message from one rank to another lies in the slot. */
+static const char *packed(const ah_comm *comm, int from, int to) {
     return first_packed(comm, from) + sum(comm, from, to);
 }
 
@@ -93,7 +94,7 @@ void ah_take_packed(const ah_comm *comm, uint64_t ranks, char *const out[]) {
         int r = __builtin_ctzll(rest);
         if (!(comm->header[r].flags & AH_IN_SLOT)) continue;
         size_t nbytes = ah_declared(comm, r, comm->rank);
-        const char *from = ah_packed(comm, r, comm->rank);
+        const char *from = packed(comm, r, comm->rank);
         ah_copy_small(out[r], from, nbytes);
         if (comm->size == 2 && nbytes > 4 * AH_CACHE_LINE) ah_dirty_lines(from, nbytes);
     }

@@ -17,8 +17,6 @@ void ah_declare_messages(ah_comm *comm, const ah_messages *messages);
 
 /* Bytes that a rank, whose header is here, says it sends to another. */
 size_t ah_declared(const ah_comm *comm, int from, int to);
-/* Where they lie, if they are in the slot. */
-const char *ah_packed(const ah_comm *comm, int from, int to);
 /* AH_MISMATCH if one of these ranks says that more is in its slot than there is room for. */
 ah_status ah_check_declared(const ah_comm *comm, uint64_t ranks);
 

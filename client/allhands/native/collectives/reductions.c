@@ -159,22 +159,15 @@ static ah_status reduce_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_ty
 
 static ah_status reduce_large(ah_comm *comm, uint64_t signature, ah_op op, ah_type type,
                               const void *in, void *out, size_t nbytes, int root) {
-    ah_slot *slot;
-    ah_call_header header = {0};
     bool at_root = ah_folds_at_root(comm, nbytes), is_root = comm->rank == root;
     ah_pause(comm);
-    if (!comm->call->is_posted) {
-        ah_status status = ah_acquire_slot(comm, &slot);
-        if (status != AH_OK) return status;
-        header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
-        ah_staged_describe(comm, &header);
-        ah_post_header(comm, slot, signature, header);
-    }
+    ah_status status = ah_staged_post(comm, signature, in, nbytes);
+    if (status != AH_OK) return status;
     /* Whose array is in no heap knows that none is folded in place. */
     bool perhaps_in_place = is_root || comm->header[comm->rank].flags & AH_IN_HEAP;
-    uint64_t sources = (comm->others | AH_BIT(comm->rank)) & ~AH_BIT(root);
-    ah_status status = at_root ? ah_staged_await(comm, signature, sources, perhaps_in_place)
-                               : ah_await_headers(comm, signature);
+    uint64_t sources = ah_all_ranks(comm) & ~AH_BIT(root);
+    status = at_root ? ah_staged_await(comm, signature, sources, perhaps_in_place)
+                     : ah_await_headers(comm, signature);
     if (status != AH_OK) return status;
     char *all[AH_MAX_RANKS];
     if ((!at_root || perhaps_in_place) && ah_in_place_inputs(comm, nbytes, all))

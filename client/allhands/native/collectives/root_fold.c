@@ -29,9 +29,8 @@ static void produce(const void *given, int reader, size_t at, size_t nbytes, cha
 ah_status ah_root_fold(ah_comm *comm, uint64_t signature, ah_op op, ah_type type, const char *in,
                        char *out, size_t nbytes, int root) {
     contribution what = {in, nbytes};
-    uint64_t all = comm->others | AH_BIT(comm->rank);
-    ah_staged_copy staged = {signature, all & ~AH_BIT(root), AH_BIT(root), &what, count, produce,
-                             NULL};
+    ah_staged_copy staged = {
+        signature, ah_all_ranks(comm) & ~AH_BIT(root), AH_BIT(root), &what, count, produce, NULL};
     if (comm->rank != root) return ah_staged_copy_run(comm, &staged);
     comm->call->variant = AH_STAGED;
     ah_status status = ah_staged_await_filled(comm, comm->others, 0);

@@ -39,7 +39,7 @@ ah_status ah_rooted_exchange(ah_comm *comm, uint64_t signature, const ah_message
     char *out[AH_MAX_RANKS] = {NULL};
     rooted what = {comm, messages, out};
     uint64_t root = AH_BIT(messages->root), own = AH_BIT(comm->rank);
-    uint64_t others = (comm->others | own) & ~root;
+    uint64_t others = ah_all_ranks(comm) & ~root;
     uint64_t sources = messages->to_root ? others : root,
              readers = messages->to_root ? root : others;
     ah_staged_copy staged = {signature, sources, readers, &what, count, produce, consume};

@@ -1,6 +1,7 @@
 #include "collectives/staged_copy.h"
 
 #include "collectives/calls.h"
+#include "comm/heap_access.h"
 
 /* What is published of a step at a time: a reader follows its source so closely. */
 enum { PIECES = 4 };
@@ -44,6 +45,18 @@ static uint64_t steps_between(const ah_comm *comm, const ah_staged_copy *staged,
 
 void ah_staged_describe(const ah_comm *comm, ah_call_header *header) {
     header->phase = comm->fills;
+}
+
+ah_status ah_staged_post(ah_comm *comm, uint64_t signature, const void *at, size_t nbytes) {
+    ah_slot *slot;
+    ah_call_header header = {0};
+    if (comm->call->is_posted) return AH_OK;
+    ah_status status = ah_acquire_slot(comm, &slot);
+    if (status != AH_OK) return status;
+    if (at) header.flags = ah_locate_buffer(comm, at, nbytes, &header.where);
+    ah_staged_describe(comm, &header);
+    ah_post_header(comm, slot, signature, header);
+    return AH_OK;
 }
 
 ah_status ah_staged_await(ah_comm *comm, uint64_t signature, uint64_t sources, bool all) {
@@ -109,18 +122,6 @@ static ah_status fill_step(ah_comm *comm, const ah_staged_copy *staged, uint64_t
     return AH_OK;
 }
 
-static ah_status fill_all(ah_comm *comm, const ah_staged_copy *staged, uint64_t steps) {
-    ah_status status = AH_OK;
-    comm->fills_known = true; /* if it was not, all have posted this call */
-    for (; comm->course.step < steps; comm->course.step++) {
-        status = fill_step(comm, staged, comm->course.step);
-        if (status == AH_OK) status = ah_poll_interrupt(comm);
-        if (status != AH_OK) return status;
-    }
-    comm->fills += steps;
-    return AH_OK;
-}
-
 /* ---- a reader */
 
 /* The buffers, as bits of their parities, that some source is to be read from after that step. */
@@ -176,16 +177,6 @@ static ah_status read_step(ah_comm *comm, const ah_staged_copy *staged, uint64_t
     return AH_OK;
 }
 
-static ah_status read_all(ah_comm *comm, const ah_staged_copy *staged, uint64_t steps) {
-    ah_status status = AH_OK;
-    for (; comm->course.step < steps && status == AH_OK; comm->course.step++) {
-        status = read_step(comm, staged, comm->course.step);
-        if (status == AH_OK) status = ah_poll_interrupt(comm);
-        if (status != AH_OK) break;
-    }
-    return status;
-}
-
 /* ---- both */
 
 /* Steps of this rank: as many as the longest of its transfers takes. */
@@ -208,5 +199,14 @@ ah_status ah_staged_copy_run(ah_comm *comm, const ah_staged_copy *staged) {
     if (!steps) return AH_OK;
     comm->call->variant = AH_STAGED;
     ah_pause(comm);
-    return is_source ? fill_all(comm, staged, steps) : read_all(comm, staged, steps);
+    if (is_source) comm->fills_known = true; /* if it was not, all have posted this call */
+    for (; comm->course.step < steps; comm->course.step++) {
+        uint64_t step = comm->course.step;
+        ah_status status =
+            is_source ? fill_step(comm, staged, step) : read_step(comm, staged, step);
+        if (status == AH_OK) status = ah_poll_interrupt(comm);
+        if (status != AH_OK) return status;
+    }
+    if (is_source) comm->fills += steps;
+    return AH_OK;
 }

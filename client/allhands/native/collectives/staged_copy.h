@@ -30,6 +30,9 @@ typedef struct {
 /* Of the header of a source, before it is posted. */
 void ah_staged_describe(const ah_comm *comm, ah_call_header *header);
 
+/* Post a header, unless this rank has, that says where `at` lies; NULL: nobody reads it there. */
+ah_status ah_staged_post(ah_comm *comm, uint64_t signature, const void *at, size_t nbytes);
+
 /* After posting: wait for the headers of the sources, or of all ranks if that is asked for. A
  * source itself waits for none where it may fill ahead. */
 ah_status ah_staged_await(ah_comm *comm, uint64_t signature, uint64_t sources, bool all);

@@ -75,6 +75,10 @@ struct ah_comm {
     ah_call_header header[AH_MAX_RANKS];            /* of the call under way, own among them */
 };
 
+static inline uint64_t ah_all_ranks(const ah_comm *comm) {
+    return comm->others | AH_BIT(comm->rank);
+}
+
 static inline ah_slot *ah_slot_of(const ah_comm *comm, int rank, uint64_t sequence) {
     return (ah_slot *)comm->area[rank]->end + (sequence & (AH_SLOTS_PER_RANK - 1));
 }

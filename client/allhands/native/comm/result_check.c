@@ -18,7 +18,7 @@ static uint64_t ranks_with(const ah_comm *comm, uint64_t digest) {
 
 /* The ranks outside the majority; all ranks where there is none: nobody can tell who is wrong. */
 static uint64_t ranks_unlike_most(const ah_comm *comm) {
-    uint64_t all = comm->others | AH_BIT(comm->rank);
+    uint64_t all = ah_all_ranks(comm);
     for (int rank = 0; rank < comm->size; rank++) {
         uint64_t alike = ranks_with(comm, digest_of(comm, rank));
         if (2 * __builtin_popcountll(alike) > comm->size) return all & ~alike;
