@@ -69,6 +69,13 @@ class FallbackFabric:
             default=-math.inf,
         )
 
+    def get_recovery_seconds(self, peer: int) -> float:
+        both = (self._first, self._second)
+        return max(
+            (one.get_recovery_seconds(peer) for one in both if isinstance(one, ActivityReporter)),
+            default=0.0,
+        )
+
     async def aclose(self) -> None:
         await self._first.aclose()
         await self._second.aclose()

@@ -80,6 +80,9 @@ class GrpcPort:
     def get_last_activity(self, peer: int) -> float:
         return -math.inf if self._fabric is None else self._fabric.get_last_activity(peer)
 
+    def get_recovery_seconds(self, peer: int) -> float:
+        return 0.0 if self._fabric is None else self._fabric.get_recovery_seconds(peer)
+
     async def wait_no_links(self, timeout: float) -> None:
         """Return when no peer has a link to this worker, or after `timeout` seconds."""
         if self._listener is not None:

@@ -441,6 +441,9 @@ class GrpcFabric:
         bulk = self._listener.bulk_times.get(peer, -math.inf)
         return min(bulk + _BULK_SECONDS, time.monotonic())
 
+    def get_recovery_seconds(self, peer: int) -> float:
+        return 0.0  # gRPC does not show its connections
+
     async def aclose(self) -> None:
         for channel in self._channels:
             await channel.close()

@@ -123,7 +123,7 @@ class Fabric(Protocol):
 
 @runtime_checkable
 class ActivityReporter(Protocol):
-    """A fabric that reports the last activity of a peer's system.
+    """A fabric that reports when a peer's system was last active, and how soon it answers.
 
     Optional: without it, frames handed over are assumed to have arrived.
     """
@@ -132,6 +132,12 @@ class ActivityReporter(Protocol):
         """Return when data or an acknowledgement last came from a peer, on the monotonic clock.
 
         -inf: that is not known of this peer.
+        """
+
+    def get_recovery_seconds(self, peer: int) -> float:
+        """Return the seconds until a packet to a peer that gets lost is sent again and answered.
+
+        0: that is not known of this peer.
         """
 
 

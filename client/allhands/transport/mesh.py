@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 _KINDS_OF_CALLS = (FrameKind.DATA, FrameKind.CTS, FrameKind.RTS, FrameKind.CALL)
 """Frames that carry the signature of the call which they belong to."""
 _LINK = struct.Struct("<ii")
+_RECOVERIES = 2
+"""Losses in a row that are not taken for silence: the system knows a growing delay late."""
 
 
 class MeshListener(Protocol):
@@ -83,6 +85,7 @@ class Mesh:
     def __init__(self, listener: MeshListener, secret: bytes = b"", rank: int = 0) -> None:
         self._listener = listener
         self._fabric: Fabric | None = None
+        self._activity_reporter: ActivityReporter | None = None
         self.lent_links: LentLinks | None = None
         """Links that the native core may read and write; None: the fabric has none, or no core."""
         self._senders: dict[int, PeerSender] = {}
@@ -109,6 +112,8 @@ class Mesh:
     def attach(self, fabric: Fabric) -> None:
         """Set the fabric; required before any send."""
         self._fabric = fabric
+        if isinstance(fabric, ActivityReporter):
+            self._activity_reporter = fabric
         if isinstance(fabric, Lender) and native_core.find()[0] is not None:
             self.lent_links = LentLinks(
                 fabric, self._senders, self._inbox, self._peer_calls, self._on_heard
@@ -167,16 +172,18 @@ class Mesh:
     def find_silent(self, seconds: float, *, behind_data: bool = False) -> dict[int, float]:
         """Return the peers from which nothing has come for so long since a ping: for how long.
 
-        A ping that waits behind data is not taken for lost as long as the data gets on, unless
-        `behind_data` asks for those too.
+        A ping that waits behind data is not taken for lost as long as the data gets on, nor one
+        whose packet the network may still have to send again, unless `behind_data` asks for those
+        too.
         """
         now = time.monotonic()
         silent = {}
         for peer, pinged in self._pending_pings.items():
-            silence = now - pinged
+            silence, patience = now - pinged, seconds
             if silence >= seconds and not behind_data:
                 silence = now - max(pinged, self._get_last_activity(peer))
-            if silence >= seconds:
+                patience = max(seconds, _RECOVERIES * self._get_recovery_seconds(peer))
+            if silence >= patience:
                 silent[peer] = silence
         return dict(sorted(silent.items()))
 
@@ -391,12 +398,14 @@ class Mesh:
 
     def _get_last_activity(self, peer: int) -> float:
         """Return the time of the last progress of the link to a peer, as far as known."""
-        heard = (
-            self._fabric.get_last_activity(peer)
-            if isinstance(self._fabric, ActivityReporter)
-            else -math.inf
-        )
+        reporter = self._activity_reporter
+        heard = -math.inf if reporter is None else reporter.get_last_activity(peer)
         return self._get_sender(peer).last_sent if heard == -math.inf else heard
+
+    def _get_recovery_seconds(self, peer: int) -> float:
+        """Return the seconds until a lost packet to a peer is sent again and answered, if known."""
+        reporter = self._activity_reporter
+        return 0.0 if reporter is None else reporter.get_recovery_seconds(peer)
 
     def _note_call(self, peer: int, header: Header) -> None:
         key = header.key

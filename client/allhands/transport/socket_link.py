@@ -10,7 +10,7 @@ from allhands.escapes import escape_line
 from allhands.transport.frame import HEADER_BYTES, Frame, FrameError, FrameKind, read_extent, unpack
 from allhands.transport.link import LinkBroken
 from allhands.transport.socket_inbound import MAX_TEXT_BYTES, WENT_AWAY, make_bye
-from allhands.transport.tcp_info import read_last_ack_time, read_round_trip
+from allhands.transport.tcp_info import read_last_ack_time, read_recovery_seconds, read_round_trip
 from allhands.transport.tls_socket import Connection, TlsSocket, get_raw_socket
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ class SocketLink:
     def get_last_ack_time(self) -> float:
         """Return when the peer's system last acknowledged something, on the monotonic clock."""
         return -math.inf if self._reason is not None else read_last_ack_time(self._raw)
+
+    def get_recovery_seconds(self) -> float:
+        """Return the seconds until a lost packet is sent again and acknowledged; 0: unknown."""
+        return 0.0 if self._reason is not None else read_recovery_seconds(self._raw)
 
     async def close(self) -> None:
         if self._is_closed:

@@ -367,6 +367,10 @@ class SocketFabric:
         acknowledged = -math.inf if link is None else link.get_last_ack_time()
         return max(acknowledged, self._listener.get_last_receive_time(peer))
 
+    def get_recovery_seconds(self, peer: int) -> float:
+        link = self._links.get(peer)
+        return 0.0 if link is None else link.get_recovery_seconds()
+
     async def aclose(self) -> None:
         for link in self._links.values():
             link.abort()

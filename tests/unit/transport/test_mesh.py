@@ -1,6 +1,8 @@
 """The links of a rank while peers come and go."""
 
 import asyncio
+import math
+import time
 
 import pytest
 
@@ -144,4 +146,46 @@ async def test_what_came_without_a_digest_before_its_group_was_opened_is_not_use
     assert peer == 4
     assert "without digest" in reason
     assert landed == []
+    await mesh.aclose()
+
+
+class Quiet(Held):
+    """A fabric whose peers never answer, over a network with a known time of recovery."""
+
+    def __init__(self, recovery_seconds: float) -> None:
+        super().__init__()
+        self.recovery_seconds = recovery_seconds
+
+    def get_last_activity(self, peer: int) -> float:
+        return -math.inf
+
+    def get_recovery_seconds(self, peer: int) -> float:
+        return self.recovery_seconds
+
+
+@pytest.mark.parametrize(
+    ("recovery_seconds", "silent_after", "silent_before"),
+    [
+        pytest.param(0.0, 1.0, 0.9, id="unknown"),
+        pytest.param(0.21, 1.0, 0.9, id="a near host"),
+        pytest.param(2.0, 4.1, 3.9, id="a slow network"),
+    ],
+)
+async def test_a_peer_is_silent_once_a_lost_packet_would_have_been_answered(
+    recovery_seconds: float,
+    silent_after: float,
+    silent_before: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mesh = Mesh(Silent())
+    mesh.attach(Quiet(recovery_seconds))
+    mesh.ping(1)
+    pinged = time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: pinged + silent_before)
+    assert mesh.find_silent(1.0) == {}
+    monkeypatch.setattr("time.monotonic", lambda: pinged + silent_after)
+    assert mesh.find_silent(1.0).keys() == {1}
+    monkeypatch.setattr("time.monotonic", lambda: pinged + 1.0)
+    assert mesh.find_silent(1.0, behind_data=True).keys() == {1}
+    monkeypatch.undo()
     await mesh.aclose()
