@@ -1139,17 +1139,19 @@ class AtomicCalls:
     Each keeps a copy of its outputs, makes the call, and then a barrier that takes at most
     `confirm_timeout`; the two have following numbers. What fails is given to `on_failure(failure,
     name, arguments, error, number, is_computed, was_left, backup)`, which must queue it ahead of
-    all others and return its work: then `on_ended(work, error)` returns when that ended well, or
-    raises. The number is that of the call at the communicator, the backup what the outputs held,
-    until the work has ended. `was_left`: a signal's exception left the barrier, which goes on when
-    it is made again under its number. `on_failure` may come again for one call, with the same
-    number of the failure, when a signal's exception broke into it.
+    all others, call `take_over` once it is, and return its work: then `on_ended(work, error)`
+    returns when that ended well, or raises. The number is that of the call at the communicator, the
+    backup what the outputs held, until the work has ended. `was_left`: a signal's exception left
+    the barrier, which goes on when it is made again under its number. `on_failure` may come again
+    for one call, with the same number of the failure, when a signal's exception broke into it.
     """
 
     last_number: int
     timeout: float
     is_busy: bool
     """Whether a call is under way, or failed and is not queued yet."""
+    has_failed: bool
+    """Whether a call failed and is not queued yet."""
 
     def __init__(
         self,
@@ -1163,6 +1165,9 @@ class AtomicCalls:
     ) -> None: ...
     def set_comm(self, comm: ShmComm | None, /) -> None:
         """Set the communicator of the next calls; None: they are declined."""
+
+    def take_over(self) -> None:
+        """Note that the failed call is queued; its thread may not have gone on yet."""
 
     def take_counts(self) -> tuple[int, int]:
         """Return the calls that had a result, and that were confirmed, since asked last."""

@@ -69,6 +69,17 @@ def test_a_rooted_call_is_retried_with_the_root_that_it_had(job: Job) -> None:
         assert told == {"what": "retried", "root": 20.0, "size": 3}
 
 
+@pytest.mark.parametrize("backend", ["auto"])
+def test_a_failed_call_may_be_taken_over_before_its_thread_goes_on(job: Job) -> None:
+    ranks = job(4, recovery.retry_a_broadcast_taken_over_at_once)
+    each(ranks, "running")
+    kill(ranks[1])
+    survivors = [ranks[0], ranks[2], ranks[3]]
+    each(survivors, "taken over")
+    for told in each(survivors, "retried"):
+        assert told == {"what": "retried", "root": 20.0, "size": 3}
+
+
 @pytest.mark.parametrize("backend", LINKED)
 def test_a_plain_group_is_shrunk_by_hand_and_agreed_upon(job: Job) -> None:
     ranks = job(

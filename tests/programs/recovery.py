@@ -1,5 +1,6 @@
 """Worlds with recovery in process after kills, stops, replacements and growth."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import numpy as np
 
 import allhands as ah
+from allhands.membership.resilient import ResilientSubmitter
+from allhands.runtime.loop_thread import LoopThread
 from programs.protocol import failure, hear, tell
 
 
@@ -53,7 +56,8 @@ def retry_a_sum() -> None:
 
 
 def retry_a_broadcast() -> None:
-    ah.init_process_group(timeout=30, retryable=True)
+    if not ah.is_initialized():
+        ah.init_process_group(timeout=30, retryable=True)
     sum_of(1)
     tell("running")
     if ah.get_rank() == 1:
@@ -65,6 +69,36 @@ def retry_a_broadcast() -> None:
         ah.retry(error)
     tell("retried", root=x[0], size=ah.get_world_size())
     hear()
+
+
+class _SlowHandOver:
+    """A loop's thread that takes a failed call over before the thread that made it goes on."""
+
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._thread, name)
+
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        self._thread.call(function, *arguments)
+        if function.__name__ == ResilientSubmitter._submit_failed.__name__:
+            self._thread.run(_turn_loop())
+            tell("taken over")
+
+
+async def _turn_loop() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def retry_a_broadcast_taken_over_at_once() -> None:
+    """Retry a broadcast whose failure the loop gets to before the caller's thread goes on."""
+    ah.init_process_group(timeout=30, retryable=True)
+    submitter = ah.default_group().submitter
+    assert isinstance(submitter, ResilientSubmitter)
+    submitter.executor = _SlowHandOver(submitter.executor)  # type: ignore[assignment]  # as it looks
+    retry_a_broadcast()
 
 
 def shrink_by_hand() -> None:

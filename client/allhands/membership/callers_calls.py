@@ -56,16 +56,17 @@ class CallersCalls:
 
     def note_taken_over(self) -> None:
         """Note that the failed call is queued; on the loop."""
+        if self.core is not None:
+            self.core.take_over()
         self._taken_over.set()
 
     async def wait_idle(self, engine: GroupEngine) -> None:
         """Return when no call is under way, or the one that failed is queued; on the loop."""
-        if self.core is None or not self.core.is_busy:
-            return
-        self._taken_over.clear()
-        await engine.wait_inline()
-        if self.core.is_busy:
-            await self._taken_over.wait()
+        while self.core is not None and self.core.is_busy:
+            self._taken_over.clear()
+            await engine.wait_inline()
+            if self.core.has_failed:
+                await self._taken_over.wait()
 
     def _on_failure(
         self,

@@ -14,6 +14,13 @@
 #define PAUSE_BYTES ((size_t)64 << 10)
 #define PAST_BYTES ((size_t)8 << 20)
 
+typedef enum {
+    ATOMIC_IDLE,
+    ATOMIC_RUNNING,
+    /* And not queued yet. The queue says when it is, for it may go on before the call's thread. */
+    ATOMIC_FAILED,
+} AtomicState;
+
 /* Stands for the communicators that a resilient group has, one after the other. A call on it is
  * what `membership/resilient.py` makes of one, under the same two numbers of the communicator: the
  * call, and a barrier. So a rank that calls here, and one whose calls are queued, fit together.
@@ -29,7 +36,7 @@ typedef struct AtomicObject {
     unsigned long long returned;     /* calls that all ranks are known to have the result of */
     unsigned long long failures;     /* calls that were handed over */
     int64_t timeout_ns, confirm_ns;
-    bool is_busy; /* a call runs here, or has failed and was not taken over yet */
+    AtomicState state;
     char *backup; /* also for a call that was taken over: none begins here before that has ended */
     size_t backup_bytes, backup_room;
     const char *name; /* of the method that was called, and what it was called with */
@@ -146,8 +153,8 @@ static PyObject *hand_over(AtomicObject *self, uint64_t number, bool is_computed
     if (work == NULL) { /* the world is over */
         copy_outputs(self, outputs, count, true);
         forget_comm(self);
+        self->state = ATOMIC_IDLE;
     }
-    self->is_busy = false;
     PyObject *done = NULL;
     if (work != NULL) done = PyObject_CallFunctionObjArgs(self->on_ended, work, error, NULL);
     Py_XDECREF(args);
@@ -164,7 +171,7 @@ static PyObject *atomic_run(CommObject *self, int64_t timeout, PyObject *label) 
     AtomicObject *atomic = self->atomic;
     Output outputs[AH_MAX_RANKS];
     int count = list_outputs(self, outputs);
-    if (atomic == NULL || atomic->is_busy || atomic->queued > 0) {
+    if (atomic == NULL || atomic->state != ATOMIC_IDLE || atomic->queued > 0) {
         PyThread_release_lock(self->turn);
         Py_RETURN_FALSE;
     }
@@ -172,10 +179,10 @@ static PyObject *atomic_run(CommObject *self, int64_t timeout, PyObject *label) 
      * comes after both. */
     uint64_t number = self->last_number + 1;
     self->last_number += 2;
-    atomic->is_busy = true;
+    atomic->state = ATOMIC_RUNNING;
     if (!back_up(atomic, outputs, count)) {
         self->last_number -= 2; /* aligned_alloc has kept the GIL */
-        atomic->is_busy = false;
+        atomic->state = ATOMIC_IDLE;
         PyThread_release_lock(self->turn);
         Py_RETURN_FALSE;
     }
@@ -189,11 +196,13 @@ static PyObject *atomic_run(CommObject *self, int64_t timeout, PyObject *label) 
         failed = confirm(atomic, self, number + 1, name, &was_left);
     }
     self->inline_thread = 0;
-    if (!failed) {
+    if (failed) {
+        atomic->state = ATOMIC_FAILED;
+    } else {
         atomic->returned++;
         atomic->last_number++;
         atomic->last_call = number;
-        atomic->is_busy = false;
+        atomic->state = ATOMIC_IDLE;
     }
     PyThread_release_lock(self->turn);
     if (failed) return hand_over(atomic, number, is_computed, was_left, outputs, count);
@@ -202,7 +211,7 @@ static PyObject *atomic_run(CommObject *self, int64_t timeout, PyObject *label) 
 
 static PyObject *call_atomically(AtomicObject *self, CommMethod *method, const char *name,
                                  PyObject *const *args, Py_ssize_t nargs) {
-    if (self->comm == NULL || self->is_busy || self->queued > 0) Py_RETURN_FALSE;
+    if (self->comm == NULL || self->state != ATOMIC_IDLE || self->queued > 0) Py_RETURN_FALSE;
     CommObject *comm = (CommObject *)Py_NewRef(self->comm);
     self->name = name;
     self->args = args;
@@ -239,6 +248,12 @@ static PyObject *atomic_take_number(AtomicObject *self, PyObject *unused) {
 static PyObject *atomic_release(AtomicObject *self, PyObject *unused) {
     (void)unused;
     self->queued--;
+    Py_RETURN_NONE;
+}
+
+static PyObject *atomic_take_over(AtomicObject *self, PyObject *unused) {
+    (void)unused;
+    self->state = ATOMIC_IDLE;
     Py_RETURN_NONE;
 }
 
@@ -332,12 +347,18 @@ static int atomic_set_timeout(AtomicObject *self, PyObject *value, void *unused)
 
 static PyObject *atomic_is_busy(AtomicObject *self, void *unused) {
     (void)unused;
-    return PyBool_FromLong(self->is_busy);
+    return PyBool_FromLong(self->state != ATOMIC_IDLE);
+}
+
+static PyObject *atomic_has_failed(AtomicObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->state == ATOMIC_FAILED);
 }
 
 static PyGetSetDef atomic_getset[] = {
     {"timeout", (getter)atomic_timeout, (setter)atomic_set_timeout, NULL, NULL},
     {"is_busy", (getter)atomic_is_busy, NULL, NULL, NULL},
+    {"has_failed", (getter)atomic_has_failed, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -356,6 +377,7 @@ static PyMethodDef atomic_methods[] = {
     /* clang-format on */
     {"take_number", (PyCFunction)atomic_take_number, METH_NOARGS, NULL},
     {"release", (PyCFunction)atomic_release, METH_NOARGS, NULL},
+    {"take_over", (PyCFunction)atomic_take_over, METH_NOARGS, NULL},
     {"take_counts", (PyCFunction)atomic_take_counts, METH_NOARGS, NULL},
     {"set_comm", (PyCFunction)atomic_set_comm, METH_O, NULL},
     {"inline_call", (PyCFunction)atomic_inline_call, METH_NOARGS, NULL},
