@@ -7,7 +7,9 @@ network takes.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from allhands.collectives.buffer import Buffer, view_as_bytes
+import numpy as np
+
+from allhands.collectives.buffer import Array, Buffer
 from allhands.collectives.schedule import Area, Copy, Round
 
 PIECE_BYTES = 256 << 10
@@ -23,6 +25,22 @@ def may_copy_ahead(step: Round, copies: Sequence[Copy]) -> bool:
     )
 
 
+def pair_pieces(areas: Mapping[Area, Buffer], copy: Copy) -> Iterator[tuple[Array, Array]]:
+    """Yield the bytes of a copy's source and of its target, in runs contiguous at both ends."""
+    sources, targets = (
+        deque(piece.view(np.uint8) for piece in areas[at.area].view_pieces(at.start, at.stop))
+        for at in (copy.source, copy.target)
+    )
+    while sources:
+        source, target = sources.popleft(), targets.popleft()
+        count = min(len(source), len(target))
+        yield source[:count], target[:count]
+        if count < len(source):
+            sources.appendleft(source[count:])
+        if count < len(target):
+            targets.appendleft(target[count:])
+
+
 class CopiesAhead:
     """Copies in progress; those of a round that follows."""
 
@@ -32,7 +50,7 @@ class CopiesAhead:
         copies: Sequence[Copy],
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        self._pairs = deque(pair for copy in copies for pair in _pair_pieces(areas, copy))
+        self._pairs = deque(pair for copy in copies for pair in pair_pieces(areas, copy))
         self._piece_bytes = piece_bytes
         self._copied = 0
 
@@ -50,25 +68,7 @@ class CopiesAhead:
         while nbytes and self._pairs:
             source, target = self._pairs.popleft()
             count = min(nbytes, len(source))
-            target[:count] = source[:count]
+            np.copyto(target[:count], source[:count])
             if count < len(source):
                 self._pairs.appendleft((source[count:], target[count:]))
             nbytes -= count
-
-
-def _pair_pieces(
-    areas: Mapping[Area, Buffer], copy: Copy
-) -> Iterator[tuple[memoryview, memoryview]]:
-    """Yield runs of bytes that are contiguous at both ends of a copy."""
-    sources, targets = (
-        deque(map(view_as_bytes, areas[span.area].view_pieces(span.start, span.stop)))
-        for span in (copy.source, copy.target)
-    )
-    while sources:
-        source, target = sources.popleft(), targets.popleft()
-        count = min(len(source), len(target))
-        yield source[:count], target[:count]
-        if count < len(source):
-            sources.appendleft(source[count:])
-        if count < len(target):
-            targets.appendleft(target[count:])

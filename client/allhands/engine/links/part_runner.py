@@ -10,7 +10,7 @@ from allhands.collectives.buffer import Array, Buffer, view_as_bytes
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import ReduceOp, combine, fold
 from allhands.collectives.schedule import Area, Recv, Round, Send, Span
-from allhands.engine.links.copies_ahead import CopiesAhead, may_copy_ahead
+from allhands.engine.links.copies_ahead import CopiesAhead, may_copy_ahead, pair_pieces
 from allhands.engine.links.native_calls import Remainder
 from allhands.transport.frame import MessageKey
 from allhands.transport.inbox import MessageMismatch, PostedReceive
@@ -165,7 +165,8 @@ class PartRunner:
         for copy in step.copies:
             self._touch(copy.target)
             if ahead is None:
-                _copy(areas, copy.source, copy.target)
+                for source, target in pair_pieces(areas, copy):
+                    np.copyto(target, source)
         if ahead is not None:
             ahead.finish()
         for one in step.folds:
@@ -412,19 +413,6 @@ def _share_targets(step: Round) -> bool:
     return any(
         first.overlaps(second) for at, first in enumerate(targets) for second in targets[:at]
     )
-
-
-def _copy(areas: dict[Area, Buffer], source: Span, target: Span) -> None:
-    data = areas[source.area].view_pieces(source.start, source.stop)
-    room = areas[target.area].view_pieces(target.start, target.stop)
-    if len(data) == len(room) == 1:
-        np.copyto(room[0], data[0])
-        return
-    views = [view_as_bytes(piece) for piece in room]
-    offset = 0
-    for piece in data:
-        _overwrite(views, offset, view_as_bytes(piece))
-        offset += piece.nbytes
 
 
 def _overwrite(views: Sequence[memoryview], offset: int, payload: memoryview) -> None:
