@@ -64,8 +64,13 @@ def test_a_call_beside_one_that_another_thread_is_in_is_refused(job: Job, other:
     ranks[1].say()
     for rank in ranks:
         one = rank.expect("said")
-        # All that it needs of the other rank may have come before the end of the group did.
-        assert (one["error"], one["x"]) in (("GroupAborted", [1.0] * 3), (None, [2.0] * 3)), one
+        # All that it needs of the other rank may have come before the end of the group did, and it
+        # may hear of that end before it returns: its outputs are undefined then, and it says so.
+        if one["error"] is None:
+            assert one["x"] == [2.0] * 3, one
+        else:
+            assert one["error"] == "GroupAborted", one
+            assert one["x"] == [1.0] * 3 or "outputs are undefined" in one["text"], one
     for rank in ranks:
         one = rank.expect("next")
         assert one["error"] == "GroupAborted", one
