@@ -54,9 +54,8 @@ def all_gather_object(
         now = group or default.group
         if not options and isinstance(now, Group) and (comm := now.order.vector_calls) is not None:
             _check_length(object_list, "object_list", now.size)
-            exchange = object_calls.exchange_all(now.objects.encode_parts(obj), now.objects)
-            if (ended := exchange.run_now(comm)) is not None:
-                object_list[:] = ended[0]
+            if (objects := object_calls.all_gather_now(comm, obj, now.objects)) is not None:
+                object_list[:] = objects
                 return
         if (found := resolve_group(group, False, "all_gather_object", options)) is None:
             return
@@ -149,9 +148,8 @@ def broadcast_object_list(
             and (comm := now.order.vector_calls) is not None
         ):
             root = resolve_root(now, src, group_src, "src")
-            parts = now.objects.encode_parts(object_list) if root == now.rank else None
-            exchange = object_calls.exchange_list(parts, root, object_list, now.objects)
-            if exchange.run_now(comm) is not None:
+            is_root = root == now.rank
+            if object_calls.broadcast_now(comm, object_list, root, now.objects, is_root=is_root):
                 return
         if (found := resolve_group(group, False, "broadcast_object_list", options)) is None:
             return

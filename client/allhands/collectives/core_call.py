@@ -129,14 +129,6 @@ class Exchange(NamedTuple):
         )
         return None if received is False else (self.read(received),)
 
-    def run_now(self, comm: "ShmComm") -> tuple[Any] | None:
-        """Run the call at once, with the group's timeout and no label, as `run` otherwise."""
-        call, signature = self.signed
-        received = comm.exchange_now(
-            self.messages, call, call.operation, signature, self.root, self.to_root
-        )
-        return None if received is False else (self.read(received),)
-
 
 class RaggedReduction(NamedTuple):
     """A reduction of an array for each rank, of the same shapes on all ranks, by the core."""

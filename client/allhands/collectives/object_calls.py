@@ -4,7 +4,7 @@ The native core exchanges their bytes in one call; over links the sizes travel f
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from allhands.data.serializer import (
     join_parts,
 )
 
+if TYPE_CHECKING:
+    from allhands._native import ShmComm
+
 
 def all_gather(parts: Parts, objects: ObjectSerializer) -> CompositeCall:
     """Give every rank the objects of all, of which this rank's has the given parts."""
@@ -27,16 +30,20 @@ def all_gather(parts: Parts, objects: ObjectSerializer) -> CompositeCall:
         found: Any = yield from vector.all_gather(join_parts(parts)).generate_steps(builder)
         return [objects.decode(one) for one in found]
 
-    return _make_composite(exchange_all(parts, objects), generate_steps)
-
-
-def exchange_all(parts: Parts, objects: ObjectSerializer) -> Exchange:
-    """Return `all_gather` as one call of the core."""
-
     def read(received: Received) -> list[Any]:
         return [_decode(objects, one, parts) for one in received]
 
-    return Exchange(sign_call("all_gather_object"), parts, read)
+    return _make_composite(Exchange(sign_call("all_gather_object"), parts, read), generate_steps)
+
+
+def all_gather_now(comm: "ShmComm", value: object, objects: ObjectSerializer) -> list[Any] | None:
+    """Run `all_gather` by the core at once, as the plain call does; None: nothing has happened."""
+    parts = objects.encode_parts(value)
+    call, signature = sign_call("all_gather_object")
+    received = comm.exchange_now(parts, call, call.operation, signature)
+    if received is False:
+        return None
+    return [_decode(objects, one, parts) for one in received]
 
 
 def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
@@ -72,6 +79,20 @@ def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer)
     return _make_composite(exchange, generate_steps, has_blocks=True)
 
 
+def broadcast_now(
+    comm: "ShmComm", values: list[Any], root: int, objects: ObjectSerializer, *, is_root: bool
+) -> bool:
+    """Run `broadcast` by the core at once, as the plain call does; False: nothing has happened."""
+    parts = objects.encode_parts(values) if is_root else ()
+    call, signature = sign_call("broadcast_object_list", "", root, len(values))
+    received = comm.exchange_now(parts, call, call.operation, signature, root)
+    if received is False:
+        return False
+    if (data := received[root]) is not None:
+        values[:] = objects.decode(data)
+    return True
+
+
 def broadcast(
     parts: Parts | None, root: int, values: list[Any], objects: ObjectSerializer
 ) -> CompositeCall:
@@ -87,21 +108,13 @@ def broadcast(
             values[:] = objects.decode(place)
         return values
 
-    return _make_composite(exchange_list(parts, root, values, objects), generate_steps)
-
-
-def exchange_list(
-    parts: Parts | None, root: int, values: list[Any], objects: ObjectSerializer
-) -> Exchange:
-    """Return `broadcast` as one call of the core."""
-
     def read(received: Received) -> list[Any]:
         if (data := received[root]) is not None:
             values[:] = objects.decode(data)
         return values
 
     signed = sign_call("broadcast_object_list", root=root, count=len(values))
-    return Exchange(signed, parts or (), read, root)
+    return _make_composite(Exchange(signed, parts or (), read, root), generate_steps)
 
 
 def _make_composite(

@@ -133,7 +133,12 @@ def _is_plain(value: Any, depth: int) -> bool:
     found = set(map(type, value))
     if found <= _SCALARS:
         return True
-    return found <= _PLAIN and all(_is_plain(one, depth + 1) for one in value)
+    if not found <= _PLAIN:
+        return False
+    for one in value:  # noqa: SIM110  # a generator takes longer than the check of a small value
+        if not _is_plain(one, depth + 1):
+            return False
+    return True
 
 
 class _Encoder:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allhands.data.blocks import BLOCK_BYTES, allocate_bytes
-from allhands.data.codec import DataclassRegistry, align, decode, encode
+from allhands.data.codec import ALIGNMENT, DataclassRegistry, align, decode, encode
 
 UInt8Array = NDArray[np.uint8]
 
@@ -18,10 +18,12 @@ _TYPED, _PICKLED, _BESIDE = 0, 1, 2
 _HEAD = struct.Struct("<B7xQ")
 """Of a value with arrays beside it: its kind, and the bytes of what is packed."""
 _TYPED_HEAD, _PICKLED_HEAD = bytes([_TYPED]), bytes([_PICKLED])
-_FIRST_BUFFER = 3
-"""Part with the first array beside a value: behind the head, what is packed, and a gap."""
+_PADDING = bytes(ALIGNMENT)
 Parts: TypeAlias = tuple[bytes | NDArray[Any], ...]
-"""Bytes of an object, buffer after buffer; arrays are C-contiguous."""
+"""Bytes of an object, buffer after buffer; arrays are C-contiguous.
+
+The first has a head, and what is packed; behind it are large arrays and the gaps between them.
+"""
 
 
 class ObjectSerializer:
@@ -45,11 +47,11 @@ class ObjectSerializer:
         """
         try:
             packed, arrays = encode(value, self.types)
-            parts = _lay_out(packed, arrays) if arrays else (_TYPED_HEAD, packed)
+            parts = _lay_out(packed, arrays) if arrays else (_TYPED_HEAD + packed,)
         except TypeError:
             if not self.allow_pickle:
                 raise
-            parts = (_PICKLED_HEAD, pickle.dumps(value))
+            parts = (_PICKLED_HEAD + pickle.dumps(value),)
         if (nbytes := count_bytes(parts)) > MAX_BYTES:
             raise ValueError(f"the object takes {nbytes} bytes, and {MAX_BYTES} may travel")
         return parts
@@ -66,7 +68,7 @@ class ObjectSerializer:
             case 0:
                 return decode(data[1:].data, self.types)
             case 1 if self.allow_pickle:  # who makes such a group trusts its ranks
-                return pickle.loads(data[1:].tobytes())  # noqa: S301
+                return pickle.loads(data[1:].data)  # noqa: S301
             case 1:
                 raise ValueError(
                     "a peer sent a pickled object, and this rank's group does not allow that: "
@@ -79,12 +81,14 @@ class ObjectSerializer:
 
     def decode_parts(self, parts: Parts) -> Any:
         """Return a new object, equal to that of which these are the parts."""
-        head, packed = parts[0], parts[1]
-        assert isinstance(packed, bytes), "arrays come behind it"
-        if head is _PICKLED_HEAD:
-            return pickle.loads(packed)  # noqa: S301  # of this rank
-        buffers = join_parts(parts[_FIRST_BUFFER:]) if len(parts) > _FIRST_BUFFER else None
-        return decode(packed, self.types, buffers)
+        first = parts[0]
+        assert isinstance(first, bytes), "arrays come behind it"
+        if len(parts) > 1:
+            end = _HEAD.size + _HEAD.unpack_from(first)[1]
+            return decode(first[_HEAD.size : end], self.types, join_parts(parts[1:]))
+        if first[0] == _PICKLED:
+            return pickle.loads(first[1:])  # noqa: S301  # of this rank
+        return decode(first[1:], self.types)
 
     def _decode_beside(self, data: UInt8Array) -> Any:
         nbytes = _HEAD.unpack_from(data.data)[1] if len(data) >= _HEAD.size else MAX_BYTES
@@ -117,12 +121,18 @@ def count_bytes(parts: Parts) -> int:
 
 def _lay_out(packed: bytes, arrays: "list[NDArray[Any]]") -> Parts:
     """Put arrays behind the packed value, each at a multiple of the alignment."""
-    parts: list[bytes | NDArray[Any]] = [_HEAD.pack(_BESIDE, len(packed)), packed]
-    end = _HEAD.size + len(packed)
+    head = _HEAD.pack(_BESIDE, len(packed)) + packed
+    parts: list[bytes | NDArray[Any]] = [head + _pad(len(head))]
     for array in arrays:
-        parts += (bytes(align(end) - end), array.reshape(-1).view(np.uint8))
-        end = array.nbytes
-    return tuple(parts)
+        # As bytes, for NumPy has dtypes that are none of a buffer.
+        flat = array if array.ndim == 1 else array.reshape(-1)
+        parts += (flat.view(np.uint8), _pad(array.nbytes))
+    return tuple(parts[:-1])
+
+
+def _pad(nbytes: int) -> bytes:
+    """Return the bytes from an end to the next multiple of the alignment."""
+    return _PADDING[: -nbytes % ALIGNMENT]
 
 
 def check_size(nbytes: int) -> int:
