@@ -104,16 +104,10 @@ def decode(
     Raises:
         ValueError: they stand for none; or for a dataclass that is not known here.
     """
-    decoder: _Decoder | None = None
-
-    def decode_extension(code: int, content: bytes) -> Any:
-        nonlocal decoder
-        decoder = decoder or _Decoder(types, buffers)
-        return decoder.decode_extension(code, content)
-
+    decoder = _Decoder(types, buffers)
     try:
         return msgpack.unpackb(
-            data, raw=False, use_list=True, strict_map_key=True, ext_hook=decode_extension
+            data, raw=False, use_list=True, strict_map_key=True, ext_hook=decoder.decode_extension
         )
     except (msgpack.exceptions.UnpackException, struct.error, KeyError, TypeError) as error:
         raise ValueError(f"what came stands for no value: {error}") from error
@@ -142,6 +136,8 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 
 class _Encoder:
+    __slots__ = ("_beside_nbytes", "_depth", "_pack", "_types", "beside")
+
     def __init__(self, types: DataclassRegistry) -> None:
         self._types = types
         self._pack = msgpack.Packer(use_bin_type=True).pack
@@ -157,19 +153,19 @@ class _Encoder:
 
     def _to_packable(self, value: Any, where: str) -> Any:
         """Return a value for which MessagePack has types, or extensions."""
-        self._depth += 1
+        self._depth += 1  # an error ends the encoding
         if self._depth > _MAX_DEPTH:
             raise ValueError(f"the object lies more than {_MAX_DEPTH} deep in itself")
-        try:
-            return self._convert(value, where)
-        finally:
-            self._depth -= 1
-
-    def _convert(self, value: Any, where: str) -> Any:
         # By exact type: what a subclass adds would be lost.
         convert = _ENCODERS.get(type(value))
-        if convert is not None:
-            return convert(self, value, where)
+        packable = (
+            self._convert_other(value, where) if convert is None else convert(self, value, where)
+        )
+        self._depth -= 1
+        return packable
+
+    def _convert_other(self, value: Any, where: str) -> Any:
+        """Return a value of a type without an encoder as an extension."""
         if isinstance(value, np.generic):
             return self._make_extension(
                 _SCALAR, [self._encode_dtype(value.dtype, where), np.asarray(value).tobytes()]
@@ -284,6 +280,8 @@ _ENCODERS: Final[Mapping[type, Callable[[_Encoder, Any, str], Any]]] = MappingPr
 
 
 class _Decoder:
+    __slots__ = ("_buffers", "_depth", "_read_nbytes", "_types")
+
     def __init__(
         self, types: DataclassRegistry, buffers: "np.ndarray[Any, np.dtype[np.uint8]] | None"
     ) -> None:
@@ -339,7 +337,7 @@ class _Decoder:
         if self._buffers is None or not self._read_nbytes <= at <= self._buffers.size - nbytes:
             raise ValueError("what came has an array that lies in no bytes")
         self._read_nbytes = at + nbytes
-        return self._buffers[at : at + nbytes].view(dtype).reshape(shape)
+        return np.ndarray(shape, dtype, self._buffers, at)
 
     def decode_scalar(self, data: bytes) -> Any:
         name, content = self.decode_list(data)
