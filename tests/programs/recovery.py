@@ -56,8 +56,11 @@ def retry_a_sum() -> None:
 
 
 def retry_a_broadcast() -> None:
-    if not ah.is_initialized():
-        ah.init_process_group(timeout=30, retryable=True)
+    ah.init_process_group(timeout=30, retryable=True)
+    _lose_a_rank_of_a_broadcast()
+
+
+def _lose_a_rank_of_a_broadcast() -> None:
     sum_of(1)
     tell("running")
     if ah.get_rank() == 1:
@@ -98,7 +101,7 @@ def retry_a_broadcast_taken_over_at_once() -> None:
     submitter = ah.default_group().submitter
     assert isinstance(submitter, ResilientSubmitter)
     submitter.executor = _SlowHandOver(submitter.executor)  # type: ignore[assignment]  # as it looks
-    retry_a_broadcast()
+    _lose_a_rank_of_a_broadcast()
 
 
 def shrink_by_hand() -> None:

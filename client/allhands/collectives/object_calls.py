@@ -10,7 +10,7 @@ import numpy as np
 
 from allhands.collectives import vector
 from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
-from allhands.collectives.core_call import Exchange, Received, sign_call
+from allhands.collectives.core_call import Exchange, Received, SignedCall, sign_call
 from allhands.data.serializer import (
     ObjectSerializer,
     Parts,
@@ -31,7 +31,7 @@ def all_gather(parts: Parts, objects: ObjectSerializer) -> CompositeCall:
         return [objects.decode(one) for one in found]
 
     def read(received: Received) -> list[Any]:
-        return [_decode(objects, one, parts) for one in received]
+        return _decode_all(objects, received, parts)
 
     return _make_composite(Exchange(sign_call("all_gather_object"), parts, read), generate_steps)
 
@@ -41,9 +41,7 @@ def all_gather_now(comm: "ShmComm", value: object, objects: ObjectSerializer) ->
     parts = objects.encode_parts(value)
     call, signature = sign_call("all_gather_object")
     received = comm.exchange_now(parts, call, call.operation, signature)
-    if received is False:
-        return None
-    return [_decode(objects, one, parts) for one in received]
+    return None if received is False else _decode_all(objects, received, parts)
 
 
 def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
@@ -84,13 +82,11 @@ def broadcast_now(
 ) -> bool:
     """Run `broadcast` by the core at once, as the plain call does; False: nothing has happened."""
     parts = objects.encode_parts(values) if is_root else ()
-    call, signature = sign_call("broadcast_object_list", "", root, len(values))
+    call, signature = _sign_broadcast(root, values)
     received = comm.exchange_now(parts, call, call.operation, signature, root)
-    if received is False:
-        return False
-    if (data := received[root]) is not None:
-        values[:] = objects.decode(data)
-    return True
+    if received is not False:
+        _overwrite(values, received[root], objects)
+    return received is not False
 
 
 def broadcast(
@@ -109,12 +105,21 @@ def broadcast(
         return values
 
     def read(received: Received) -> list[Any]:
-        if (data := received[root]) is not None:
-            values[:] = objects.decode(data)
+        _overwrite(values, received[root], objects)
         return values
 
-    signed = sign_call("broadcast_object_list", root=root, count=len(values))
+    signed = _sign_broadcast(root, values)
     return _make_composite(Exchange(signed, parts or (), read, root), generate_steps)
+
+
+def _sign_broadcast(root: int, values: list[Any]) -> SignedCall:
+    return sign_call("broadcast_object_list", "", root, len(values))
+
+
+def _overwrite(values: list[Any], received: UInt8Array | None, objects: ObjectSerializer) -> None:
+    """Overwrite a list with what has come, if that is not this rank's own."""
+    if received is not None:
+        values[:] = objects.decode(received)
 
 
 def _make_composite(
@@ -129,3 +134,7 @@ def _make_composite(
 def _decode(objects: ObjectSerializer, received: UInt8Array | None, own: Parts) -> Any:
     """Decode an object that has come, or this rank's own, which is as new as the others."""
     return objects.decode_parts(own) if received is None else objects.decode(received)
+
+
+def _decode_all(objects: ObjectSerializer, received: Received, own: Parts) -> list[Any]:
+    return [_decode(objects, one, own) for one in received]

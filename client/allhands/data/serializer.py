@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allhands.data.blocks import BLOCK_BYTES, allocate_bytes
-from allhands.data.codec import ALIGNMENT, DataclassRegistry, align, decode, encode
+from allhands.data.codec import DataclassRegistry, align, decode, encode
 
 UInt8Array = NDArray[np.uint8]
 
@@ -18,7 +18,6 @@ _TYPED, _PICKLED, _BESIDE = 0, 1, 2
 _HEAD = struct.Struct("<B7xQ")
 """Of a value with arrays beside it: its kind, and the bytes of what is packed."""
 _TYPED_HEAD, _PICKLED_HEAD = bytes([_TYPED]), bytes([_PICKLED])
-_PADDING = bytes(ALIGNMENT)
 Parts: TypeAlias = tuple[bytes | NDArray[Any], ...]
 """Bytes of an object, buffer after buffer; arrays are C-contiguous.
 
@@ -132,7 +131,7 @@ def _lay_out(packed: bytes, arrays: "list[NDArray[Any]]") -> Parts:
 
 def _pad(nbytes: int) -> bytes:
     """Return the bytes from an end to the next multiple of the alignment."""
-    return _PADDING[: -nbytes % ALIGNMENT]
+    return bytes(align(nbytes) - nbytes)
 
 
 def check_size(nbytes: int) -> int:

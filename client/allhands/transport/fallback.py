@@ -30,6 +30,7 @@ class FallbackFabric:
         self._first = first
         self._lender = first if isinstance(first, Lender) else None
         self._second = second
+        self._reporters = [one for one in (first, second) if isinstance(one, ActivityReporter)]
         self._name = name
 
     async def dial(self, peer: int) -> Link:
@@ -63,18 +64,10 @@ class FallbackFabric:
         return self._lender
 
     def get_last_activity(self, peer: int) -> float:
-        both = (self._first, self._second)
-        return max(
-            (one.get_last_activity(peer) for one in both if isinstance(one, ActivityReporter)),
-            default=-math.inf,
-        )
+        return max((one.get_last_activity(peer) for one in self._reporters), default=-math.inf)
 
     def get_recovery_seconds(self, peer: int) -> float:
-        both = (self._first, self._second)
-        return max(
-            (one.get_recovery_seconds(peer) for one in both if isinstance(one, ActivityReporter)),
-            default=0.0,
-        )
+        return max((one.get_recovery_seconds(peer) for one in self._reporters), default=0.0)
 
     async def aclose(self) -> None:
         await self._first.aclose()

@@ -25,7 +25,7 @@ def may_copy_ahead(step: Round, copies: Sequence[Copy]) -> bool:
     )
 
 
-def pair_pieces(areas: Mapping[Area, Buffer], copy: Copy) -> Iterator[tuple[Array, Array]]:
+def _pair_pieces(areas: Mapping[Area, Buffer], copy: Copy) -> Iterator[tuple[Array, Array]]:
     """Yield the bytes of a copy's source and of its target, in runs contiguous at both ends."""
     sources, targets = (
         deque(piece.view(np.uint8) for piece in areas[at.area].view_pieces(at.start, at.stop))
@@ -42,7 +42,7 @@ def pair_pieces(areas: Mapping[Area, Buffer], copy: Copy) -> Iterator[tuple[Arra
 
 
 class CopiesAhead:
-    """Copies in progress; those of a round that follows."""
+    """Copies of one round, in progress: some of them perhaps in the round before."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CopiesAhead:
         copies: Sequence[Copy],
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        self._pairs = deque(pair for copy in copies for pair in pair_pieces(areas, copy))
+        self._pairs = deque(pair for copy in copies for pair in _pair_pieces(areas, copy))
         self._piece_bytes = piece_bytes
         self._copied = 0
 

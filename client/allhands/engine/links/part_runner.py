@@ -10,7 +10,7 @@ from allhands.collectives.buffer import Array, Buffer, view_as_bytes
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import ReduceOp, combine, fold
 from allhands.collectives.schedule import Area, Recv, Round, Send, Span
-from allhands.engine.links.copies_ahead import CopiesAhead, may_copy_ahead, pair_pieces
+from allhands.engine.links.copies_ahead import CopiesAhead, may_copy_ahead
 from allhands.engine.links.native_calls import Remainder
 from allhands.transport.frame import MessageKey
 from allhands.transport.inbox import MessageMismatch, PostedReceive
@@ -164,11 +164,8 @@ class PartRunner:
         ahead, self._ahead = self._ahead, None
         for copy in step.copies:
             self._touch(copy.target)
-            if ahead is None:
-                for source, target in pair_pieces(areas, copy):
-                    np.copyto(target, source)
-        if ahead is not None:
-            ahead.finish()
+        if step.copies:
+            (ahead or CopiesAhead(areas, step.copies)).finish()
         for one in step.folds:
             self._touch(one.target)
             operands = [areas[span.area].view_whole(span.start, span.stop) for span in one.sources]
