@@ -485,6 +485,9 @@ class Segment:
     def clear(self, offset: int, nbytes: int, /) -> bool:
         """Give pages back to the system; False: a peer hangs in them, they are lost."""
 
+    def prefault(self, offset: int, nbytes: int, /) -> bool:
+        """Touch whole pages before they are used, without the GIL; False: the system cannot."""
+
 class Block:
     """A writeable buffer in a segment, which it keeps."""
 
@@ -729,10 +732,13 @@ class ShmComm:
     has_queued: bool
     """Whether calls are queued here that have not ended."""
 
-    def set_async(self, works: type[ShmWork], context: ShmWorkContext, timer: DueTimer, /) -> None:
+    def set_async(
+        self, works: type[ShmWork], context: ShmWorkContext, get_timer: Callable[[], DueTimer], /
+    ) -> None:
         """Let calls be queued here from now on, once: the type of their works, and what they need.
 
-        `timer` hears when a thread should run them because nobody does.
+        `get_timer`, called before the first, gives what hears when a thread should run them because
+        nobody does.
         """
 
     def start_barrier(
@@ -1185,6 +1191,8 @@ class ShmP2P:
     raises, which must raise the error of a message that failed.
     """
 
+    is_idle: bool
+    """Whether no message is under way."""
     timeout: float
     """Seconds that a message may take when it does not say otherwise; may be set."""
 
@@ -1201,8 +1209,11 @@ class ShmP2P:
         limits: Limits,
         timeout: float,
         on_failure: Callable[[MessageFailure], None],
+        on_first: Callable[[], object],
         records: int = 0,
-    ) -> None: ...
+    ) -> None:
+        """`on_first` is called before the first message is begun here, by the thread that does."""
+
     @staticmethod
     def signature(dtype: str, count: int, /) -> int:
         """Return the signature of a message, which travels with its size."""

@@ -229,6 +229,14 @@ def test_groups_in_any_order_of_ranks_are_right(job: Job) -> None:
     told(job(3, shared_memory.order_ranks_otherwise))
 
 
+def test_the_memory_of_first_calls_is_there_before_them(job: Job) -> None:
+    told(job(2, shared_memory_lifetimes.touch_memory_ahead))
+
+
+def test_first_messages_and_calls_need_no_event_loop(job: Job) -> None:
+    told(job(2, shared_memory_lifetimes.open_ways_ahead))
+
+
 def test_groups_made_and_forgotten_do_not_pile_up_memory(job: Job) -> None:
     told(job(2, shared_memory_lifetimes.make_groups_again))
 

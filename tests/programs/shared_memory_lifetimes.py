@@ -2,15 +2,20 @@
 
 import gc
 import os
+import resource
 import sys
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
 import allhands as ah
 from programs.faults import Faults
 from programs.protocol import failure, tell, until
-from programs.shared_segments import blocks, mapped, variant
+from programs.shared_segments import blocks, mapped, resident, variant
+
+AREA_BYTES = 2840 << 10
+"""Just less than an area of a group of two ranks."""
 
 
 def use_views() -> None:
@@ -44,6 +49,8 @@ def return_memory() -> None:
     n = ah.get_world_size()
     faults = Faults()
     ah.all_reduce(np.ones(3))
+    until(lambda: blocks() > AREA_BYTES)  # the world has what it touches ahead of its calls
+    ah.barrier()
     before = blocks()
     x = ah.empty(8 << 20)  # 64 MiB
     faults.note(blocks() - before > 1 << 20, "taken before it is touched")
@@ -130,6 +137,57 @@ def make_groups_again() -> None:
     until(lambda: len(threading.enumerate()) <= before[1])
     tell("done", faults=faults)
     ah.destroy_process_group()
+
+
+def touch_memory_ahead() -> None:
+    """Count the page faults of the first calls of groups, which have the memory for them."""
+    ah.init_process_group(timeout=30)
+    n = ah.get_world_size()
+    faults = Faults()
+    until(lambda: blocks() > AREA_BYTES)
+    x = np.ones(1 << 17)
+    for _ in range(3):
+        ah.barrier()
+        before, mapped_before = blocks(), resident()
+        group = ah.new_group()
+        until(lambda: resident() - mapped_before > n * AREA_BYTES)
+        ah.barrier(group=group)
+        found = count_faults(lambda: ah.all_reduce(x, group=group))
+        faults.note(found > 64, "page faults", found)
+        ah.destroy_process_group(group)
+        ah.barrier()
+        faults.note(blocks() - before > 1 << 20, "not given back", blocks() - before)
+    faults.note(not (x == n**3).all(), x)
+    tell("done", faults=faults)
+    ah.destroy_process_group()
+
+
+def open_ways_ahead() -> None:
+    """Send a first message, and start a first call, that need nothing of the event loop."""
+    ah.init_process_group(timeout=30)
+    faults = Faults()
+    group = ah.new_group()
+    until(lambda: group.order.p2p is not None)
+    faults.note(group.order.comm.async_context is None, "calls are begun elsewhere")
+    threads = threading.enumerate()
+    call = ah.all_reduce(np.ones(3), group=group, async_op=True)
+    call.wait()
+    x, peer = np.full(3, ah.get_rank()), 1 - ah.get_rank()
+    faults.note(ah.send(x, peer, group=group) if peer else ah.recv(x, peer, group=group) != peer)
+    faults.note(x.any() if peer else (x != peer).any(), x)
+    ah.barrier()
+    ah.destroy_process_group(group)
+    found = [one.name for one in threading.enumerate() if one not in threads]
+    faults.note(found != ["due calls of allhands job"], found)
+    tell("done", faults=faults)
+    ah.destroy_process_group()
+
+
+def count_faults(run: Callable[[], object]) -> int:
+    """Return how often the calling thread touches a page of memory for the first time."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    run()
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
 
 
 def fork_a_child() -> None:

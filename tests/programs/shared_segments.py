@@ -39,3 +39,14 @@ def mapped() -> int:
     with open("/proc/self/maps") as maps:
         found = sum("memfd:allhands" in line for line in maps)
     return found + sum(map(is_ours, os.listdir("/proc/self/fd")))
+
+
+def resident() -> int:
+    """Return the bytes of segments, of this process and others, whose pages it has mapped."""
+    found, is_segment = 0, False
+    with open("/proc/self/smaps") as smaps:
+        for line in smaps:
+            is_segment = is_segment if line.split()[0].endswith(":") else "memfd:allhands" in line
+            if is_segment and line.startswith("Rss:"):
+                found += int(line.split()[1]) << 10
+    return found

@@ -42,7 +42,6 @@ from allhands.engine.watchdog import Watchdog
 from allhands.errors import AllhandsError
 from allhands.recorder.record import format_source
 from allhands.recorder.source import find_caller, locate
-from allhands.runtime import native_core
 from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.job_thread import JobThread
 from allhands.runtime.loop_thread import LoopThread
@@ -51,7 +50,7 @@ from allhands.transport.mesh import Mesh
 from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from allhands._native import LinkCollectives, ShmComm
+    from allhands._native import DueTimer, LinkCollectives, ShmComm
 
 _SETTLE_SECONDS = 0.003
 """That making a group waits for other ranks that make it, so that the first call need not."""
@@ -281,15 +280,17 @@ class GroupEngine:
         self, comm: "ShmComm", callbacks: Callbacks, call_on_loop: Callable[..., object]
     ) -> None:
         """Let a communicator queue calls that nobody waits for at once; on any thread."""
-        core, _ = native_core.find()
-        assert core is not None, "there is a communicator"
+        from allhands import _native
         from allhands.engine.work.shm_work import ShmWork, ShmWorkContext  # needs the core
 
         def cancel(work: ShmWork) -> None:
             call_on_loop(self.queue.cancel_shm_call, work)
 
+        def get_timer() -> "DueTimer":
+            return callbacks.get_due_timer(_native)
+
         context = ShmWorkContext(self.name, callbacks, cancel, self.queue.on_skipped)
-        comm.set_async(ShmWork, context, callbacks.get_due_timer(core))
+        comm.set_async(ShmWork, context, get_timer)
 
     def skip(self, operation: Operation, reason: str) -> None:
         """Use up the number of a call that is not made, and send peers the reason."""
@@ -383,11 +384,12 @@ class GroupEngine:
         Waits for a few milliseconds, and goes on looking for a while beside.
         """
         if self._channel.is_undecided:
-            self._settling = asyncio.create_task(
-                self._channel.negotiate_early(lambda: self._progress.last_ended),
-                name=f"way of {self.name}",
-            )
+            self._settling = asyncio.create_task(self._settle(), name=f"way of {self.name}")
             await asyncio.wait([self._settling], timeout=_SETTLE_SECONDS)
+
+    async def _settle(self) -> None:
+        await self._channel.negotiate_early(lambda: self._progress.last_ended)
+        self.p2p_router.open_early()
 
     def close(self, lost_ranks: Collection[int] = ()) -> None:
         """Release the group's shared memory; every call has ended.

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from allhands.collectives import plan
 from allhands.collectives.composite_call import CompositeCall, CompositeState, StepBuilder
@@ -23,6 +23,9 @@ from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
 from allhands.group.messages import MessageSubmitter
 
+if TYPE_CHECKING:
+    from allhands._native import ShmComm
+
 Attempt: TypeAlias = Callable[[PrimitiveCall, float, str | None], Work | None]
 """Starts a call by one route, with the seconds that are left; None: not possible now."""
 
@@ -35,6 +38,8 @@ class QueuedSubmitter(MessageSubmitter):
 
     def __init__(self, engine: GroupEngine, executor: LoopExecutor, order: Numbering) -> None:
         super().__init__(engine, executor, order)
+        if order.comm is not None:  # else with the first call that is not waited for
+            self._open_comm_queue(order.comm)
         attempts = self._map_attempts()
         self._starts_without_comm, self._starts_with_comm = (
             tuple(attempts[route] for route in list_starts(waits=self.waits, has_comm=has_comm))
@@ -100,13 +105,20 @@ class QueuedSubmitter(MessageSubmitter):
 
         The core's queue knows nothing of staged outputs.
         """
-        comm, callbacks = self.order.comm, self.executor.callbacks
-        if comm is None or callbacks is None or seconds <= 0 or call.staging is not None:
+        comm = self.order.comm
+        if comm is None or seconds <= 0 or call.staging is not None:
             return None
-        if comm.async_context is None:
-            self.engine.open_comm_queue(comm, callbacks, self.executor.call)
+        if not self._open_comm_queue(comm):
+            return None
         enqueue = call.request.enqueue
         return self._begin(partial(enqueue, comm, seconds, label, call.result, waits=self.waits))
+
+    def _open_comm_queue(self, comm: "ShmComm") -> bool:
+        """Let the communicator queue calls; False: completed calls have no thread to call back."""
+        callbacks = self.executor.callbacks
+        if callbacks is not None and comm.async_context is None:
+            self.engine.open_comm_queue(comm, callbacks, self.executor.call)
+        return callbacks is not None
 
     def _enqueue(self, call: PrimitiveCall, seconds: float, label: str | None) -> Work:
         """Number a call, and let it wait for its turn."""

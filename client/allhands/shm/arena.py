@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from allhands.config import Limits, hash_limits
-from allhands.shm.areas import PAGE, GroupAreas
+from allhands.shm.areas import PAGE, GroupAreas, PrefaultBudget
 from allhands.shm.heap import Heap
 from allhands_proto.quick_dataclass import dataclass
 from allhands_proto.versions import PEERS
@@ -94,6 +94,7 @@ class Arena:
         self._next_offset = core.HEAD_BYTES
         self._segments: dict[int, Segment] = {}
         self._pids: dict[int, int] = {}
+        self._prefault_budget = PrefaultBudget()
 
     def map(self, rank: int, members: Mapping[int, tuple[int, str]]) -> None:
         """Map the segments of this host's ranks.
@@ -165,4 +166,5 @@ class Arena:
             new_comm=partial(self._core.ShmComm, **where),
             new_p2p=partial(self._core.ShmP2P, **where),
             new_board=self._core.HostBoard,
+            prefault_budget=self._prefault_budget,
         )

@@ -23,7 +23,8 @@ from allhands.group.round_robin import RoundRobin
 from allhands.testing.inproc_world import inproc_world
 
 CALL = PrimitiveCall(CollectiveRequest("barrier"), plan.barrier, None)
-ENGINE, EXECUTOR = cast(GroupEngine, SimpleNamespace()), cast(LoopExecutor, SimpleNamespace())
+ENGINE = cast(GroupEngine, SimpleNamespace())
+EXECUTOR = cast(LoopExecutor, SimpleNamespace(callbacks=None))
 
 
 class Log:

@@ -22,6 +22,9 @@ class P2PRouter(Protocol):
     def start(self, request: P2PRequest) -> None:
         """Start a message that was counted as queued."""
 
+    def open_early(self) -> None:
+        """Get ready for messages before the first, as far as their route is known."""
+
     def cancel(self, request: P2PRequest) -> None:
         """End a message early."""
 

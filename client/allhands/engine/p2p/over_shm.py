@@ -45,9 +45,7 @@ class P2POverShm:
         self._directory = directory
         self._on_failed = on_failed
         self._failure_log = failure_log
-        self.p2p = make(on_failure=self._on_failure)
-        self._lock = threading.Lock()
-        self._server: threading.Thread | None = None
+        self.p2p = make(on_failure=self._on_failure, on_first=self._start_server)
 
     def begin(self, request: P2PRequest) -> bool:
         """Start a message; False: not in this process, which is no member."""
@@ -61,7 +59,6 @@ class P2POverShm:
         if message.outcome != "running" and message.claim():
             self._complete(message)
             return True
-        self._start_server()
         request.work.own(lambda: self.cancel(request))
         request.work.helped(lambda seconds: self._progress(message, seconds))
         return True
@@ -81,6 +78,11 @@ class P2POverShm:
         if rank in self._others:
             self.p2p.remove_peer(self._ranks.index(rank))
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether every message begun so far has ended."""
+        return self.p2p.is_idle
+
     def wait_idle(self) -> None:
         """Return when every message begun so far has ended."""
         self.p2p.wait_idle()
@@ -92,11 +94,8 @@ class P2POverShm:
     # ------------------------------------------------------------ inside
 
     def _start_server(self) -> None:
-        with self._lock:
-            if self._server is None:
-                name = f"allhands messages {self._name}"
-                self._server = threading.Thread(target=self._serve, name=name, daemon=True)
-                self._server.start()
+        name = f"allhands messages {self._name}"
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def _serve(self) -> None:
         while (ended := self.p2p.serve()) is not None:

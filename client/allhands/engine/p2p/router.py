@@ -72,6 +72,13 @@ class ShmOrLinksRouter(P2PRouter):
         else:
             self._forward(request)
 
+    def open_early(self) -> None:
+        """Open shared memory before the first message, if all ranks are known to have it."""
+        with self._order.lock:
+            if self._order.queued_messages == 0 and not self._failure_log.has_failed:
+                self._open_shm()
+                self._skip_queue()
+
     def cancel(self, request: P2PRequest) -> None:
         if request in self._held:
             self._end_held(
@@ -103,8 +110,9 @@ class ShmOrLinksRouter(P2PRouter):
         while self._negotiation is not None and self._held:
             await asyncio.wait([self._negotiation])
         await self._links.wait_idle()
-        if self._p2p_over_shm is not None and not self._is_closed:
-            await run(self._p2p_over_shm.wait_idle)
+        shm = self._p2p_over_shm
+        if shm is not None and not self._is_closed and not shm.is_idle:
+            await run(shm.wait_idle)
 
     def close(self) -> None:
         self._is_closed = True
@@ -215,11 +223,15 @@ class ShmOrLinksRouter(P2PRouter):
         """Count a queued message as ended; after the last, messages need not queue."""
         with self._order.lock:
             self._order.queued_messages -= 1
-            if (
-                self._order.queued_messages == 0
-                and self._p2p_over_shm is not None
-                and not self._is_closed
-            ):
-                self.shm_path = self._p2p_over_shm
-                self._order.p2p = self._p2p_over_shm.p2p
-                self._order.propagate_timeout()
+            self._skip_queue()
+
+    def _skip_queue(self) -> None:
+        """Let messages go over shared memory at once if none is queued, with the order's lock."""
+        if (
+            self._order.queued_messages == 0
+            and self._p2p_over_shm is not None
+            and not self._is_closed
+        ):
+            self.shm_path = self._p2p_over_shm
+            self._order.p2p = self._p2p_over_shm.p2p
+            self._order.propagate_timeout()

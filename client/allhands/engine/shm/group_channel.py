@@ -41,6 +41,8 @@ _FAILURE_SECONDS = 10.0
 _ALL_CALLS = (1 << 64) - 1
 _EARLY_LOOKS = (0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 """Seconds between looks at whether all ranks have made a new group."""
+_PREFAULT_DELAY = 0.01
+"""Seconds from the making of a group to when it touches the memory of calls yet to come."""
 _WAIT_SECONDS = 0.1
 """How long the thread that waits for entries looks at one rank's."""
 
@@ -73,6 +75,7 @@ class GroupChannel:
         self._loop = asyncio.get_running_loop()
         self._negotiation_lock = asyncio.Lock()
         self._has_failed = False
+        self._prefaulting: asyncio.Task[None] | None = None
         self._interrupt_failures: dict[int, ErrorFactory] = {}
         self._verdict_tasks: dict[int, tuple[asyncio.Task[VerdictReply], float]] = {}
         """Of blocked calls, by their numbers, with the deadlines at which verdicts come."""
@@ -108,8 +111,21 @@ class GroupChannel:
                 return
             if not self.list_missing():
                 await self.negotiate(get_last_ended)
+                if self._areas is not None and self._areas.prefault_slots():
+                    self._prefaulting = asyncio.create_task(
+                        self._prefault(self._areas), name=f"memory of {self._name}"
+                    )
                 return
             await asyncio.sleep(seconds)
+
+    async def _prefault(self, areas: GroupAreas) -> None:
+        """Touch the memory of the first calls, step by step, so that the loop has its turn.
+
+        A program that goes on at once is not held up: its calls touch what they need.
+        """
+        await asyncio.sleep(_PREFAULT_DELAY)
+        for _ in areas.prefault():
+            await asyncio.sleep(0)
 
     async def _negotiate(self, get_last_ended: Callable[[], int]) -> None:
         grounds = self._areas
@@ -218,6 +234,8 @@ class GroupChannel:
 
     def close(self, lost_ranks: Collection[int]) -> None:
         """Give the group's part of the memory up; every call has ended, these ranks are gone."""
+        if self._prefaulting is not None:
+            self._prefaulting.cancel()
         for asking, _ in self._verdict_tasks.values():
             asking.cancel()
         for stall in self._slow_calls.values():

@@ -109,6 +109,9 @@ class _FakeP2PRouter(P2PRouter):
     def start(self, request: P2PRequest) -> None:
         self._run_message(request)
 
+    def open_early(self) -> None:
+        pass
+
     def cancel(self, request: P2PRequest) -> None:
         pass
 

@@ -117,5 +117,6 @@ void ah_p2p_remove_peer(ah_p2p *p2p, int rank);
 void ah_p2p_fail(ah_p2p *p2p);
 /* Wait until nothing is under way, nor waits to be sent to ranks that are there. */
 void ah_p2p_wait_idle(ah_p2p *p2p);
+bool ah_p2p_is_idle(ah_p2p *p2p);
 
 #endif

@@ -132,3 +132,10 @@ void ah_p2p_wait_idle(ah_p2p *p2p) {
     wait_state wait = {.p2p = p2p};
     wait_until(&wait, INT64_MAX);
 }
+
+bool ah_p2p_is_idle(ah_p2p *p2p) {
+    pthread_mutex_lock(&p2p->lock);
+    bool is_idle = has_ended(&(wait_state){.p2p = p2p});
+    pthread_mutex_unlock(&p2p->lock);
+    return is_idle;
+}

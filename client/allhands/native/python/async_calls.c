@@ -34,15 +34,35 @@ static PyObject *kind_texts[AH_KINDS];
 PyObject *comm_set_async(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
     CommObject *self = (CommObject *)self_;
     if (nargs != 3 || !PyType_Check(args[0]) ||
-        !PyType_IsSubtype((PyTypeObject *)args[0], Call_Type) || !timer_check(args[2]))
-        return PyErr_Format(PyExc_TypeError, "set_async(type of works, context, timer)");
+        !PyType_IsSubtype((PyTypeObject *)args[0], Call_Type) || !PyCallable_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "set_async(type of works, context, get_timer)");
     if (self->async_type != NULL) Py_RETURN_NONE;
-    if (!timer_add(args[2], self)) return PyErr_NoMemory();
     self->async_context = Py_NewRef(args[1]);
-    self->timer = Py_NewRef(args[2]);
+    self->get_timer = Py_NewRef(args[2]);
     self->finish_async = async_finish;
     self->async_type = (PyTypeObject *)Py_NewRef(args[0]);
     Py_RETURN_NONE;
+}
+
+/* Have the timer that looks after what is queued; false with an exception. */
+static bool open_timer(CommObject *self) {
+    if (self->timer != NULL) return true;
+    PyObject *timer = PyObject_CallNoArgs(self->get_timer);
+    if (timer == NULL) return false;
+    if (self->timer != NULL) { /* another thread has it meanwhile */
+        Py_DECREF(timer);
+        return true;
+    }
+    if (!timer_check(timer))
+        PyErr_Format(PyExc_TypeError, "get_timer gave %R", timer);
+    else if (!timer_add(timer, self))
+        PyErr_NoMemory();
+    else {
+        self->timer = timer;
+        return true;
+    }
+    Py_DECREF(timer);
+    return false;
 }
 
 static AsyncCall *new_call(CommObject *self, const Plan *plan, PyObject *label, PyObject *value,
@@ -63,7 +83,9 @@ static AsyncCall *new_call(CommObject *self, const Plan *plan, PyObject *label, 
 
 PyObject *async_enqueue(CommObject *self, const Plan *plan, PyObject *label, PyObject *value,
                         PyObject *arrays, int64_t timeout, bool waits) {
-    if (self->async_type == NULL || timeout <= 0 || !comm_is_open(self)) Py_RETURN_NONE;
+    if (self->async_type == NULL || timeout <= 0) Py_RETURN_NONE;
+    if (!open_timer(self)) return NULL;
+    if (!comm_is_open(self)) Py_RETURN_NONE;
     if ((self->inline_thread != 0 || self->last_async != NULL) &&
         comm_refuse_clash(self, kind_names[plan->kind], label) < 0)
         return NULL;

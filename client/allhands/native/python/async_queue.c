@@ -86,6 +86,7 @@ int async_traverse(CommObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->first_async); /* which visits the next one */
     Py_VISIT(self->async_context);
     Py_VISIT(self->async_type);
+    Py_VISIT(self->get_timer);
     Py_VISIT(self->timer);
     return 0;
 }
@@ -100,5 +101,6 @@ void async_clear(CommObject *self) {
     }
     Py_CLEAR(self->async_context);
     Py_CLEAR(self->async_type);
+    Py_CLEAR(self->get_timer);
     Py_CLEAR(self->timer);
 }

@@ -157,7 +157,8 @@ typedef struct CommObject {
     int (*finish_async)(struct CommObject *self, const struct AsyncCall *last);
     PyTypeObject *async_type; /* of their works; NULL: there can be none */
     PyObject *async_context;  /* has what those works need; lives as long as the communicator */
-    PyObject *timer;          /* of threads for those that nobody waits for */
+    PyObject *get_timer;      /* function of it: it has a thread, which many programs do without */
+    PyObject *timer;          /* of threads for those that nobody waits for; NULL: not yet */
     _Atomic int64_t due;      /* when one should run them; INT64_MAX: not at all, or it was told */
     bool handed_over;         /* a thread was told to run them, and has not returned */
     bool is_urgent;           /* somebody wants to hear of their end, without waiting */

@@ -79,10 +79,21 @@ static int64_t start_time(const P2PObject *self) {
     return self->log.ring != NULL ? clock_now() : ah_now();
 }
 
+/* Have what messages need beside them, before the first. False with an exception. */
+static bool begin_messages(P2PObject *self) {
+    if (self->on_first == NULL) return true;
+    PyObject *on_first = self->on_first;
+    self->on_first = NULL;
+    PyObject *done = PyObject_CallNoArgs(on_first);
+    Py_DECREF(on_first);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
 bool p2p_exchange(P2PObject *self, ah_message *message, PyArrayObject *array, int64_t limit,
                   PyObject *label) {
     PyObject *text = NULL;
-    if (!message_describe(self, message, array, &text)) return false;
+    if (!begin_messages(self) || !message_describe(self, message, array, &text)) return false;
     int64_t now = start_time(self);
     message->deadline = now + limit;
     uint64_t entry = log_begin(&self->log, message, (PyObject *)PyArray_DESCR(array), now, label);
@@ -138,7 +149,7 @@ static PyObject *p2p_send(P2PObject *self, PyObject *const *args, Py_ssize_t nar
 
 int p2p_post(P2PObject *self, ah_message *message, PyArrayObject *array, PyObject *label) {
     PyObject *text = NULL;
-    if (!message_describe(self, message, array, &text)) return -1;
+    if (!begin_messages(self) || !message_describe(self, message, array, &text)) return -1;
     int64_t now = start_time(self);
     bool posted = ah_p2p_try_send(self->p2p, message);
     if (posted) {
@@ -188,7 +199,7 @@ int p2p_poll_array(P2PObject *self, PyArrayObject *array, uint32_t tag, int64_t 
     ah_message message = {.receives = true, .peer = -1, .tag = tag, .deadline = INT64_MAX};
     if (!p2p_is_open(self)) return P2P_CLOSED;
     PyObject *text = NULL;
-    if (!message_describe(self, &message, array, &text)) return P2P_RAISED;
+    if (!begin_messages(self) || !message_describe(self, &message, array, &text)) return P2P_RAISED;
     int result = P2P_RAISED, started = ah_p2p_start(self->p2p, &message);
     if (started < 0)
         PyErr_NoMemory();
@@ -264,6 +275,7 @@ static PyObject *p2p_start(P2PObject *self, PyObject *args) {
         .tag = tag,
         .deadline = (int64_t)(deadline * NANOSECONDS),
     };
+    if (!begin_messages(self)) return NULL;
     return message_start(self, &message, array, context);
 }
 
@@ -332,18 +344,19 @@ static PyObject *p2p_totals(P2PObject *self, PyObject *unused) {
 }
 
 static PyObject *p2p_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"rank",    "ranks",       "segments",   "offsets",
-                            "pids",    "heap_offset", "heap_bytes", "limits",
-                            "timeout", "on_failure",  "records",    NULL};
+    static char *names[] = {"rank",        "ranks",      "segments", "offsets", "pids",
+                            "heap_offset", "heap_bytes", "limits",   "timeout", "on_failure",
+                            "on_first",    "records",    NULL};
     int rank;
-    PyObject *ranks, *segments, *offsets, *pids, *on_failure;
+    PyObject *ranks, *segments, *offsets, *pids, *on_failure, *on_first;
     Py_ssize_t heap_offset, heap_bytes, slot_max, chunk, attach_min;
     Py_ssize_t records = 0;
     double timeout;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iO!O!O!O!nn(nnn)dO|n", names, &rank, &PyTuple_Type, &ranks,
-            &PyTuple_Type, &segments, &PyTuple_Type, &offsets, &PyTuple_Type, &pids, &heap_offset,
-            &heap_bytes, &slot_max, &chunk, &attach_min, &timeout, &on_failure, &records))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!O!nn(nnn)dOO|n", names, &rank,
+                                     &PyTuple_Type, &ranks, &PyTuple_Type, &segments, &PyTuple_Type,
+                                     &offsets, &PyTuple_Type, &pids, &heap_offset, &heap_bytes,
+                                     &slot_max, &chunk, &attach_min, &timeout, &on_failure,
+                                     &on_first, &records))
         return NULL;
     Py_ssize_t size = PyTuple_GET_SIZE(segments);
     ah_limits limits = {(size_t)slot_max, (size_t)chunk,
@@ -374,6 +387,7 @@ static PyObject *p2p_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->p2p = ah_p2p_new(rank, (int)size, regions, processes, heaps, (size_t)heap_bytes, &own);
     self->segments = Py_NewRef(segments);
     self->on_failure = Py_NewRef(on_failure);
+    self->on_first = Py_NewRef(on_first);
     self->rank = rank;
     self->size = (int)size;
     memcpy(self->ranks, world, sizeof world);
@@ -388,12 +402,14 @@ static PyObject *p2p_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
 
 static int p2p_traverse(P2PObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->on_failure);
+    Py_VISIT(self->on_first);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
 
 static int p2p_clear(P2PObject *self) {
     Py_CLEAR(self->on_failure);
+    Py_CLEAR(self->on_first);
     return 0;
 }
 
@@ -445,7 +461,17 @@ static int p2p_set_timeout(P2PObject *self, PyObject *value, void *unused) {
     return read_timeout(value, &self->timeout_ns);
 }
 
+static PyObject *p2p_is_idle(P2PObject *self, void *unused) {
+    (void)unused;
+    bool is_idle;
+    Py_BEGIN_ALLOW_THREADS
+    is_idle = ah_p2p_is_idle(self->p2p);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(is_idle);
+}
+
 static PyGetSetDef p2p_getset[] = {
+    {"is_idle", (getter)p2p_is_idle, NULL, NULL, NULL},
     {"timeout", (getter)p2p_timeout, (setter)p2p_set_timeout, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -31,6 +31,7 @@ typedef struct {
     ah_p2p *p2p;
     PyObject *segments; /* what keeps the memory mapped */
     PyObject *on_failure;
+    PyObject *on_first; /* function for the first message here; NULL: there was one */
     int rank, size;
     int ranks[AH_MAX_RANKS]; /* of the world */
     int64_t timeout_ns;
