@@ -75,7 +75,7 @@ class ShmOrLinksRouter(P2PRouter):
     def open_early(self) -> None:
         """Open shared memory before the first message, if all ranks are known to have it."""
         with self._order.lock:
-            if self._order.queued_messages == 0 and not self._failure_log.has_failed:
+            if self._order.queued_messages == 0:
                 self._open_shm()
                 self._skip_queue()
 
@@ -183,8 +183,7 @@ class ShmOrLinksRouter(P2PRouter):
 
     def _forward(self, request: P2PRequest) -> None:
         """Pass a message on to its route, behind all earlier messages."""
-        if self._p2p_over_shm is None and not self._is_closed and not self._failure_log.has_failed:
-            self._open_shm()
+        self._open_shm()
         try:
             p2p, route = self._p2p_over_shm, self._choose_route(is_undecided=False)
             if p2p is not None and route is MessageRoute.SHARED_MEMORY and p2p.begin(request):
@@ -204,8 +203,10 @@ class ShmOrLinksRouter(P2PRouter):
         )
 
     def _open_shm(self) -> None:
-        make = self._channel.p2p_maker()
-        if make is None:
+        """Open shared memory, if that is the route and it is not open."""
+        if self._p2p_over_shm is not None or self._is_closed or self._failure_log.has_failed:
+            return
+        if (make := self._channel.p2p_maker()) is None:
             return
         self._p2p_over_shm = P2POverShm(
             self._name,
