@@ -15,7 +15,7 @@ SUM of the products.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -102,6 +102,10 @@ class CompositeCall(NamedTuple):
     """Copies in the place of what it writes of its caller's; None: that is written directly."""
     sources: Sequence[AnyArray] = ()
     """What it reads of its caller's, where that is arrays; for call hooks."""
+    object_bytes: int = 0
+    """Of objects that it reads of its caller's."""
+    read: Callable[[Any], Result] | None = None
+    """Makes the result of what the steps give; may run code of users. None: that is the result."""
 
 
 class CompositeState:
@@ -111,10 +115,16 @@ class CompositeState:
         self.core_call = composite.core_call
         self._steps = composite.generate_steps(builder)
         self._substeps: SubstepGenerator | None = None
-        self.result: Result = None
-        """What the call gives, when its last step has ended."""
+        self._read = composite.read
+        self._found: Result = None
         self.is_over = False
         """Whether it has come to its end, and written what the caller gave."""
+
+    def finish(self) -> Result:
+        """Return the result of the call, after the last step; may run code of users."""
+        result = self._found if self._read is None else self._read(self._found)
+        self.is_over = True
+        return result
 
     def advance(self) -> Step | None:
         """Return the next step after the end of the previous step; None after the last."""
@@ -126,7 +136,8 @@ class CompositeState:
             try:
                 step = next(self._steps)
             except StopIteration as end:
-                self.result, self.is_over = end.value, True
+                self._found = end.value
+                self.is_over = self._read is None
                 return None
             if step.substeps is None:
                 return step

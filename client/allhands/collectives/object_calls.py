@@ -11,11 +11,13 @@ import numpy as np
 from allhands.collectives import vector
 from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
 from allhands.collectives.core_call import Exchange, Received, SignedCall, sign_call
+from allhands.collectives.signature import Result
 from allhands.data.serializer import (
     ObjectSerializer,
     Parts,
     UInt8Array,
     check_size,
+    count_bytes,
     join_parts,
 )
 
@@ -27,13 +29,13 @@ def all_gather(parts: Parts, objects: ObjectSerializer) -> CompositeCall:
     """Give every rank the objects of all, of which this rank's has the given parts."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
-        found: Any = yield from vector.all_gather(join_parts(parts)).generate_steps(builder)
-        return [objects.decode(one) for one in found]
+        return (yield from vector.all_gather(join_parts(parts)).generate_steps(builder))
 
     def read(received: Received) -> list[Any]:
         return _decode_all(objects, received, parts)
 
-    return _make_composite(Exchange(sign_call("all_gather_object"), parts, read), generate_steps)
+    exchange = Exchange(sign_call("all_gather_object"), parts, read)
+    return _make_composite(exchange, generate_steps, count_bytes(parts), read)
 
 
 def all_gather_now(comm: "ShmComm", value: object, objects: ObjectSerializer) -> list[Any] | None:
@@ -48,8 +50,10 @@ def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
     """Send the objects of all ranks to the root, whose result is their list; None elsewhere."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
-        found: Any = yield from vector.gather(join_parts(parts), root).generate_steps(builder)
-        return None if found is None else [objects.decode(one) for one in found]
+        return (yield from vector.gather(join_parts(parts), root).generate_steps(builder))
+
+    def read_found(found: Sequence[UInt8Array] | None) -> list[Any] | None:
+        return None if found is None else _decode_all(objects, found, parts)
 
     def read(received: Received) -> list[Any] | None:
         is_root = received[root] is None
@@ -58,7 +62,7 @@ def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
     exchange = Exchange(
         sign_call("gather_object", root=root), {root: parts}, read, root, to_root=True
     )
-    return _make_composite(exchange, generate_steps)
+    return _make_composite(exchange, generate_steps, count_bytes(parts), read_found)
 
 
 def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer) -> CompositeCall:
@@ -66,15 +70,15 @@ def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer)
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         data = None if parts is None else [join_parts(one) for one in parts]
-        found: Any = yield from vector.scatter(data, root).generate_steps(builder)
-        return objects.decode(found)
+        return (yield from vector.scatter(data, root).generate_steps(builder))
 
     def read(received: Received) -> Any:
         return _decode(objects, received[root], () if parts is None else parts[root])
 
     messages = () if parts is None else list(parts)
     exchange = Exchange(sign_call("scatter_object", root=root), messages, read, root)
-    return _make_composite(exchange, generate_steps, has_blocks=True)
+    nbytes = sum(map(count_bytes, parts or ()))
+    return _make_composite(exchange, generate_steps, nbytes, objects.decode, has_blocks=True)
 
 
 def broadcast_now(
@@ -100,16 +104,17 @@ def broadcast(
         yield builder.broadcast(size, root)
         place = np.empty(check_size(int(size[0])), np.uint8) if data is None else data
         yield builder.broadcast(place, root)
-        if data is None:
-            values[:] = objects.decode(place)
+        return place if data is None else None
+
+    def read_found(found: UInt8Array | None) -> list[Any]:
+        _overwrite(values, found, objects)
         return values
 
     def read(received: Received) -> list[Any]:
-        _overwrite(values, received[root], objects)
-        return values
+        return read_found(received[root])
 
-    signed = _sign_broadcast(root, values)
-    return _make_composite(Exchange(signed, parts or (), read, root), generate_steps)
+    exchange = Exchange(_sign_broadcast(root, values), parts or (), read, root)
+    return _make_composite(exchange, generate_steps, count_bytes(parts or ()), read_found)
 
 
 def _sign_broadcast(root: int, values: list[Any]) -> SignedCall:
@@ -125,10 +130,19 @@ def _overwrite(values: list[Any], received: UInt8Array | None, objects: ObjectSe
 def _make_composite(
     exchange: Exchange,
     generate_steps: Callable[[StepBuilder], StepGenerator],
+    nbytes: int,
+    read: Callable[[Any], Result],
     has_blocks: bool = False,
 ) -> CompositeCall:
-    call = exchange.signed.call
-    return CompositeCall(call, generate_steps, has_blocks=has_blocks, core_call=exchange)
+    """Return a call on objects of so many bytes; `read` makes its result of what the steps give."""
+    return CompositeCall(
+        exchange.signed.call,
+        generate_steps,
+        has_blocks=has_blocks,
+        core_call=exchange,
+        object_bytes=nbytes,
+        read=read,
+    )
 
 
 def _decode(objects: ObjectSerializer, received: UInt8Array | None, own: Parts) -> Any:

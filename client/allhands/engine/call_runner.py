@@ -12,9 +12,9 @@ from allhands.collectives.hierarchical_plan import Phase
 from allhands.engine.context import EngineContext
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.failures.tracker import cancel_and_wait, wait_first
-from allhands.engine.hosts.composite_runner import CompositeRunner
+from allhands.engine.hosts.composite_runner import CompositeRun, CompositeRunner
 from allhands.engine.hosts.hierarchical import HierarchicalRunner
-from allhands.engine.link_calls import LinkCalls, StartedCall
+from allhands.engine.link_calls import LinkCalls, StartedCall, StepsUnderWay
 from allhands.engine.operation import MonitoredBarrierCall, Operation
 from allhands.engine.result_check import (
     INLINE_DIGEST_BYTES,
@@ -87,7 +87,7 @@ class CallRunner:
         if operation.monitored_barrier is None:
             if self._channel.is_undecided:
                 await self._negotiate(operation)
-            if operation.composite_state is not None:
+            if operation.composite_state is not None and started is None:
                 route = choose_composite_route(
                     operation.composite_state,
                     has_comm=self._order.comm is not None,
@@ -97,11 +97,19 @@ class CallRunner:
                     await self._run_core_call(operation, operation.composite_state)
                     return
                 await self._start_composite(operation, operation.composite_state)
+        rest = None if started is None else started.rest
+        if rest is None:
+            await self._run_call(operation, started)
+        if operation.composite_state is not None:
+            await self._run_remaining_steps(operation, operation.composite_state, rest)
+
+    async def _run_call(self, operation: Operation, started: StartedCall | None) -> None:
+        """Run the current call, of a composite call its first step."""
         has_comm = self._order.comm is not None
         phases: Sequence[Phase] = ()
         if (
             self._hierarchical_runner is not None
-            and started is None
+            and (started is None or started.execution is None)
             and not has_comm
             and not self._link_calls.is_two_level(operation)
         ):
@@ -120,8 +128,6 @@ class CallRunner:
                 await self._run_phases(operation, self._hierarchical_runner, phases)
         if self._result_check is not None and not has_comm:
             await self._verify(operation, self._result_check)
-        if operation.composite_state is not None:
-            await self._run_remaining_steps(operation, operation.composite_state)
 
     def close(self, lost_ranks: Collection[int]) -> None:
         """Release shared memory and the result check; every call has ended."""
@@ -172,10 +178,8 @@ class CallRunner:
         work.explained(explanation)
         operation.result = ended[0]
 
-    async def _run_remaining_steps(
-        self, operation: Operation, composite_state: CompositeState
-    ) -> None:
-        """Run the later steps of a composite call, and complete the call."""
+    def make_rest(self, operation: Operation, composite_state: CompositeState) -> CompositeRun:
+        """Return the later steps of a composite call of which the first has ended."""
         operation.has_touched = False  # only memory of its own
         if self._composite_runner is None:
             self._composite_runner = CompositeRunner(
@@ -186,7 +190,7 @@ class CallRunner:
                 self._job_thread,
                 self._open_composite_group(),
             )
-        rest = self._composite_runner.make_run(
+        return self._composite_runner.make_run(
             composite_state,
             operation.work.sequence,
             operation.signature,
@@ -194,6 +198,16 @@ class CallRunner:
             operation.deadline,
             self._deterministic,
         )
+
+    async def _run_remaining_steps(
+        self,
+        operation: Operation,
+        composite_state: CompositeState,
+        rest: StepsUnderWay | None,
+    ) -> None:
+        """Run the later steps of a composite call, or those that are left, and complete it."""
+        if rest is None:
+            rest = self.make_rest(operation, composite_state)
         performing = asyncio.create_task(rest.run())
         try:
             await self._watchdog.guard(operation, performing, rest.list_awaited)
@@ -202,7 +216,7 @@ class CallRunner:
             await self._job_thread.run(lambda: None)
             if not composite_state.is_over:
                 raise
-        operation.result = composite_state.result
+        operation.result = rest.result
 
     def _open_composite_group(self) -> HostGroup | None:
         """Return where the later steps of chains go; None: over links, as on all ranks."""

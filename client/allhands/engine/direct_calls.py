@@ -127,7 +127,7 @@ class DirectCalls:
                 return self._compile_two_level(two_level, request, arrays)
             if not is_staged(request, size) or self._parts.has_phases(request):
                 return None
-            if not link_calls.is_agreed(request):
+            if not link_calls.is_agreed(request, request.call.signature):
                 return False
             parts = step.build(context.rank, size)
             guard = guard_outputs(request, context.rank, size, parts, staging := StagingBuffer())
@@ -159,7 +159,7 @@ class DirectCalls:
         link_calls = self._parts.link_calls
         if not calls.is_in_memory:
             return False if calls.may_be_in_memory else None
-        if not link_calls.is_agreed(request):
+        if not link_calls.is_agreed(request, request.call.signature):
             return False
         plan = calls.plan(request, (staging := StagingBuffer()).allocate_views, self._link_cost)
         compiled = self._parts.native_calls.find_two_level(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from allhands.collectives.algorithms.cost import LinkCost
+from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.hierarchical_plan import Allocate, HostLayout, SliceScratch
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import hash_group
@@ -323,6 +324,15 @@ class GroupEngine:
             not self.verifies
             and (nbytes <= _INLINE_BYTES or self._is_for_core(request))
             and not self._has_phases(request)
+        )
+
+    def can_run_composite_inline(self, composite: CompositeCall) -> bool:
+        """Say likewise of a composite call, whose steps run no code of users."""
+        nbytes = sum(array.nbytes for array in (*composite.sources, *composite.targets))
+        return (
+            not self.verifies
+            and composite.core_call is not None
+            and nbytes + composite.object_bytes <= _INLINE_BYTES
         )
 
     def _has_phases(self, request: CollectiveRequest) -> bool:

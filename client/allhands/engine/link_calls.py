@@ -10,6 +10,7 @@ import numpy as np
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.signature import Result
 from allhands.collectives.two_level_plan import TwoLevelPlan
 from allhands.engine.context import EngineContext
 from allhands.engine.hosts.two_level import CallIdentity, TwoLevelCalls, TwoLevelRun
@@ -62,6 +63,30 @@ class StartedCall:
     agrees: bool
     """Whether no peer is known to have made a different call."""
     execution: CallUnderWay | None = None
+    rest: "StepsUnderWay | None" = None
+    """Later steps of a composite call, of which the first has ended."""
+
+    def stop(self) -> None:
+        """Let nothing land from now on, and nothing more be sent. Idempotent."""
+        for one in (self.execution, self.rest):
+            if one is not None:
+                one.stop()
+
+
+class StepsUnderWay(Protocol):
+    """Later steps of a composite call, which go on on the loop."""
+
+    result: Result
+    """What the call gives, when `run` has ended."""
+
+    async def run(self) -> None:
+        """Run what is left of the steps."""
+
+    def stop(self) -> None:
+        """Let nothing land from now on, and nothing more be sent. Idempotent."""
+
+    def list_awaited(self) -> list[int]:
+        """Return the group's ranks that block this call now."""
 
 
 @lru_cache(maxsize=64)
@@ -117,7 +142,7 @@ class LinkCalls:
             not self._is_staged(operation)
             or guard.arrival_check is not None
             or len(guard.parts) != 1
-            or not self.is_agreed(operation.request)
+            or not self.is_agreed(operation.request, operation.signature)
             or (native := self.get_native_calls()) is None
         ):
             return self._begin(operation, guard)
@@ -188,7 +213,11 @@ class LinkCalls:
         )
         assert calls is not None
         call = None
-        if native is not None and self.is_agreed(operation.request) and calls.is_in_memory:
+        if (
+            native is not None
+            and self.is_agreed(operation.request, operation.signature)
+            and calls.is_in_memory
+        ):
             call = native.begin_two_level(
                 plan, calls.board.native, operation.work.sequence, operation.signature
             )
@@ -241,9 +270,9 @@ class LinkCalls:
         """Describe the algorithm of a call, for people."""
         return explain_links(algorithm, self.link_cost)
 
-    def is_agreed(self, request: CollectiveRequest) -> bool:
+    def is_agreed(self, request: CollectiveRequest, signature: int) -> bool:
         """Say whether a small call need not hear from all ranks beside its messages."""
-        return not request.primitive.is_rooted or request.call.signature in self.agreed_signatures
+        return not request.primitive.is_rooted or signature in self.agreed_signatures
 
     def _begin(
         self, operation: Operation, guard: GuardedParts, left: Remainder | None = None
@@ -274,7 +303,7 @@ class LinkCalls:
 
     def _list_conditions(self, operation: Operation) -> list[SideCondition]:
         """Return what a small call waits for beside its messages."""
-        if self.is_agreed(operation.request):
+        if self.is_agreed(operation.request, operation.signature):
             return []
         key = MessageKey(self._hash, operation.work.sequence)
         there = [rank for rank in self._ranks if not self._failures.has_left(rank)]

@@ -41,6 +41,9 @@ class Operation:
     """Set for a barrier at the coordinator."""
     has_touched: bool = False
     """Whether outputs may have been written over links."""
+    awaits_finish: bool = False
+    """Whether all steps of a composite call have ended on the thread of its caller, which is to
+    finish the call's state and to complete its work."""
     signature: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -4,8 +4,10 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.staging import INLINE_COPY_BYTES, Staging
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.context import EngineContext
@@ -72,34 +74,31 @@ class CallQueue:
             and self._order.comm is None
         )
 
-    def run_inline(self, operation: Operation) -> bool:
+    def run_inline(
+        self, operation: Operation, can_run: Callable[[CollectiveRequest], bool]
+    ) -> bool:
         """Carry out a call that `is_next` where the loop is lent; say whether the loop goes on.
 
-        A call that does not end here within moments, or not well, ends on the loop.
+        A call that does not end here within moments, or not well, ends on the loop; so does one of
+        several steps where a step is none that `can_run` here. Where all steps have ended here, the
+        caller is to finish the state of the call and to complete its work.
         """
         self._enter(operation)
         begun = StartedCall(self._watchdog.begin_matching(operation))
         try:
-            if begun.agrees and self._runner.find_failure(operation.work.sequence) is None:
-                interrupt = self._watchdog.interruption
-                assert interrupt is not None
-                execution = begun.execution = self._link_calls.run_here(
-                    operation, interrupt.done, _INLINE_SECONDS
-                )
-                if execution is None:
-                    self._leave(operation, None)
-                    return False
-                ended = execution.completion
-                if execution.goes_by_messages:
-                    self._mesh.pump(lambda: ended.done() or interrupt.done(), _INLINE_SECONDS)
-                if ended.done() and not interrupt.done() and ended.exception() is None:
-                    self._link_calls.finish(operation)
-                    self._leave(operation, None)
-                    return False
+            if (
+                begun.agrees
+                and self._runner.find_failure(operation.work.sequence) is None
+                and self._run_begun(operation, begun, can_run)
+            ):
+                operation.awaits_finish = operation.composite_state is not None
+                self._leave(operation, None)
+                return False
         except BaseException as error:  # whatever it is belongs to the caller
+            begun.stop()
             if begun.execution is not None:
-                begun.execution.stop()
                 operation.has_touched = begun.execution.has_touched
+            self._tell_of_own_failure(operation, error)
             self._leave(operation, error)
             if not isinstance(error, Exception):
                 raise
@@ -107,6 +106,43 @@ class CallQueue:
         self._task = asyncio.create_task(
             self._run_queue(operation, begun), name=f"group {self._name}"
         )
+        return True
+
+    def _run_begun(
+        self,
+        operation: Operation,
+        begun: StartedCall,
+        can_run: Callable[[CollectiveRequest], bool],
+    ) -> bool:
+        """Run the current call where the loop is lent; say whether it has ended well."""
+        if (state := operation.composite_state) is None:
+            return self._run_one(operation, begun)
+        step = state.advance()
+        assert step is not None, "a call of no steps is none of the core's"
+        operation.request, operation.build = step.request, step.build
+        if not can_run(step.request) or not self._run_one(operation, begun):
+            return False
+        interrupt = self._watchdog.interruption
+        assert interrupt is not None
+        begun.rest = rest = self._runner.make_rest(operation, state)
+        native = self._link_calls.get_native_calls()
+        return rest.run_here(native, can_run, interrupt.done, _INLINE_SECONDS)
+
+    def _run_one(self, operation: Operation, begun: StartedCall) -> bool:
+        """Run the request of the current call likewise."""
+        interrupt = self._watchdog.interruption
+        assert interrupt is not None
+        execution = begun.execution = self._link_calls.run_here(
+            operation, interrupt.done, _INLINE_SECONDS
+        )
+        if execution is None:
+            return True
+        ended = execution.completion
+        if execution.goes_by_messages:
+            self._mesh.pump(lambda: ended.done() or interrupt.done(), _INLINE_SECONDS)
+        if not ended.done() or interrupt.done() or ended.exception() is not None:
+            return False
+        self._link_calls.finish(operation)
         return True
 
     @property
@@ -203,7 +239,7 @@ class CallQueue:
         self._failures.record_own_call(work.sequence, operation.call)
 
     def _leave(self, operation: Operation, error: BaseException | None) -> None:
-        """Settle the work of the current call, which is over."""
+        """Settle the current call, which is over, and its work, if that is not for its caller."""
         work, position = operation.work, self._progress
         self._watchdog.current = None
         self._watchdog.interruption = None
@@ -220,7 +256,8 @@ class CallQueue:
         self._order.release()
         if error is None:
             position.last_completed = work.sequence
-            work.succeed(operation.result)
+            if not operation.awaits_finish:
+                work.succeed(operation.result)
         else:
             if isinstance(error, AllhandsError):
                 self._mark_outputs(operation, error)
@@ -249,14 +286,23 @@ class CallQueue:
             )
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
             error = raised
-            if operation.composite_state is not None and not isinstance(raised, AllhandsError):
-                # As what a chain computes has it on this rank alone: the others need not wait.
-                self._failures.send_give_up(work.sequence, f"{type(raised).__name__}: {raised}")
+            if self._tell_of_own_failure(operation, raised):
                 await self._channel.skip(work.sequence)
         finally:
-            if started is not None and started.execution is not None:
-                started.execution.stop()
+            if started is not None:
+                started.stop()
             self._leave(operation, error)
+
+    def _tell_of_own_failure(self, operation: Operation, error: BaseException) -> bool:
+        """Tell the others of an error in what a composite call computes, on this rank alone.
+
+        They need not wait for it. False: it is no such error.
+        """
+        is_own = operation.composite_state is not None and not isinstance(error, AllhandsError)
+        if is_own:
+            text = f"{type(error).__name__}: {error}"
+            self._failures.send_give_up(operation.work.sequence, text)
+        return is_own
 
     async def _load(self, staging: Staging) -> None:
         """Load staged outputs: large ones off the loop, which has heartbeats to send."""

@@ -8,11 +8,12 @@ from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.engine.numbering import CallNumbering
+from allhands.engine.operation import Operation
 from allhands.engine.routes import Route
 from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.waiting import StartedWork, start_and_wait_for_end, wait_for_end
 from allhands.engine.work.work import Work
-from allhands.group.queued import Attempt, QueuedSubmitter
+from allhands.group.queued import Attempt, QueuedSubmitter, make_composite_primitive
 from allhands.runtime.loop_thread import LoopThread
 from allhands.runtime.termination import get_cancel_reason
 
@@ -28,8 +29,15 @@ class InlineSubmitter(QueuedSubmitter):
     def start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
-        """Carry a composite call out as one call of the core, where possible and next in turn."""
+        """Carry a composite call out here, where possible and next in turn.
+
+        As one call of the core over shared memory, else step by step over links.
+        """
         core_call, comm = composite.core_call, self.order.comm
+        if comm is None:
+            seconds = self.order.clip_timeout(timeout)
+            if (work := self._run_steps_on_lent_loop(composite, seconds, label)) is not None:
+                return work
         if core_call is not None and comm is not None and not self.engine.verifies:
             seconds = self.order.clip_timeout(timeout)
             if seconds > 0:
@@ -75,32 +83,69 @@ class InlineSubmitter(QueuedSubmitter):
         self, call: PrimitiveCall, seconds: float, label: str | None
     ) -> Work | None:
         """Carry a call out over links; None: too large, the loop is not lent, or expired."""
-        engine, executor = self.engine, self.executor
-        if seconds <= 0 or not engine.can_run_inline(call.request):
+        if seconds <= 0 or not self.engine.can_run_inline(call.request):
             return None
-        begun: list[Work] = []
+        return self._borrow_loop(
+            lambda: self._create_operation(call, call.request.call, seconds, label)
+        )
+
+    def _run_steps_on_lent_loop(
+        self, composite: CompositeCall, seconds: float, label: str | None
+    ) -> Work | None:
+        """Carry a composite call out likewise."""
+        if seconds <= 0 or not self.engine.can_run_composite_inline(composite):
+            return None
+        call, state = make_composite_primitive(composite), self._make_composite_state(composite)
+
+        def create() -> Operation:
+            operation = self._create_operation(call, composite.call, seconds, label)
+            operation.composite_state = state
+            return operation
+
+        return self._borrow_loop(create)
+
+    def _borrow_loop(self, create: Callable[[], Operation]) -> Work | None:
+        """Carry out an operation over links, to its end; None: the loop is not lent."""
+        engine, executor = self.engine, self.executor
+        begun: list[Operation] = []
 
         def begin() -> bool:
             with self.order.lock:
-                operation = self._create_operation(call, call.request.call, seconds, label)
+                operation = create()
                 work = operation.work
-                begun.append(work)
+                begun.append(operation)
                 work.own(lambda: executor.call(engine.queue.cancel, operation))
                 if not engine.queue.is_next(work.sequence):
                     executor.call(engine.submit, operation)
                     return True
-            if call.staging is not None:
-                call.staging.load()
-            return engine.queue.run_inline(operation)
+            if work.staging is not None:
+                work.staging.load()
+            return engine.queue.run_inline(operation, engine.can_run_inline)
 
         try:
             if not executor.run_on_caller_thread(begin):
                 return None
             if self.order.direct_calls is None and isinstance(executor, LoopThread):
                 self._open_direct_calls(executor)
-            wait_for_end(begun[0])
-            return begun[0]
+            operation = begun[0]
+            if operation.awaits_finish:
+                _finish(operation)
+            wait_for_end(operation.work)
+            return operation.work
         except BaseException as error:  # Ctrl-C came meanwhile
-            for work in begun:
-                work.abandon(get_cancel_reason(type(error).__name__))
+            for operation in begun:
+                operation.work.abandon(get_cancel_reason(type(error).__name__))
             raise
+
+
+def _finish(operation: Operation) -> None:
+    """Finish a composite call of which all steps have ended, and complete its work."""
+    assert operation.composite_state is not None, "only they are left to their callers"
+    try:
+        result = operation.composite_state.finish()
+    except BaseException as error:
+        operation.work.fail(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        operation.work.succeed(result)

@@ -59,21 +59,12 @@ class QueuedSubmitter(MessageSubmitter):
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
         """Number a composite call and hand over to the loop, under one lock."""
-        engine = self.engine
-        builder = StepBuilder(
-            engine.name, engine.rank, len(engine.ranks), engine.deterministic, engine.link_cost
-        )
         return self._submit(
-            PrimitiveCall(
-                CollectiveRequest(composite.call.operation),
-                _build_no_parts,
-                None,
-                composite.staging,
-            ),
+            make_composite_primitive(composite),
             composite.call,
             self.order.clip_timeout(timeout),
             label,
-            composite_state=CompositeState(composite, builder),
+            composite_state=self._make_composite_state(composite),
         )
 
     def start_monitored_barrier(
@@ -126,6 +117,13 @@ class QueuedSubmitter(MessageSubmitter):
 
     # ------------------------------------------------------------ numbers and queues
 
+    def _make_composite_state(self, composite: CompositeCall) -> CompositeState:
+        engine = self.engine
+        builder = StepBuilder(
+            engine.name, engine.rank, len(engine.ranks), engine.deterministic, engine.link_cost
+        )
+        return CompositeState(composite, builder)
+
     def _submit(
         self,
         call: PrimitiveCall,
@@ -176,6 +174,12 @@ class QueuedSubmitter(MessageSubmitter):
         )
         due = time.monotonic() + seconds
         return Operation(work, signature, call.request, call.build, call.result, seconds, due)
+
+
+def make_composite_primitive(composite: CompositeCall) -> PrimitiveCall:
+    """Return what a composite call is before its first step."""
+    request = CollectiveRequest(composite.call.operation)
+    return PrimitiveCall(request, _build_no_parts, None, composite.staging)
 
 
 def _build_no_parts(rank: int, size: int) -> list[Part]:

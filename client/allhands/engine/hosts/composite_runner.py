@@ -4,11 +4,14 @@ Over links the steps are messages of the call, distinguished by the step's numbe
 they run on a communicator beside the group's, because the group's own counts the group's calls.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from allhands.collectives.composite_call import CompositeState, Step
+from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.signature import Result
 from allhands.engine.hosts.subcalls import SubcallMeans, Subcalls
 from allhands.engine.links.executor import Execution
+from allhands.engine.links.native_calls import NativeCalls
 from allhands.engine.shm.host_group import HostGroup
 from allhands.runtime.job_thread import JobThread
 from allhands.transport.mesh import Mesh
@@ -64,24 +67,57 @@ class CompositeRun:
         self._composite_state = composite_state
         self._job_thread = job_thread
         self._deterministic = deterministic
+        self._number = 0
+        """Of the step at hand; the first of the call is 0."""
+        self._step: Step | None = None
+        """The step at hand, where `run_here` has come to it and not to its end."""
         self._execution: Execution | None = None
+        self.result: Result = None
+        """What the call gives, when `run` has ended."""
+
+    def run_here(
+        self,
+        native: NativeCalls | None,
+        may_run: Callable[[CollectiveRequest], bool],
+        is_interrupted: Callable[[], bool],
+        seconds: float,
+    ) -> bool:
+        """Run the steps over links on this thread, which holds the loop, as far as they go.
+
+        Each may take so many `seconds`. False: what is left is for `run`. True: all have ended, and
+        the state of the call is to be finished.
+        """
+        while (step := self._composite_state.advance()) is not None:
+            self._number, self._step = self._number + 1, step
+            if not may_run(step.request) or not self._run_step_here(
+                step, native, is_interrupted, seconds
+            ):
+                return False
+            self._end_step(step)
+        return True
 
     async def run(self) -> None:
-        """Run the steps and complete the call. Cancellable at any time.
+        """Run the steps, or those that are left, and finish the call. Cancellable at any time.
 
         Raises:
             MismatchFound: a peer is in a call of other sizes.
             CallAbandoned: ranks of this host gave the call up.
         """
-        number = 0
-        while (step := await self._job_thread.run(self._composite_state.advance)) is not None:
-            number += 1
+        if self._step is not None:
+            await self._run_over_links(self._step)
+        while (step := await self._job_thread.run(self._advance)) is not None:
+            self._number += 1
             await self._subcalls.negotiate()
             if self._subcalls.has_memory:
                 async with self._subcalls.explain_failures():
                     await self._subcalls.run_in_memory(step.request)
             else:
-                await self._run_over_links(step, number)
+                await self._run_over_links(step)
+
+    def stop(self) -> None:
+        """Let nothing land from now on, and nothing more be sent. Idempotent."""
+        if self._execution is not None:
+            self._execution.stop()
 
     def list_awaited(self) -> list[int]:
         """Return the group's ranks that block this call now."""
@@ -90,12 +126,57 @@ class CompositeRun:
             found.update(self._execution.list_awaited())
         return sorted(found)
 
-    async def _run_over_links(self, step: Step, number: int) -> None:
-        size, request = len(self._ranks), step.request
-        self._execution = self._subcalls.make_execution(self._ranks, self._rank, request.op, number)
+    def _advance(self) -> Step | None:
+        """Return the next step; after the last, finish the call."""
+        step = self._composite_state.advance()
+        if step is None:
+            self.result = self._composite_state.finish()
+        return step
+
+    def _run_step_here(
+        self,
+        step: Step,
+        native: NativeCalls | None,
+        is_interrupted: Callable[[], bool],
+        seconds: float,
+    ) -> bool:
+        """Run a step as far as it goes; say whether it has ended well."""
+        parts = step.build(self._rank, len(self._ranks))
+        execution = self._make_execution(step)
+        call = None
+        if native is not None and len(parts) == 1:
+            call = native.begin(
+                parts[0],
+                step.request.op,
+                self._subcalls.sequence,
+                self._subcalls.signature,
+                execution.first_part,
+            )
+        if call is None:
+            execution.begin(parts)
+            execution.mesh.pump(lambda: execution.completion.done() or is_interrupted(), seconds)
+        elif call.run(is_interrupted, seconds):
+            return not is_interrupted()
+        else:
+            execution.begin(parts, remainder=call.withdraw())
+            call.give_back()
+        self._execution, ended = execution, execution.completion
+        return ended.done() and not is_interrupted() and ended.exception() is None
+
+    async def _run_over_links(self, step: Step) -> None:
         try:
-            await self._execution.run(step.build(self._rank, size))
+            if self._execution is None:
+                self._execution = self._make_execution(step)
+                self._execution.begin(step.build(self._rank, len(self._ranks)))
+            await self._execution.completion
         finally:
-            self._execution = None
-        if not request.is_ordered(size, self._deterministic):
-            request.finish(size)
+            self.stop()
+        self._end_step(step)
+
+    def _make_execution(self, step: Step) -> Execution:
+        return self._subcalls.make_execution(self._ranks, self._rank, step.request.op, self._number)
+
+    def _end_step(self, step: Step) -> None:
+        self._step = self._execution = None
+        if not step.request.is_ordered(len(self._ranks), self._deterministic):
+            step.request.finish(len(self._ranks))

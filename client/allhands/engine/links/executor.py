@@ -75,7 +75,7 @@ class Execution:
         self.signature = signature
         self.op = op
         self.eager_bytes = BULK_EAGER_BYTES if eager_bytes is None else eager_bytes
-        self._first_part = first_part
+        self.first_part = first_part
         self._queued: deque[PartRunner] = deque()
         # In their order, not in that of a set: else a history does not repeat itself.
         self._running: dict[PartRunner, None] = {}
@@ -121,7 +121,7 @@ class Execution:
         """
         # Started in order on every rank, so the first unfinished part is under way everywhere.
         self._queued.extend(
-            PartRunner(self, number, part) for number, part in enumerate(parts, self._first_part)
+            PartRunner(self, number, part) for number, part in enumerate(parts, self.first_part)
         )
         self._commit = commit
         if remainder is not None:

@@ -112,8 +112,9 @@ class NativeCalls:
         self._ranks = ranks
         self._rank = rank
         self._group = group
-        self._compiled: dict[tuple[int, int], CompiledCall | None] = {}
-        """By signature and bytes of the output, oldest first; None: not possible."""
+        self._compiled: dict[tuple[int, int, int], CompiledCall | None] = {}
+        """By signature, number of the part and bytes of its output, oldest first; None: not
+        possible."""
 
     def could_lend(self) -> bool:
         """Say whether the link to the first peer that has one can be lent now."""
@@ -123,10 +124,10 @@ class NativeCalls:
         return False
 
     def begin(
-        self, part: Part, op: ReduceOp | None, sequence: int, signature: int
+        self, part: Part, op: ReduceOp | None, sequence: int, signature: int, number: int = 0
     ) -> NativeCall | None:
-        """Begin the only part of a call; None: not possible, or not now."""
-        compiled = self.find(part, op, signature)
+        """Begin a part of a call, of that number, alone; None: not possible, or not now."""
+        compiled = self.find(part, op, signature, number)
         return self._begin(compiled, sequence, part.input.arrays, part.output.arrays)
 
     def begin_two_level(
@@ -152,10 +153,13 @@ class NativeCalls:
             return None
         return NativeCall(self._links, compiled)
 
-    def find(self, part: Part, op: ReduceOp | None, signature: int) -> CompiledCall | None:
+    def find(
+        self, part: Part, op: ReduceOp | None, signature: int, number: int = 0
+    ) -> CompiledCall | None:
         """Return the compiled schedule of a part, made now if need be; None: not possible now."""
-        key = signature, _count_bytes(part)
-        return self._find(key, _CallSource(part, op, signature, self._ranks, self._rank))
+        key = signature, number, _count_bytes(part)
+        source = _CallSource(part, op, signature, self._ranks, self._rank, number=number)
+        return self._find(key, source)
 
     def find_two_level(
         self, plan: TwoLevelPlan, board: "HostBoard | None", signature: int
@@ -168,9 +172,9 @@ class NativeCalls:
         place, shift = plan.heads.index(plan.head), plan.own_bytes
         steps = _describe_steps(plan, board)
         source = _CallSource(part, plan.op, signature, ranks, place, shift, steps)
-        return self._find((signature, -1), source)
+        return self._find((signature, 0, -1), source)
 
-    def _find(self, key: tuple[int, int], source: "_CallSource") -> CompiledCall | None:
+    def _find(self, key: tuple[int, int, int], source: "_CallSource") -> CompiledCall | None:
         schedule = source.part.schedule
         compiled = self._compiled.get(key)
         if compiled is not None and compiled.schedule is schedule:
@@ -206,7 +210,7 @@ class NativeCalls:
             links=tuple(link for link in links if link is not None),
             group=self._group,
             signature=source.signature,
-            part=0,
+            part=source.number,
             op=numbers[0],
             dtype=numbers[1],
             divisor=len(self._ranks),
@@ -233,6 +237,8 @@ class _CallSource:
     shift: int = 0
     """Bytes of the input before that of the schedule."""
     steps: "HostSteps | None" = None
+    number: int = 0
+    """Of the part in its call."""
 
 
 def make_native_calls(

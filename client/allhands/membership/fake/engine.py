@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from allhands.collectives.buffer import Array
-from allhands.collectives.composite_call import CompositeState
+from allhands.collectives.composite_call import CompositeCall, CompositeState
 from allhands.collectives.primitive_table import Operand
 from allhands.collectives.reduction import ReduceOp, finish, fold
 from allhands.collectives.request import CollectiveRequest
@@ -64,6 +64,9 @@ class FakeEngine(GroupEngine):
     def can_run_inline(self, request: CollectiveRequest) -> bool:
         return False  # nothing is gained: every call runs on its caller's thread
 
+    def can_run_composite_inline(self, composite: CompositeCall) -> bool:
+        return False
+
     def run_message(self, request: P2PRequest) -> None:
         """Complete a message: sends are dropped, receives leave the array unchanged."""
         work = request.work
@@ -85,7 +88,7 @@ class FakeEngine(GroupEngine):
         try:
             while (step := composite_state.advance()) is not None:
                 _write_targets(step.request, self.rank, len(self.ranks))
-            operation.result = composite_state.result
+            operation.result = composite_state.finish()
         except Exception as error:
             if operation.call.root in (None, self.rank):
                 raise

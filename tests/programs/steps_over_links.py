@@ -1,0 +1,126 @@
+"""Composite calls over links on their callers' threads: values, steps that go on on the loop."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import allhands as ah
+from allhands.collectives.composite_call import CompositeState, Step
+from allhands.collectives.request import CollectiveRequest
+from allhands.engine import queue
+from allhands.engine.group_engine import GroupEngine
+from allhands.engine.hosts.composite_runner import CompositeRun
+from programs.protocol import failure, hear, tell
+
+_advance, _run, _can_run = CompositeState.advance, CompositeRun.run, GroupEngine.can_run_inline
+
+
+def call_all_kinds(loops: int, handed: float) -> None:
+    """Make calls of all kinds, of which each rank hands a part of the steps to its loop."""
+    ah.init_process_group(backend="socket", timeout=30)
+    n, me = ah.get_world_size(), ah.get_rank()
+    counts = _count_steps(random.Random(me), handed)
+    wrong: list[Any] = []
+    for at in range(loops):
+        size, root = (0, 3, 500, 3000)[at % 4], at % n
+        x = np.arange(size) + me
+        found: list[Any] = [None] * n
+        ah.all_gather_object(found, {"rank": me, "x": x})
+        fine = [one["rank"] == rank for rank, one in enumerate(found)]
+        fine += [(one["x"] == np.arange(size) + rank).all() for rank, one in enumerate(found)]
+        values = [at, x] if me == root else [None, None]
+        ah.broadcast_object_list(values, root)
+        fine += [values[0] == at, (values[1] == np.arange(size) + root).all()]
+        gathered = [None] * n if me == root else None
+        ah.gather_object(me, gathered, root)
+        fine += [gathered == ([*range(n)] if me == root else None)]
+        mine = [None]
+        ah.scatter_object_list(mine, [f"for {rank}" for rank in range(n)], root)
+        fine += [mine == [f"for {me}"]]
+        parts = ah.all_gather_v(np.full(size % 100 + me, me))
+        fine += [one.tolist() == [rank] * (size % 100 + rank) for rank, one in enumerate(parts)]
+        ah.scan(total := np.full(size, me + 1.0))
+        fine += [(total == sum(range(me + 2))).all()]
+        ah.all_reduce(y := np.full(size, me))
+        fine += [(y == sum(range(n))).all()]
+        wrong += [] if all(fine) else [(at, list(map(bool, fine)))]
+    tell("done", wrong=wrong, **counts)
+    ah.destroy_process_group()
+
+
+def _count_steps(chance: random.Random, handed: float) -> Counter[str]:
+    """Hand some steps over; count what runs here, and what goes on on the loop."""
+    counts = Counter(here=0, first=0, later=0)
+
+    def can_run(self: GroupEngine, request: CollectiveRequest) -> bool:
+        queue._INLINE_SECONDS = 0.0 if chance.random() < handed else 0.002
+        return chance.random() >= handed and _can_run(self, request)
+
+    async def run(self: CompositeRun) -> None:
+        counts["first" if self._step is None else "later"] += 1
+        await _run(self)
+
+    def finish(self: CompositeState) -> Any:
+        counts["ended"] += 1
+        return _finish(self)
+
+    _finish = CompositeState.finish
+    GroupEngine.can_run_inline = can_run  # type: ignore[method-assign]
+    CompositeRun.run = run  # type: ignore[method-assign]
+    CompositeState.finish = finish  # type: ignore[method-assign]
+    return counts
+
+
+def be_held_up_between_steps(seconds: float, goes_on: bool = False) -> None:
+    """Have rank 1 come to the second step of a call when the test says so."""
+    ah.init_process_group(backend="socket", timeout=20)
+    me = ah.get_rank()
+    for _ in range(3):
+        ah.all_gather_v(np.ones(me))
+    if me == 1:
+        CompositeState.advance = _hold_second_step()  # type: ignore[method-assign]
+    said = failure(lambda: ah.all_gather_v(np.ones(me), timeout=seconds))
+    CompositeState.advance = _advance  # type: ignore[method-assign]
+    tell("ended", **said)
+    if goes_on:
+        tell("lengths", lengths=[len(one) for one in ah.all_gather_v(np.ones(me))])
+        ah.destroy_process_group()
+
+
+def _hold_second_step() -> Any:
+    calls = 0
+
+    def advance(self: CompositeState) -> Step | None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            tell("between")
+            hear()
+        return _advance(self)
+
+    return advance
+
+
+@dataclass
+class Known:
+    """A kind of objects that not all ranks register."""
+
+    x: int
+
+
+def receive_unknown_objects() -> None:
+    """Receive objects of which some ranks know the class."""
+    ah.init_process_group(backend="socket", timeout=10)
+    n, me = ah.get_world_size(), ah.get_rank()
+    found: list[Any] = [None] * n
+    for _ in range(5):
+        ah.all_gather_object(found, me)
+    if me == 0:
+        ah.register_dataclass(Known)
+    said = failure(lambda: ah.all_gather_object(found, Known(7) if me == 0 else me))
+    ah.all_reduce(x := np.ones(1))
+    tell("done", sum=x[0], **said)
+    ah.destroy_process_group()
