@@ -65,6 +65,12 @@ def exchange_at_once(loops: int) -> None:
         values = [value, at] if me == root else [None, None]
         ah.broadcast_object_list(values, root)
         wrong += [] if (values[0]["rank"], values[1]) == (root, at) else [("broadcast", at)]
+        objects: list[Any] | None = [None] * n if me == root else None
+        ah.gather_object((me, at), objects, root)
+        fine = objects == ([(rank, at) for rank in range(n)] if me == root else None)
+        ah.scatter_object_list(mine := [None, "kept"], [*range(at, at + n)], root)
+        fine = fine and mine == [at + me, "kept"]
+        wrong += [] if fine else [("rooted", at, objects, mine)]
         gathered = ah.gather_v(np.full((me, 2), me, "M8[s]"), root)
         if me == root:
             shapes = [one.shape for one in gathered]

@@ -12,7 +12,7 @@ Raises, besides what all calls do:
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from allhands.data.serializer import check_size
 from allhands.group.group import Group
 from allhands.options import CallOptions
 from allhands.tracebacks import trim_traceback
+
+if TYPE_CHECKING:
+    from allhands._native import ShmComm
 
 
 def register_dataclass(kind: type, name: str | None = None) -> None:
@@ -51,8 +54,8 @@ def all_gather_object(
 ) -> None:
     """Overwrite `object_list`, one item a rank, with every rank's `obj`."""
     try:
-        now = group or default.group
-        if not options and isinstance(now, Group) and (comm := now.order.vector_calls) is not None:
+        if (direct := _find_comm(group, options)) is not None:
+            now, comm = direct
             _check_length(object_list, "object_list", now.size)
             if (objects := object_calls.all_gather_now(comm, obj, now.objects)) is not None:
                 object_list[:] = objects
@@ -81,15 +84,18 @@ def gather_object(
     default 0; or give `group_dst`, the rank in the group.
     """
     try:
+        if (direct := _find_comm(group, options)) is not None:
+            now, comm = direct
+            root = resolve_root(now, dst, group_dst, "dst")
+            _check_gather_list(object_gather_list, now, root)
+            if (ended := object_calls.gather_now(comm, obj, root, now.objects)) is not None:
+                if ended[0] is not None and object_gather_list is not None:
+                    object_gather_list[:] = ended[0]
+                return
         if (found := resolve_group(group, False, "gather_object", options)) is None:
             return
         root = resolve_root(found, dst, group_dst, "dst")
-        if root == found.rank:
-            _check_length(object_gather_list, "object_gather_list", found.size)
-        elif object_gather_list is not None:
-            raise ValueError(
-                f"object_gather_list is for rank {found.ranks[root]} alone: pass None on the others"
-            )
+        _check_gather_list(object_gather_list, found, root)
         gathered = wait_result(found.gather_object(obj, root, **options), False)
         if object_gather_list is not None:
             object_gather_list[:] = gathered
@@ -113,10 +119,19 @@ def scatter_object_list(
     is a rank of the world, by default 0; or give `group_src`, the rank in the group.
     """
     try:
+        if (direct := _find_comm(group, options)) is not None:
+            now, comm = direct
+            _check_output_list(scatter_object_output_list)
+            root = resolve_root(now, src, group_src, "src")
+            values = scatter_object_input_list if root == now.rank else None
+            fits = root != now.rank or (isinstance(values, list) and len(values) == now.size)
+            ended = object_calls.scatter_now(comm, values, root, now.objects) if fits else None
+            if ended is not None:
+                scatter_object_output_list[0] = ended[0]
+                return
         if (found := resolve_group(group, False, "scatter_object_list", options)) is None:
             return
-        if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
-            raise ValueError("scatter_object_output_list must be a list of at least one item")
+        _check_output_list(scatter_object_output_list)
         root = resolve_root(found, src, group_src, "src")
         values = scatter_object_input_list if root == found.rank else None
         work = found.scatter_object(values, root, **options)
@@ -139,14 +154,12 @@ def broadcast_object_list(
     `src` is a rank of the world, by default 0; or give `group_src`, the rank in the group.
     """
     try:
-        now = group or default.group
         if (
-            not options
-            and object_list
+            object_list
             and isinstance(object_list, list)
-            and isinstance(now, Group)
-            and (comm := now.order.vector_calls) is not None
+            and (direct := _find_comm(group, options)) is not None
         ):
+            now, comm = direct
             root = resolve_root(now, src, group_src, "src")
             is_root = root == now.rank
             if object_calls.broadcast_now(comm, object_list, root, now.objects, is_root=is_root):
@@ -229,6 +242,28 @@ def recv_object_list(
     except Exception as error:
         trim_traceback(error)
         raise
+
+
+def _find_comm(group: AnyGroup, options: CallOptions) -> "tuple[Group, ShmComm] | None":
+    """Return a group and the communicator that takes its calls at once; None: there is none."""
+    now = group or default.group
+    if options or not isinstance(now, Group) or (comm := now.order.vector_calls) is None:
+        return None
+    return now, comm
+
+
+def _check_gather_list(items: list[Any] | None, group: Group, root: int) -> None:
+    if root == group.rank:
+        _check_length(items, "object_gather_list", group.size)
+    elif items is not None:
+        raise ValueError(
+            f"object_gather_list is for rank {group.ranks[root]} alone: pass None on the others"
+        )
+
+
+def _check_output_list(items: object) -> None:
+    if not isinstance(items, list) or not items:
+        raise ValueError("scatter_object_output_list must be a list of at least one item")
 
 
 def _check_length(items: object, name: str, size: int) -> None:

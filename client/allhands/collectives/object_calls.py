@@ -46,6 +46,16 @@ def all_gather_now(comm: "ShmComm", value: object, objects: ObjectSerializer) ->
     return None if received is False else _decode_all(objects, received, parts)
 
 
+def gather_now(
+    comm: "ShmComm", value: object, root: int, objects: ObjectSerializer
+) -> tuple[list[Any] | None] | None:
+    """Run `gather` by the core at once, as the plain call does; None: nothing has happened."""
+    parts = objects.encode_parts(value)
+    call, signature = sign_call("gather_object", root=root)
+    received = comm.exchange_now({root: parts}, call, call.operation, signature, root, True)
+    return None if received is False else (_decode_gathered(objects, received, parts, root),)
+
+
 def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
     """Send the objects of all ranks to the root, whose result is their list; None elsewhere."""
 
@@ -56,13 +66,22 @@ def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
         return None if found is None else _decode_all(objects, found, parts)
 
     def read(received: Received) -> list[Any] | None:
-        is_root = received[root] is None
-        return [_decode(objects, one, parts) for one in received] if is_root else None
+        return _decode_gathered(objects, received, parts, root)
 
     exchange = Exchange(
         sign_call("gather_object", root=root), {root: parts}, read, root, to_root=True
     )
     return _make_composite(exchange, generate_steps, count_bytes(parts), read_found)
+
+
+def scatter_now(
+    comm: "ShmComm", values: Sequence[object] | None, root: int, objects: ObjectSerializer
+) -> tuple[Any] | None:
+    """Run `scatter` by the core at once, as the plain call does; None: nothing has happened."""
+    parts = None if values is None else [objects.encode_parts(one) for one in values]
+    call, signature = sign_call("scatter_object", root=root)
+    received = comm.exchange_now(parts or (), call, call.operation, signature, root)
+    return None if received is False else (_decode_scattered(objects, received, parts, root),)
 
 
 def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer) -> CompositeCall:
@@ -73,7 +92,7 @@ def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer)
         return (yield from vector.scatter(data, root).generate_steps(builder))
 
     def read(received: Received) -> Any:
-        return _decode(objects, received[root], () if parts is None else parts[root])
+        return _decode_scattered(objects, received, parts, root)
 
     messages = () if parts is None else list(parts)
     exchange = Exchange(sign_call("scatter_object", root=root), messages, read, root)
@@ -152,3 +171,17 @@ def _decode(objects: ObjectSerializer, received: UInt8Array | None, own: Parts) 
 
 def _decode_all(objects: ObjectSerializer, received: Received, own: Parts) -> list[Any]:
     return [_decode(objects, one, own) for one in received]
+
+
+def _decode_gathered(
+    objects: ObjectSerializer, received: Received, own: Parts, root: int
+) -> list[Any] | None:
+    """Decode what the root has received; None elsewhere."""
+    return _decode_all(objects, received, own) if received[root] is None else None
+
+
+def _decode_scattered(
+    objects: ObjectSerializer, received: Received, parts: Sequence[Parts] | None, root: int
+) -> Any:
+    """Decode this rank's object, on the root one of those that it has sent."""
+    return _decode(objects, received[root], () if parts is None else parts[root])
