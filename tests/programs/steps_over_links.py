@@ -15,7 +15,8 @@ from allhands.engine.group_engine import GroupEngine
 from allhands.engine.hosts.composite_runner import CompositeRun
 from programs.protocol import failure, hear, tell
 
-_advance, _run, _can_run = CompositeState.advance, CompositeRun.run, GroupEngine.can_run_inline
+_advance, _run = CompositeState.advance, CompositeRun.run
+_can_run, _finish = GroupEngine.can_run_step_inline, CompositeState.finish
 
 
 def call_all_kinds(loops: int, handed: float) -> None:
@@ -67,8 +68,7 @@ def _count_steps(chance: random.Random, handed: float) -> Counter[str]:
         counts["ended"] += 1
         return _finish(self)
 
-    _finish = CompositeState.finish
-    GroupEngine.can_run_inline = can_run  # type: ignore[method-assign]
+    GroupEngine.can_run_step_inline = can_run  # type: ignore[method-assign]
     CompositeRun.run = run  # type: ignore[method-assign]
     CompositeState.finish = finish  # type: ignore[method-assign]
     return counts

@@ -57,6 +57,8 @@ _SETTLE_SECONDS = 0.003
 """That making a group waits for other ranks that make it, so that the first call need not."""
 _INLINE_BYTES = 64 << 10
 """Of all arrays of a call, up to which it is worth its caller's thread over any links."""
+_INLINE_STEP_BYTES = 1 << 20
+"""Likewise of a step of a composite call, between which there are threads to change on the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +334,13 @@ class GroupEngine:
         return (
             not self.verifies
             and composite.core_call is not None
-            and nbytes + composite.object_bytes <= _INLINE_BYTES
+            and nbytes + composite.object_bytes <= _INLINE_STEP_BYTES
         )
+
+    def can_run_step_inline(self, request: CollectiveRequest) -> bool:
+        """Say likewise of a step of such a call."""
+        nbytes = sum(array.nbytes for array in (*request.sources, *request.targets))
+        return nbytes <= _INLINE_STEP_BYTES and not self._has_phases(request)
 
     def _has_phases(self, request: CollectiveRequest) -> bool:
         runner = self._hierarchical_runner

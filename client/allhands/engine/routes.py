@@ -27,7 +27,7 @@ class Route(Enum):
     LENT_LOOP = "lent loop"
     """Waited for, over links, at most 64 KiB, or 512 where the native core takes it, next in
     turn: the caller's thread, which holds the event loop; a call that does not end within moments
-    goes on there, as LINKS."""
+    goes on there, as LINKS. So do the steps of composite calls, of at most 1 MiB."""
     COMM_QUEUE = "communicator's queue"
     """Over shared memory, only calls of this route ahead: the thread that waits, or one of those
     for callbacks. A small call that is next in turn is published at once."""

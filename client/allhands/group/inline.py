@@ -120,7 +120,7 @@ class InlineSubmitter(QueuedSubmitter):
                     return True
             if work.staging is not None:
                 work.staging.load()
-            return engine.queue.run_inline(operation, engine.can_run_inline)
+            return engine.queue.run_inline(operation, engine.can_run_step_inline)
 
         try:
             if not executor.run_on_caller_thread(begin):
