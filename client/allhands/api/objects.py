@@ -84,21 +84,21 @@ def gather_object(
     default 0; or give `group_dst`, the rank in the group.
     """
     try:
-        if (direct := _find_comm(group, options)) is not None:
-            now, comm = direct
-            root = resolve_root(now, dst, group_dst, "dst")
-            _check_gather_list(object_gather_list, now, root)
-            if (ended := object_calls.gather_now(comm, obj, root, now.objects)) is not None:
-                if ended[0] is not None and object_gather_list is not None:
-                    object_gather_list[:] = ended[0]
-                return
         if (found := resolve_group(group, False, "gather_object", options)) is None:
             return
         root = resolve_root(found, dst, group_dst, "dst")
-        _check_gather_list(object_gather_list, found, root)
-        gathered = wait_result(found.gather_object(obj, root, **options), False)
-        if object_gather_list is not None:
-            object_gather_list[:] = gathered
+        if root == found.rank:
+            _check_length(object_gather_list, "object_gather_list", found.size)
+        elif object_gather_list is not None:
+            raise ValueError(
+                f"object_gather_list is for rank {found.ranks[root]} alone: pass None on the others"
+            )
+        comm = None if options else found.order.vector_calls
+        ended = None if comm is None else object_calls.gather_now(comm, obj, root, found.objects)
+        if ended is None:
+            ended = (wait_result(found.gather_object(obj, root, **options), False),)
+        if object_gather_list is not None and ended[0] is not None:
+            object_gather_list[:] = ended[0]
     except Exception as error:
         trim_traceback(error)
         raise
@@ -119,23 +119,19 @@ def scatter_object_list(
     is a rank of the world, by default 0; or give `group_src`, the rank in the group.
     """
     try:
-        if (direct := _find_comm(group, options)) is not None:
-            now, comm = direct
-            _check_output_list(scatter_object_output_list)
-            root = resolve_root(now, src, group_src, "src")
-            values = scatter_object_input_list if root == now.rank else None
-            fits = root != now.rank or (isinstance(values, list) and len(values) == now.size)
-            ended = object_calls.scatter_now(comm, values, root, now.objects) if fits else None
-            if ended is not None:
-                scatter_object_output_list[0] = ended[0]
-                return
         if (found := resolve_group(group, False, "scatter_object_list", options)) is None:
             return
-        _check_output_list(scatter_object_output_list)
+        if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
+            raise ValueError("scatter_object_output_list must be a list of at least one item")
         root = resolve_root(found, src, group_src, "src")
         values = scatter_object_input_list if root == found.rank else None
-        work = found.scatter_object(values, root, **options)
-        scatter_object_output_list[0] = wait_result(work, False)
+        comm, ended = None if options else found.order.vector_calls, None
+        fits = root != found.rank or (isinstance(values, list) and len(values) == found.size)
+        if comm is not None and fits:
+            ended = object_calls.scatter_now(comm, values, root, found.objects)
+        if ended is None:
+            ended = (wait_result(found.scatter_object(values, root, **options), False),)
+        scatter_object_output_list[0] = ended[0]
     except Exception as error:
         trim_traceback(error)
         raise
@@ -250,20 +246,6 @@ def _find_comm(group: AnyGroup, options: CallOptions) -> "tuple[Group, ShmComm] 
     if options or not isinstance(now, Group) or (comm := now.order.vector_calls) is None:
         return None
     return now, comm
-
-
-def _check_gather_list(items: list[Any] | None, group: Group, root: int) -> None:
-    if root == group.rank:
-        _check_length(items, "object_gather_list", group.size)
-    elif items is not None:
-        raise ValueError(
-            f"object_gather_list is for rank {group.ranks[root]} alone: pass None on the others"
-        )
-
-
-def _check_output_list(items: object) -> None:
-    if not isinstance(items, list) or not items:
-        raise ValueError("scatter_object_output_list must be a list of at least one item")
 
 
 def _check_length(items: object, name: str, size: int) -> None:

@@ -58,7 +58,7 @@ _SETTLE_SECONDS = 0.003
 _INLINE_BYTES = 64 << 10
 """Of all arrays of a call, up to which it is worth its caller's thread over any links."""
 _INLINE_STEP_BYTES = 1 << 20
-"""Likewise of a step of a composite call, between which there are threads to change on the loop."""
+"""Likewise of a composite call and of each of its steps, which change threads twice on the loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class CallQueue:
                 return False
         except BaseException as error:  # whatever it is belongs to the caller
             begun.stop()
-            if begun.execution is not None:
+            if begun.execution is not None and begun.rest is None:
                 operation.has_touched = begun.execution.has_touched
             self._tell_of_own_failure(operation, error)
             self._leave(operation, error)

@@ -94,6 +94,8 @@ class CompositeRun:
             ):
                 return False
             self._end_step(step)
+            if is_interrupted():
+                return False
         return True
 
     async def run(self) -> None:
@@ -156,12 +158,12 @@ class CompositeRun:
             execution.begin(parts)
             execution.mesh.pump(lambda: execution.completion.done() or is_interrupted(), seconds)
         elif call.run(is_interrupted, seconds):
-            return not is_interrupted()
+            return True
         else:
             execution.begin(parts, remainder=call.withdraw())
             call.give_back()
         self._execution, ended = execution, execution.completion
-        return ended.done() and not is_interrupted() and ended.exception() is None
+        return ended.done() and ended.exception() is None
 
     async def _run_over_links(self, step: Step) -> None:
         try:

@@ -85,9 +85,13 @@ static bool begin_messages(P2PObject *self) {
     PyObject *on_first = self->on_first;
     self->on_first = NULL;
     PyObject *done = PyObject_CallNoArgs(on_first);
+    if (done == NULL) {
+        self->on_first = on_first; /* the next one tries again */
+        return false;
+    }
+    Py_DECREF(done);
     Py_DECREF(on_first);
-    Py_XDECREF(done);
-    return done != NULL;
+    return true;
 }
 
 bool p2p_exchange(P2PObject *self, ah_message *message, PyArrayObject *array, int64_t limit,
