@@ -86,6 +86,10 @@ TABLES: Mapping[str, NamedTable] = {
     "hosts_2_ranks": _make_hosts(None, 2),
     "hosts_10gbit": _make_hosts("10gbit", 1),
     "hosts_10gbit_2_ranks": _make_hosts("10gbit", 2),
+    "hosts_composite": NamedTable(
+        TableRequest((*OBJECTS, "all_gather_v", "scan"), (), _SMALL, hosts=TwoHosts(None, 1)),
+        peers=("gloo",),
+    ),
     "start_up": NamedTable(TableRequest(("start_up",), (2, 32), ()), peers=MPI),
     "sessions": NamedTable(TableRequest(("sessions",), (1000, 2000), ()), peers=()),
 }
