@@ -93,3 +93,18 @@ def test_a_segment_can_be_neither_cut_off_nor_unsealed() -> None:
     assert fcntl.fcntl(made.fd, fcntl.F_GET_SEALS) & SEALS == SEALS
     with pytest.raises(PermissionError):
         os.ftruncate(made.fd, 0)
+
+
+def test_pages_are_touched_ahead_and_given_back() -> None:
+    made = native.Segment.create(nbytes := native.HEAD_BYTES + (1 << 20), NONCE)
+    before = os.fstat(made.fd).st_blocks
+    if not made.prefault(native.HEAD_BYTES, 1 << 19):
+        pytest.skip("the system touches no pages ahead of their use")
+    assert (os.fstat(made.fd).st_blocks - before) * 512 >= 1 << 19
+    opened = native.Segment.open(f"/proc/self/fd/{made.fd}", nbytes, NONCE)
+    assert opened.prefault(native.HEAD_BYTES, 1 << 20)
+    assert made.clear(native.HEAD_BYTES, 1 << 20)
+    assert os.fstat(made.fd).st_blocks == before
+    for offset, length in ((0, 4096), (native.HEAD_BYTES + 1, 4096), (native.HEAD_BYTES, 2 << 20)):
+        with pytest.raises(ValueError, match="no such part"):
+            made.prefault(offset, length)
