@@ -16,6 +16,7 @@ def test_calls_are_right_wherever_their_steps_go_on(job: Job, size: int, handed:
         assert told["wrong"] == []
         assert told["ended"] == 240
         assert told["first"] + told["later"] < (240 if size > 1 else 241)
+        assert told["not_begun"] == 0
         assert told["later"] > (5 if handed and size > 1 else -1)
         assert rank.ended() == 0, "".join(rank.errors)
 
@@ -43,8 +44,11 @@ def test_a_rank_late_for_a_step_is_named_and_the_next_call_is_right(job: Job) ->
         assert rank.ended() == 0
 
 
-def test_who_cannot_read_an_object_fails_alone_and_the_next_call_is_right(job: Job) -> None:
-    for at, rank in enumerate(job(3, steps_over_links.receive_unknown_objects)):
+@pytest.mark.parametrize("runs_here", [True, False])
+def test_who_cannot_read_an_object_fails_alone_and_the_next_call_is_right(
+    job: Job, runs_here: bool
+) -> None:
+    for at, rank in enumerate(job(3, steps_over_links.receive_unknown_objects, runs_here)):
         told = rank.expect("done")
         assert told["error"] == ("ValueError" if at else None), told
         assert told["sum"] == 3

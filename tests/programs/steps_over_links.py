@@ -1,7 +1,9 @@
 """Composite calls over links on their callers' threads: values, steps that go on on the loop."""
 
+import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,9 @@ from allhands.collectives.request import CollectiveRequest
 from allhands.engine import queue
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.hosts.composite_runner import CompositeRun
+from allhands.engine.link_calls import LinkCalls
+from allhands.engine.operation import Operation
+from allhands.engine.watchdog import Watchdog
 from programs.protocol import failure, hear, tell
 
 _advance, _run = CompositeState.advance, CompositeRun.run
@@ -24,6 +29,8 @@ def call_all_kinds(loops: int, handed: float) -> None:
     ah.init_process_group(backend="socket", timeout=30)
     n, me = ah.get_world_size(), ah.get_rank()
     counts = _count_steps(random.Random(me), handed)
+    counts["not_begun"] = 0
+    _watch_beginnings(counts)
     wrong: list[Any] = []
     for at in range(loops):
         size, root = (0, 3, 500, 3000)[at % 4], at % n
@@ -74,6 +81,33 @@ def _count_steps(chance: random.Random, handed: float) -> Counter[str]:
     return counts
 
 
+def _watch_beginnings(counts: Counter[str]) -> None:
+    """Count calls that peers are heard in before this rank waits to hear them.
+
+    Once a call is matched with theirs it has to begin before the loop has its turn.
+    """
+    begun: set[int] = set()
+
+    def match(self: Watchdog, operation: Operation) -> bool:
+        def check() -> None:
+            counts["not_begun"] += operation.work.sequence not in begun
+
+        asyncio.get_running_loop().call_soon(check)
+        return _match(self, operation)
+
+    def note(begin: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(self: LinkCalls, operation: Operation, *how: Any) -> Any:
+            begun.add(operation.work.sequence)
+            return begin(self, operation, *how)
+
+        return noted
+
+    _match = Watchdog.begin_matching
+    Watchdog.begin_matching = match  # type: ignore[method-assign]
+    for name in ("start", "run_here", "go_on"):
+        setattr(LinkCalls, name, note(getattr(LinkCalls, name)))
+
+
 def be_held_up_between_steps(seconds: float, goes_on: bool = False) -> None:
     """Have rank 1 come to the second step of a call when the test says so."""
     ah.init_process_group(backend="socket", timeout=20)
@@ -111,7 +145,7 @@ class Known:
     x: int
 
 
-def receive_unknown_objects() -> None:
+def receive_unknown_objects(runs_here: bool) -> None:
     """Receive objects of which some ranks know the class."""
     ah.init_process_group(backend="socket", timeout=10)
     n, me = ah.get_world_size(), ah.get_rank()
@@ -120,6 +154,8 @@ def receive_unknown_objects() -> None:
         ah.all_gather_object(found, me)
     if me == 0:
         ah.register_dataclass(Known)
+    if not runs_here:
+        GroupEngine.can_run_step_inline = lambda *_: False  # type: ignore[method-assign]
     said = failure(lambda: ah.all_gather_object(found, Known(7) if me == 0 else me))
     ah.all_reduce(x := np.ones(1))
     tell("done", sum=x[0], **said)

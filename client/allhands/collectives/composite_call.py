@@ -116,9 +116,17 @@ class CompositeState:
         self._steps = composite.generate_steps(builder)
         self._substeps: SubstepGenerator | None = None
         self._read = composite.read
+        self._first: Step | None = None
         self._found: Result = None
         self.is_over = False
         """Whether it has come to its end, and written what the caller gave."""
+
+    def get_first(self) -> Step:
+        """Return the first step, which `advance` does not return any more."""
+        if self._first is None:
+            self._first = self.advance()
+        assert self._first is not None, "a composite call has a step"
+        return self._first
 
     def finish(self) -> Result:
         """Return the result of the call, after the last step; may run code of users."""
@@ -127,7 +135,7 @@ class CompositeState:
         return result
 
     def advance(self) -> Step | None:
-        """Return the next step after the end of the previous step; None after the last."""
+        """Return the next step, after the end of the one before; None after the last."""
         while True:
             if self._substeps is not None:
                 if (step := next(self._substeps, None)) is not None:

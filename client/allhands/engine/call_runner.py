@@ -109,7 +109,7 @@ class CallRunner:
         phases: Sequence[Phase] = ()
         if (
             self._hierarchical_runner is not None
-            and (started is None or started.execution is None)
+            and started is None
             and not has_comm
             and not self._link_calls.is_two_level(operation)
         ):
@@ -147,8 +147,7 @@ class CallRunner:
 
     async def _start_composite(self, operation: Operation, composite_state: CompositeState) -> None:
         """Start a composite call: its first step is made as if it was the call."""
-        step = await self._job_thread.run(composite_state.advance)
-        assert step is not None
+        step = await self._job_thread.run(composite_state.get_first)
         operation.request, operation.build = step.request, step.build
         assert self._watchdog.interruption is not None
         if (
@@ -216,7 +215,7 @@ class CallRunner:
             await self._job_thread.run(lambda: None)
             if not composite_state.is_over:
                 raise
-        operation.result = rest.result
+        operation.result, operation.read_failure = rest.result, rest.failure
 
     def _open_composite_group(self) -> HostGroup | None:
         """Return where the later steps of chains go; None: over links, as on all ranks."""

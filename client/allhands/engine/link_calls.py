@@ -78,6 +78,8 @@ class StepsUnderWay(Protocol):
 
     result: Result
     """What the call gives, when `run` has ended."""
+    failure: Exception | None
+    """Why that cannot be made here of what has come; the call has ended well then."""
 
     async def run(self) -> None:
         """Run what is left of the steps."""

@@ -41,6 +41,8 @@ class Operation:
     """Set for a barrier at the coordinator."""
     has_touched: bool = False
     """Whether outputs may have been written over links."""
+    read_failure: Exception | None = None
+    """Why the result cannot be made here, of a call that has ended well."""
     awaits_finish: bool = False
     """Whether all steps of a composite call have ended on the thread of its caller, which is to
     finish the call's state and to complete its work."""

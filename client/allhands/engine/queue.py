@@ -84,20 +84,24 @@ class CallQueue:
         caller is to finish the state of the call and to complete its work.
         """
         self._enter(operation)
-        begun = StartedCall(self._watchdog.begin_matching(operation))
+        begun: StartedCall | None = None
         try:
-            if (
-                begun.agrees
-                and self._runner.find_failure(operation.work.sequence) is None
-                and self._run_begun(operation, begun, can_run)
-            ):
-                operation.awaits_finish = operation.composite_state is not None
-                self._leave(operation, None)
-                return False
+            if self._take_first_step(operation, can_run):
+                # Not before: peers that are heard from then on are those that it waits for.
+                begun = StartedCall(self._watchdog.begin_matching(operation))
+                if (
+                    begun.agrees
+                    and self._runner.find_failure(operation.work.sequence) is None
+                    and self._run_begun(operation, begun, can_run)
+                ):
+                    operation.awaits_finish = operation.composite_state is not None
+                    self._leave(operation, None)
+                    return False
         except BaseException as error:  # whatever it is belongs to the caller
-            begun.stop()
-            if begun.execution is not None and begun.rest is None:
-                operation.has_touched = begun.execution.has_touched
+            if begun is not None:
+                begun.stop()
+                if begun.execution is not None and begun.rest is None:
+                    operation.has_touched = begun.execution.has_touched
             self._tell_of_own_failure(operation, error)
             self._leave(operation, error)
             if not isinstance(error, Exception):
@@ -108,6 +112,16 @@ class CallQueue:
         )
         return True
 
+    def _take_first_step(
+        self, operation: Operation, can_run: Callable[[CollectiveRequest], bool]
+    ) -> bool:
+        """Have a composite call begin as its first step; say whether a call can run here."""
+        if (state := operation.composite_state) is None:
+            return True
+        step = state.get_first()
+        operation.request, operation.build = step.request, step.build
+        return can_run(step.request)
+
     def _run_begun(
         self,
         operation: Operation,
@@ -115,13 +129,10 @@ class CallQueue:
         can_run: Callable[[CollectiveRequest], bool],
     ) -> bool:
         """Run the current call where the loop is lent; say whether it has ended well."""
-        if (state := operation.composite_state) is None:
-            return self._run_one(operation, begun)
-        step = state.advance()
-        assert step is not None, "a call of no steps is none of the core's"
-        operation.request, operation.build = step.request, step.build
-        if not can_run(step.request) or not self._run_one(operation, begun):
+        if not self._run_one(operation, begun):
             return False
+        if (state := operation.composite_state) is None:
+            return True
         interrupt = self._watchdog.interruption
         assert interrupt is not None
         begun.rest = rest = self._runner.make_rest(operation, state)
@@ -256,7 +267,9 @@ class CallQueue:
         self._order.release()
         if error is None:
             position.last_completed = work.sequence
-            if not operation.awaits_finish:
+            if operation.read_failure is not None:
+                work.fail(operation.read_failure)
+            elif not operation.awaits_finish:
                 work.succeed(operation.result)
         else:
             if isinstance(error, AllhandsError):

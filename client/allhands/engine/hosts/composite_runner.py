@@ -74,6 +74,8 @@ class CompositeRun:
         self._execution: Execution | None = None
         self.result: Result = None
         """What the call gives, when `run` has ended."""
+        self.failure: Exception | None = None
+        """Why that cannot be made here of what has come; the call has ended well then."""
 
     def run_here(
         self,
@@ -132,7 +134,10 @@ class CompositeRun:
         """Return the next step; after the last, finish the call."""
         step = self._composite_state.advance()
         if step is None:
-            self.result = self._composite_state.finish()
+            try:
+                self.result = self._composite_state.finish()
+            except Exception as error:  # whatever it is belongs to the caller, not to the others
+                self.failure = error
         return step
 
     def _run_step_here(
