@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -209,10 +210,24 @@ def fork_a_child() -> None:
     call = ah.all_reduce_init(np.ones(3))
     call.start()
     call.wait()
+    fresh = ah.new_group()
+    until(lambda: fresh.order.comm is not None)
+    held, forked = threading.Event(), threading.Event()
+
+    def hold_lock():  # as a thread that runs callbacks may when its process forks
+        with fresh.submitter.executor.callbacks._changed:
+            held.set()
+            forked.wait()
+
+    holder = threading.Thread(target=hold_lock)
+    holder.start()
+    held.wait()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
+        signal.alarm(10)
         calls = [
+            lambda: ah.all_reduce(np.ones(3), group=fresh, async_op=True),
             lambda: ah.barrier(),
             lambda: ah.all_reduce(np.ones(3)),
             lambda: ah.all_gather(list(np.ones((n, 3))), np.ones(3)),
@@ -228,6 +243,8 @@ def fork_a_child() -> None:
         bad = [one for one in said if one["error"] != "ForkedProcess"]
         print(bad, file=sys.stderr, flush=True)
         os._exit(1 if bad else 0)
+    forked.set()
+    holder.join()
     status = os.waitpid(child, 0)[1]
     faults.note(status, "child")
     faults.note(not (kept == me).all(), "the child's doing", kept)

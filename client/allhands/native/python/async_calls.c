@@ -46,7 +46,6 @@ PyObject *comm_set_async(PyObject *self_, PyObject *const *args, Py_ssize_t narg
 
 /* Have the timer that looks after what is queued; false with an exception. */
 static bool open_timer(CommObject *self) {
-    if (self->timer != NULL) return true;
     PyObject *timer = PyObject_CallNoArgs(self->get_timer);
     if (timer == NULL) return false;
     if (self->timer != NULL) { /* another thread has it meanwhile */
@@ -83,9 +82,11 @@ static AsyncCall *new_call(CommObject *self, const Plan *plan, PyObject *label, 
 
 PyObject *async_enqueue(CommObject *self, const Plan *plan, PyObject *label, PyObject *value,
                         PyObject *arrays, int64_t timeout, bool waits) {
-    if (self->async_type == NULL || timeout <= 0) Py_RETURN_NONE;
-    if (!open_timer(self)) return NULL;
-    if (!comm_is_open(self)) Py_RETURN_NONE;
+    if (self->async_type == NULL || timeout <= 0 || !comm_is_open(self)) Py_RETURN_NONE;
+    if (self->timer == NULL) { /* not in a forked child, where locks may be held for ever */
+        if (!open_timer(self)) return NULL;
+        if (!comm_is_open(self)) Py_RETURN_NONE;
+    }
     if ((self->inline_thread != 0 || self->last_async != NULL) &&
         comm_refuse_clash(self, kind_names[plan->kind], label) < 0)
         return NULL;
