@@ -321,26 +321,23 @@ class GroupEngine:
 
     def can_run_inline(self, request: CollectiveRequest) -> bool:
         """Say whether a call is worth the caller's own thread, if it `is_next`."""
-        nbytes = sum(array.nbytes for array in (*request.sources, *request.targets))
         return (
             not self.verifies
-            and (nbytes <= _INLINE_BYTES or self._is_for_core(request))
+            and (_count_bytes(request) <= _INLINE_BYTES or self._is_for_core(request))
             and not self._has_phases(request)
         )
 
     def can_run_composite_inline(self, composite: CompositeCall) -> bool:
         """Say likewise of a composite call, whose steps run no code of users."""
-        nbytes = sum(array.nbytes for array in (*composite.sources, *composite.targets))
         return (
             not self.verifies
             and composite.core_call is not None
-            and nbytes + composite.object_bytes <= _INLINE_STEP_BYTES
+            and _count_bytes(composite) + composite.object_bytes <= _INLINE_STEP_BYTES
         )
 
     def can_run_step_inline(self, request: CollectiveRequest) -> bool:
         """Say likewise of a step of such a call."""
-        nbytes = sum(array.nbytes for array in (*request.sources, *request.targets))
-        return nbytes <= _INLINE_STEP_BYTES and not self._has_phases(request)
+        return _count_bytes(request) <= _INLINE_STEP_BYTES and not self._has_phases(request)
 
     def _has_phases(self, request: CollectiveRequest) -> bool:
         runner = self._hierarchical_runner
@@ -511,3 +508,8 @@ def _name_thread(ident: int) -> str:
     """Name a thread, for people."""
     names = [thread.name for thread in threading.enumerate() if thread.ident == ident]
     return f"thread {names[0]!r}" if names else f"thread {ident}"
+
+
+def _count_bytes(call: CollectiveRequest | CompositeCall) -> int:
+    """Return the bytes of all arrays of a call."""
+    return sum(array.nbytes for array in (*call.sources, *call.targets))

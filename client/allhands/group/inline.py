@@ -34,20 +34,15 @@ class InlineSubmitter(QueuedSubmitter):
         As one call of the core over shared memory, else step by step over links.
         """
         core_call, comm = composite.core_call, self.order.comm
+        seconds = self.order.clip_timeout(timeout)
         if comm is None:
-            seconds = self.order.clip_timeout(timeout)
             if (work := self._run_steps_on_lent_loop(composite, seconds, label)) is not None:
                 return work
-        if core_call is not None and comm is not None and not self.engine.verifies:
-            seconds = self.order.clip_timeout(timeout)
-            if seconds > 0:
-                due = time.monotonic() + seconds
-                run, staging = (
-                    partial(core_call.run, comm, 0, seconds, due, label),
-                    composite.staging,
-                )
-                if (ended := run() if staging is None else staging.carry_out(run)) is not None:
-                    return CompletedWork.from_comm(comm, label, self.engine.name, ended[0])
+        elif core_call is not None and seconds > 0 and not self.engine.verifies:
+            run = partial(core_call.run, comm, 0, seconds, time.monotonic() + seconds, label)
+            staging = composite.staging
+            if (ended := run() if staging is None else staging.carry_out(run)) is not None:
+                return CompletedWork.from_comm(comm, label, self.engine.name, ended[0])
         return super().start_composite(composite, timeout, label)
 
     def _map_attempts(self) -> Mapping[Route, Attempt]:
