@@ -250,20 +250,18 @@ def _pass_roots(call: Collective) -> str:
 
 def _write_fast_path(call: Collective, fast: list[str]) -> str:
     slow = " or ".join(f"{name} is not None" for name in _list_skipped(call, fast))
-    found = "(group or default.group).order"
+    found = "(group or default.group).order.direct_calls"
     if slow:
         found = f"None if {slow} else {found}"
     arguments = ", ".join([*_pass_ranks(call, fast), "timeout", "label"])
     result = "None" if call.output is None else call.output.name
-    known = "order is not None and " if slow else ""
     return (
-        f"    order = {found}\n"
-        f"    if {known}not async_op:\n"
-        "        direct = order.direct_calls\n"
-        f"        if direct is not None and direct.{call.name}({arguments}):\n"
+        f"    direct = {found}\n"
+        "    if direct is not None and not async_op:\n"
+        f"        if direct.{call.name}({arguments}):\n"
         "            return None\n"
-        f"    elif {known}(comm := order.comm) is not None and (\n"
-        f"        work := comm.start_{call.name}({arguments}, {result})\n"
+        "    elif direct is not None and (\n"
+        f"        work := direct.start_{call.name}({arguments}, {result})\n"
         "    ):\n"
         "        return work\n" + _write_named_op(call)
     )
@@ -450,8 +448,8 @@ def _write_awaited_call(call: Collective, has_plain: bool, fast: list[str] | Non
         arguments = ", ".join([*given, "None", "None", "None"])
         ended = "await await_result(work); return" if output is None else None
         body = (
-            f"comm = None if {' or '.join(slow)} else self.group.order.comm\n"
-            f"        if comm is not None and (work := comm.start_{call.name}({arguments})):\n"
+            f"direct = None if {' or '.join(slow)} else self.group.order.direct_calls\n"
+            f"        if direct is not None and (work := direct.start_{call.name}({arguments})):\n"
             f"            {ended or 'return await ' + ending.format('work')}\n"
             f"        {body}"
         )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from programs import awaited_over_memory, works_over_memory
+from programs import awaited_calls, works_over_memory
 from support.ranks.processes import Job, Process
 
 KINDS = pytest.mark.parametrize(
@@ -138,14 +138,14 @@ def test_a_work_that_outlives_its_group_leaves_the_memory_alone(job: Job) -> Non
 def test_calls_awaited_without_a_pause_leave_turns_to_other_tasks(
     job: Job, is_crowded: bool
 ) -> None:
-    ranks = job(2, awaited_over_memory.call_without_a_pause, is_crowded)
+    ranks = job(2, awaited_calls.call_without_a_pause, is_crowded)
     for rank in ranks:
-        assert rank.expect("done")["turns"] >= awaited_over_memory.CALLS // 16
+        assert rank.expect("done")["turns"] >= awaited_calls.CALLS // 16
     finished(ranks)
 
 
 def test_a_loop_goes_on_while_another_rank_is_late(job: Job) -> None:
-    ranks = job(2, awaited_over_memory.await_a_late_rank)
+    ranks = job(2, awaited_calls.await_a_late_rank)
     ranks[0].expect("goes on")
     ranks[1].say()
     ranks[1].expect("goes on")

@@ -30,8 +30,8 @@ class AsyncComposed:
         Return `x`. Arrays and errors are as for `allhands.broadcast`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (work := comm.start_broadcast(x, src, None, None, None)):
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (work := direct.start_broadcast(x, src, None, None, None)):
                 return await await_then_return(work, x)
             return await await_then_return(self.group.broadcast(x, src, **options), x)
         except Exception as error:
@@ -46,8 +46,8 @@ class AsyncComposed:
         Return `x`. Arrays and errors are as for `allhands.all_reduce`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (work := comm.start_all_reduce(x, op, None, None, None)):
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (work := direct.start_all_reduce(x, op, None, None, None)):
                 return await await_then_return(work, x)
             return await await_then_return(self.group.all_reduce(x, op, **options), x)
         except Exception as error:
@@ -66,8 +66,8 @@ class AsyncComposed:
         Return `x` on `dst`, None elsewhere. Arrays and errors are as for `allhands.reduce`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (work := comm.start_reduce(x, dst, op, None, None, None)):
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (work := direct.start_reduce(x, dst, op, None, None, None)):
                 return await await_then_return(work, x if dst == self.group.rank else None)
             return await await_then_return(
                 self.group.reduce(x, dst, op, **options), x if dst == self.group.rank else None
@@ -89,9 +89,9 @@ class AsyncComposed:
         `allhands.gather`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (
-                work := comm.start_gather(x, gather_list, dst, None, None, None)
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (
+                work := direct.start_gather(x, gather_list, dst, None, None, None)
             ):
                 return await await_then_return(work, gather_list)
             return await await_then_return(
@@ -113,9 +113,9 @@ class AsyncComposed:
         Return `x`. Arrays and errors are as for `allhands.scatter`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (
-                work := comm.start_scatter(x, scatter_list, src, None, None, None)
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (
+                work := direct.start_scatter(x, scatter_list, src, None, None, None)
             ):
                 return await await_then_return(work, x)
             return await await_then_return(self.group.scatter(x, scatter_list, src, **options), x)
@@ -131,8 +131,10 @@ class AsyncComposed:
         Return `outputs`. Arrays and errors are as for `allhands.all_gather`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (work := comm.start_all_gather(outputs, x, None, None, None)):
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (
+                work := direct.start_all_gather(outputs, x, None, None, None)
+            ):
                 return await await_then_return(work, outputs)
             return await await_then_return(self.group.all_gather(outputs, x, **options), outputs)
         except Exception as error:
@@ -147,9 +149,9 @@ class AsyncComposed:
         Return `output`. Arrays and errors are as for `allhands.all_gather_into_tensor`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (
-                work := comm.start_all_gather_into_tensor(output, x, None, None, None)
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (
+                work := direct.start_all_gather_into_tensor(output, x, None, None, None)
             ):
                 return await await_then_return(work, output)
             return await await_then_return(
@@ -171,9 +173,9 @@ class AsyncComposed:
         Return `output`. Arrays and errors are as for `allhands.reduce_scatter`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (
-                work := comm.start_reduce_scatter(output, inputs, op, None, None, None)
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (
+                work := direct.start_reduce_scatter(output, inputs, op, None, None, None)
             ):
                 return await await_then_return(work, output)
             return await await_then_return(
@@ -195,9 +197,9 @@ class AsyncComposed:
         Return `output`. Arrays and errors are as for `allhands.reduce_scatter_tensor`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (
-                work := comm.start_reduce_scatter_tensor(output, x, op, None, None, None)
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (
+                work := direct.start_reduce_scatter_tensor(output, x, op, None, None, None)
             ):
                 return await await_then_return(work, output)
             return await await_then_return(
@@ -215,9 +217,9 @@ class AsyncComposed:
         Return `outputs`. Arrays and errors are as for `allhands.all_to_all`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (
-                work := comm.start_all_to_all(outputs, inputs, None, None, None)
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (
+                work := direct.start_all_to_all(outputs, inputs, None, None, None)
             ):
                 return await await_then_return(work, outputs)
             return await await_then_return(
@@ -240,13 +242,13 @@ class AsyncComposed:
         Return `output`. Arrays and errors are as for `allhands.all_to_all_single`.
         """
         try:
-            comm = (
+            direct = (
                 None
                 if options or output_split_sizes is not None or input_split_sizes is not None
-                else self.group.order.comm
+                else self.group.order.direct_calls
             )
-            if comm is not None and (
-                work := comm.start_all_to_all_single(output, x, None, None, None)
+            if direct is not None and (
+                work := direct.start_all_to_all_single(output, x, None, None, None)
             ):
                 return await await_then_return(work, output)
             return await await_then_return(
@@ -265,8 +267,8 @@ class AsyncComposed:
         Arrays and errors are as for `allhands.barrier`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (work := comm.start_barrier(None, None, None)):
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (work := direct.start_barrier(None, None, None)):
                 await await_result(work)
                 return
             await await_then_return(self.group.barrier(**options), None)
@@ -347,8 +349,8 @@ class AsyncComposed:
         Return `x`. Arrays and errors are as for `allhands.scan`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (work := comm.start_scan(x, op, None, None, None)):
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (work := direct.start_scan(x, op, None, None, None)):
                 return await await_then_return(work, x)
             return await await_then_return(self.group.scan(x, op, **options), x)
         except Exception as error:
@@ -363,8 +365,8 @@ class AsyncComposed:
         Return `x`. Arrays and errors are as for `allhands.exscan`.
         """
         try:
-            comm = None if options else self.group.order.comm
-            if comm is not None and (work := comm.start_exscan(x, op, None, None, None)):
+            direct = None if options else self.group.order.direct_calls
+            if direct is not None and (work := direct.start_exscan(x, op, None, None, None)):
                 return await await_then_return(work, x)
             return await await_then_return(self.group.exscan(x, op, **options), x)
         except Exception as error:

@@ -87,10 +87,9 @@ def broadcast(
             the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.broadcast(
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.broadcast(
                 x,
                 (src or 0)
                 if group is None and group_src is None
@@ -99,8 +98,8 @@ def broadcast(
                 label,
             ):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_broadcast(
+        elif direct is not None and (
+            work := direct.start_broadcast(
                 x,
                 (src or 0)
                 if group is None and group_src is None
@@ -183,14 +182,11 @@ def all_reduce(
             the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.all_reduce(x, op, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.all_reduce(x, op, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_all_reduce(x, op, timeout, label, x)
-        ):
+        elif direct is not None and (work := direct.start_all_reduce(x, op, timeout, label, x)):
             return work
         if isinstance(op, str):
             return all_reduce(x, parse_op(op), group, async_op, timeout=timeout, label=label)
@@ -271,10 +267,9 @@ def reduce(
             unless the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.reduce(
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.reduce(
                 x,
                 (dst or 0)
                 if group is None and group_dst is None
@@ -284,8 +279,8 @@ def reduce(
                 label,
             ):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_reduce(
+        elif direct is not None and (
+            work := direct.start_reduce(
                 x,
                 (dst or 0)
                 if group is None and group_dst is None
@@ -386,10 +381,9 @@ def gather(
             undefined unless the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.gather(
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.gather(
                 x,
                 gather_list,
                 (dst or 0)
@@ -399,8 +393,8 @@ def gather(
                 label,
             ):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_gather(
+        elif direct is not None and (
+            work := direct.start_gather(
                 x,
                 gather_list,
                 (dst or 0)
@@ -492,10 +486,9 @@ def scatter(
             the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.scatter(
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.scatter(
                 x,
                 scatter_list,
                 (src or 0)
@@ -505,8 +498,8 @@ def scatter(
                 label,
             ):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_scatter(
+        elif direct is not None and (
+            work := direct.start_scatter(
                 x,
                 scatter_list,
                 (src or 0)
@@ -589,13 +582,12 @@ def all_gather(
             unless the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.all_gather(outputs, x, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.all_gather(outputs, x, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_all_gather(outputs, x, timeout, label, outputs)
+        elif direct is not None and (
+            work := direct.start_all_gather(outputs, x, timeout, label, outputs)
         ):
             return work
         if (found := resolve_group(group, async_op, "all_gather")) is None:
@@ -666,13 +658,12 @@ def all_gather_into_tensor(
             unless the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.all_gather_into_tensor(output, x, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.all_gather_into_tensor(output, x, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_all_gather_into_tensor(output, x, timeout, label, output)
+        elif direct is not None and (
+            work := direct.start_all_gather_into_tensor(output, x, timeout, label, output)
         ):
             return work
         if (found := resolve_group(group, async_op, "all_gather_into_tensor")) is None:
@@ -749,13 +740,12 @@ def reduce_scatter(
             unless the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.reduce_scatter(output, inputs, op, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.reduce_scatter(output, inputs, op, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_reduce_scatter(output, inputs, op, timeout, label, output)
+        elif direct is not None and (
+            work := direct.start_reduce_scatter(output, inputs, op, timeout, label, output)
         ):
             return work
         if isinstance(op, str):
@@ -837,13 +827,12 @@ def reduce_scatter_tensor(
             unless the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.reduce_scatter_tensor(output, x, op, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.reduce_scatter_tensor(output, x, op, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_reduce_scatter_tensor(output, x, op, timeout, label, output)
+        elif direct is not None and (
+            work := direct.start_reduce_scatter_tensor(output, x, op, timeout, label, output)
         ):
             return work
         if isinstance(op, str):
@@ -921,13 +910,12 @@ def all_to_all(
             unless the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.all_to_all(outputs, inputs, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.all_to_all(outputs, inputs, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_all_to_all(outputs, inputs, timeout, label, outputs)
+        elif direct is not None and (
+            work := direct.start_all_to_all(outputs, inputs, timeout, label, outputs)
         ):
             return work
         if (found := resolve_group(group, async_op, "all_to_all")) is None:
@@ -1010,19 +998,16 @@ def all_to_all_single(
             unless the error's `outputs_intact` is true.
     """
     try:
-        order = (
+        direct = (
             None
             if output_split_sizes is not None or input_split_sizes is not None
-            else (group or default.group).order
+            else (group or default.group).order.direct_calls
         )
-        if order is not None and not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.all_to_all_single(output, x, timeout, label):
+        if direct is not None and not async_op:
+            if direct.all_to_all_single(output, x, timeout, label):
                 return None
-        elif (
-            order is not None
-            and (comm := order.comm) is not None
-            and (work := comm.start_all_to_all_single(output, x, timeout, label, output))
+        elif direct is not None and (
+            work := direct.start_all_to_all_single(output, x, timeout, label, output)
         ):
             return work
         if (found := resolve_group(group, async_op, "all_to_all_single")) is None:
@@ -1079,14 +1064,11 @@ def barrier(
     Earlier calls on the group have ended by then. Arguments and errors are as for `all_reduce`.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.barrier(timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.barrier(timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_barrier(timeout, label, None)
-        ):
+        elif direct is not None and (work := direct.start_barrier(timeout, label, None)):
             return work
         if (found := resolve_group(group, async_op, "barrier")) is None:
             return None

@@ -75,13 +75,12 @@ def all_gather_single(
             unless the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.all_gather_into_tensor(output, x, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.all_gather_into_tensor(output, x, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_all_gather_into_tensor(output, x, timeout, label, output)
+        elif direct is not None and (
+            work := direct.start_all_gather_into_tensor(output, x, timeout, label, output)
         ):
             return work
         if (found := resolve_group(group, async_op, "all_gather_single")) is None:
@@ -161,13 +160,12 @@ def reduce_scatter_single(
             unless the error's `outputs_intact` is true.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.reduce_scatter_tensor(output, x, op, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.reduce_scatter_tensor(output, x, op, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_reduce_scatter_tensor(output, x, op, timeout, label, output)
+        elif direct is not None and (
+            work := direct.start_reduce_scatter_tensor(output, x, op, timeout, label, output)
         ):
             return work
         if isinstance(op, str):

@@ -67,14 +67,11 @@ def scan(
             ranks.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.scan(x, op, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.scan(x, op, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_scan(x, op, timeout, label, x)
-        ):
+        elif direct is not None and (work := direct.start_scan(x, op, timeout, label, x)):
             return work
         if isinstance(op, str):
             return scan(x, parse_op(op), group, async_op, timeout=timeout, label=label)
@@ -140,14 +137,11 @@ def exscan(
             ranks.
     """
     try:
-        order = (group or default.group).order
-        if not async_op:
-            direct = order.direct_calls
-            if direct is not None and direct.exscan(x, op, timeout, label):
+        direct = (group or default.group).order.direct_calls
+        if direct is not None and not async_op:
+            if direct.exscan(x, op, timeout, label):
                 return None
-        elif (comm := order.comm) is not None and (
-            work := comm.start_exscan(x, op, timeout, label, x)
-        ):
+        elif direct is not None and (work := direct.start_exscan(x, op, timeout, label, x)):
             return work
         if isinstance(op, str):
             return exscan(x, parse_op(op), group, async_op, timeout=timeout, label=label)

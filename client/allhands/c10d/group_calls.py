@@ -47,14 +47,12 @@ class GroupCalls(Generic[CallWork]):
         group = self._get_group()
         if group.coalescer is not None:
             return None
-        if options.asyncOp:
-            if (comm := group.order.comm) is None:
-                return None
-            start = getattr(comm, f"start_{name}")
-            work: Work | None = start(*arguments, options.seconds, options.label, result)
-            return work
         if (direct := group.order.direct_calls) is None:
             return None
+        if options.asyncOp:
+            start = getattr(direct, f"start_{name}")
+            work: Work | None = start(*arguments, options.seconds, options.label, result)
+            return work
         if not getattr(direct, name)(*arguments, options.seconds, options.label):
             return None
         return CompletedWork.from_comm(direct, options.label, group.name, result)

@@ -15,6 +15,7 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import Step, StepBuilder
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.signature import Result
 from allhands.engine.context import EngineContext
 from allhands.engine.hosts.two_level import TwoLevelCalls
 from allhands.engine.link_calls import LinkCalls
@@ -22,6 +23,7 @@ from allhands.engine.links.native_calls import CompiledCall, NativeCall, NativeC
 from allhands.engine.links.output_guard import StagingBuffer, guard_outputs, is_staged
 from allhands.engine.operation import Operation
 from allhands.engine.queue import CallQueue
+from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work
 from allhands.runtime import native_core
 from allhands.runtime.loop_thread import LoopThread
@@ -203,8 +205,13 @@ class DirectCalls:
         timeout: float,
         began: float,
         interruption: type[BaseException] | None,
+        waits: bool,
+        result: Result,
     ) -> Work:
-        """Let the loop go on with a call; with an `interruption` only to end it."""
+        """Let the loop go on with a call; with an `interruption` only to end it.
+
+        `waits` tells whether the caller waits for its end, `result` is that of its work.
+        """
         with self._thread.enter():
             self._thread.turns += 1
             step = self._build(kind, arguments)
@@ -212,12 +219,12 @@ class DirectCalls:
             signature = step.request.call
             callbacks = self._thread.callbacks
             work = Work(signature, sequence, None, context.name, callbacks)
-            work.waiting_thread = threading.get_ident()
+            work.waiting_thread = threading.get_ident() if waits else 0
             work.entry = context.recorder.record_call(
                 kind, sequence, step.request.nbytes, signature, None
             )
             operation = Operation(
-                work, signature, step.request, step.build, None, timeout, began + timeout
+                work, signature, step.request, step.build, result, timeout, began + timeout
             )
             work.own(lambda: self._thread.call(queue.cancel, operation))
             context.order.adopt(work)
@@ -225,6 +232,10 @@ class DirectCalls:
             if interruption is not None:
                 self.abandon(work, interruption)
             return work
+
+    def make_completed_work(self, result: Result) -> Work:
+        """Return the work of the call that has just ended."""
+        return CompletedWork.from_comm(self.native, None, self._context.name, result)
 
     def abandon(self, work: Work, interruption: type[BaseException]) -> None:
         """End a call that was handed over; the exception goes to its caller."""

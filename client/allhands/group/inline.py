@@ -7,14 +7,12 @@ from functools import partial
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
-from allhands.engine.numbering import CallNumbering
 from allhands.engine.operation import Operation
 from allhands.engine.routes import Route
 from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.waiting import StartedWork, start_and_wait_for_end, wait_for_end
 from allhands.engine.work.work import Work
 from allhands.group.queued import Attempt, QueuedSubmitter, make_composite_primitive
-from allhands.runtime.loop_thread import LoopThread
 from allhands.runtime.termination import get_cancel_reason
 
 
@@ -66,14 +64,6 @@ class InlineSubmitter(QueuedSubmitter):
         """Start a call likewise, and wait for its end."""
         return start_and_wait_for_end(start)
 
-    def _open_direct_calls(self, thread: LoopThread) -> None:
-        """Let the next plain calls go over links without the interpreter, if they can."""
-        order = self.order
-        direct = self.engine.make_direct_calls(thread)
-        with order.lock:
-            if order.comm is None and isinstance(order, CallNumbering):
-                order.direct_calls = direct
-
     def _run_on_lent_loop(
         self, call: PrimitiveCall, seconds: float, label: str | None
     ) -> Work | None:
@@ -120,8 +110,7 @@ class InlineSubmitter(QueuedSubmitter):
         try:
             if not executor.run_on_caller_thread(begin):
                 return None
-            if self.order.direct_calls is None and isinstance(executor, LoopThread):
-                self._open_direct_calls(executor)
+            self._open_direct_calls()
             operation = begun[0]
             if operation.awaits_finish:
                 _finish(operation)

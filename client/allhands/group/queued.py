@@ -15,13 +15,14 @@ from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature
 from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
-from allhands.engine.numbering import Numbering
+from allhands.engine.numbering import CallNumbering, Numbering
 from allhands.engine.operation import MonitoredBarrierCall, Operation
 from allhands.engine.routes import Route, list_starts
 from allhands.engine.work.waiting import StartedWork
 from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
 from allhands.group.messages import MessageSubmitter
+from allhands.runtime.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm
@@ -113,7 +114,23 @@ class QueuedSubmitter(MessageSubmitter):
 
     def _enqueue(self, call: PrimitiveCall, seconds: float, label: str | None) -> Work:
         """Number a call, and let it wait for its turn."""
-        return self._submit(call, call.request.call, seconds, label)
+        work = self._submit(call, call.request.call, seconds, label)
+        if self.order.comm is None:
+            self._open_direct_calls()
+        return work
+
+    def _open_direct_calls(self) -> None:
+        """Let the next plain calls go over links without the interpreter, if they can."""
+        order, executor = self.order, self.executor
+        if (
+            order.direct_calls is None
+            and isinstance(order, CallNumbering)
+            and isinstance(executor, LoopThread)
+        ):
+            direct = self.engine.make_direct_calls(executor)
+            with order.lock:
+                if order.comm is None:
+                    order.direct_calls = direct
 
     # ------------------------------------------------------------ numbers and queues
 

@@ -155,8 +155,7 @@ def _make(
     for one in tensors:
         if one.requires_grad:  # its memory may become another while the call goes on
             return None
-    start = getattr(comm, f"start_{name}", None)  # which the links have not
-    begun = None if start is None else start(*arguments, timeout, None, result)
+    begun = getattr(comm, f"start_{name}")(*arguments, timeout, None, result)
     return None if begun is None else Work(begun, TensorViews(), result)
 
 

@@ -14,11 +14,12 @@ _SHM_VARIANTS = {
 def explain_shm(summary: tuple[int, str, int, str]) -> str:
     """Word `ShmComm.last_call`: sequence, operation, bytes of a rank's part, variant.
 
-    That of `LinkCollectives` has its description in place of the variant.
+    That of `LinkCollectives` has its description in place of the variant, which is all that queued
+    calls over links say.
     """
     sequence, operation, nbytes, variant = summary
     if variant not in _SHM_VARIANTS:
-        return f"{operation} #{sequence}, {nbytes:,} bytes, {variant}"
+        return variant
     return (
         f"{operation} #{sequence}, {nbytes:,} bytes, over shared memory, {variant}: "
         f"{_SHM_VARIANTS[variant]}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from allhands._native import AsyncCall
 from allhands.collectives.signature import Result
 from allhands.engine.work import explanations
-from allhands.engine.work.work import ABANDON_SECONDS, Work
+from allhands.engine.work.work import ABANDON_SECONDS, INLINE_CALLS, LARGE_BYTES, Work
 from allhands.errors import AllhandsError
 from allhands.futures import Future
 from allhands.runtime.callbacks import Callbacks
@@ -19,12 +19,6 @@ from allhands.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm
-
-
-INLINE_CALLS = 16
-"""Calls awaited one after the other that may end at once, before the loop has its turn."""
-LARGE_BYTES = 64 << 10
-"""What a call moves that takes so long that the loop has its turn after it alone."""
 
 
 class ShmWorkContext:

@@ -17,6 +17,10 @@ from allhands.runtime.callbacks import Callbacks
 from allhands.tracebacks import trim_traceback
 
 ABANDON_SECONDS = 1.0
+INLINE_CALLS = 16
+"""Calls awaited one after the other that may end at once, before the loop has its turn."""
+LARGE_BYTES = 64 << 10
+"""What a call moves that takes so long that the loop has its turn after it alone."""
 _SIGNAL_POLL_SECONDS = 0.2
 """A signal that comes in the instant before a thread begins to wait is seen after this long."""
 

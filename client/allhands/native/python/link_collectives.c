@@ -9,20 +9,6 @@ static PyTypeObject *LinkCollectives_Type;
 
 /* ---------------------------------------------------------------- calls */
 
-#define BEGIN(wanted_, kind_)                                                                      \
-    LinkCollectivesObject *self = (LinkCollectivesObject *)self_;                                  \
-    if (nargs != (wanted_)) {                                                                      \
-        PyErr_Format(PyExc_TypeError, "wants %d arguments, has %zd", (wanted_), nargs);            \
-        return NULL;                                                                               \
-    }                                                                                              \
-    LinkArguments given = {.kind = (kind_), .root = -1}
-
-static PyObject *run(LinkCollectivesObject *self, const LinkArguments *given, PyObject *const *args,
-                     Py_ssize_t nargs) {
-    return link_collectives_run(self, given, args + given->array_count, args[nargs - 2],
-                                args[nargs - 1]);
-}
-
 static bool read_root(LinkCollectivesObject *self, PyObject *rank, LinkArguments *given) {
     if (!PyLong_CheckExact(rank)) return false;
     long root = PyLong_AsLong(rank);
@@ -49,51 +35,98 @@ static bool read_pair(LinkArguments *given, PyObject *output, PyObject *x) {
             second + (uintptr_t)PyArray_NBYTES(in) <= first);
 }
 
-static PyObject *barrier(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN(2, AH_KIND_BARRIER);
-    return run(self, &given, args, nargs);
+/* Each reads what its arguments are besides the timeout and the label; false: they are not plain.
+ */
+typedef bool Reader(LinkCollectivesObject *self, PyObject *const *args, LinkArguments *given);
+
+static bool read_barrier(LinkCollectivesObject *self, PyObject *const *args, LinkArguments *given) {
+    (void)self, (void)args, (void)given;
+    return true;
 }
 
-static PyObject *all_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN(4, AH_KIND_ALL_REDUCE); /* x, op, timeout, label */
-    if (!read_array(&given, args[0], true)) Py_RETURN_FALSE;
-    given.op = args[1];
-    return run(self, &given, args, nargs);
+/* x, op */
+static bool read_all_reduce(LinkCollectivesObject *self, PyObject *const *args,
+                            LinkArguments *given) {
+    (void)self;
+    given->op = args[1];
+    return read_array(given, args[0], true);
 }
 
-static PyObject *reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN(5, AH_KIND_REDUCE); /* x, root, op, timeout, label */
-    if (!read_root(self, args[1], &given) || !read_array(&given, args[0], given.root == self->rank))
-        Py_RETURN_FALSE;
-    given.op = args[2];
-    return run(self, &given, args, nargs);
+/* x, root, op */
+static bool read_reduce(LinkCollectivesObject *self, PyObject *const *args, LinkArguments *given) {
+    given->op = args[2];
+    return read_root(self, args[1], given) && read_array(given, args[0], given->root == self->rank);
 }
 
-static PyObject *broadcast(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN(4, AH_KIND_BROADCAST); /* x, root, timeout, label */
-    if (!read_root(self, args[1], &given) || !read_array(&given, args[0], true)) Py_RETURN_FALSE;
-    return run(self, &given, args, nargs);
+/* x, root */
+static bool read_broadcast(LinkCollectivesObject *self, PyObject *const *args,
+                           LinkArguments *given) {
+    return read_root(self, args[1], given) && read_array(given, args[0], true);
 }
 
-static PyObject *all_gather(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN(4, AH_KIND_ALL_GATHER_INTO_TENSOR); /* output, x, timeout, label */
-    if (!read_pair(&given, args[0], args[1])) Py_RETURN_FALSE;
-    return run(self, &given, args, nargs);
+/* output, x */
+static bool read_all_gather_into_tensor(LinkCollectivesObject *self, PyObject *const *args,
+                                        LinkArguments *given) {
+    (void)self;
+    return read_pair(given, args[0], args[1]);
 }
 
-static PyObject *reduce_scatter(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
-    BEGIN(5, AH_KIND_REDUCE_SCATTER_TENSOR); /* output, x, op, timeout, label */
-    if (!read_pair(&given, args[0], args[1])) Py_RETURN_FALSE;
-    given.op = args[2];
-    return run(self, &given, args, nargs);
+/* output, x, op */
+static bool read_reduce_scatter_tensor(LinkCollectivesObject *self, PyObject *const *args,
+                                       LinkArguments *given) {
+    (void)self;
+    given->op = args[2];
+    return read_pair(given, args[0], args[1]);
 }
+
+/* Make a call whose `own` first arguments are followed by the timeout, the label, and where it is
+ * only begun the result of its work. */
+static PyObject *make_call(PyObject *self_, PyObject *const *args, Py_ssize_t nargs, ah_kind kind,
+                           Py_ssize_t own, Reader *read, bool waits) {
+    LinkCollectivesObject *self = (LinkCollectivesObject *)self_;
+    if (nargs != own + 2 + !waits)
+        return PyErr_Format(PyExc_TypeError, "wants %zd arguments, has %zd", own + 2 + !waits,
+                            nargs);
+    LinkCallRequest request = {
+        .arguments = {.kind = kind, .root = -1},
+        .timeout = args[own],
+        .label = args[own + 1],
+        .value = waits ? NULL : args[own + 2],
+    };
+    if (!read(self, args, &request.arguments)) {
+        if (waits) Py_RETURN_FALSE;
+        Py_RETURN_NONE;
+    }
+    request.rest = args + request.arguments.array_count;
+    bool is_elsewhere = kind == AH_KIND_REDUCE && request.arguments.root != self->rank;
+    if (is_elsewhere && request.value == args[0]) request.value = Py_None;
+    return waits ? link_collectives_run(self, &request) : link_collectives_start(self, &request);
+}
+
+#define DEFINE_METHODS(name, kind, own)                                                            \
+    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {               \
+        return make_call(self, args, nargs, kind, own, read_##name, true);                         \
+    }                                                                                              \
+    static PyObject *start_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {       \
+        return make_call(self, args, nargs, kind, own, read_##name, false);                        \
+    }
+
+DEFINE_METHODS(barrier, AH_KIND_BARRIER, 0)
+DEFINE_METHODS(all_reduce, AH_KIND_ALL_REDUCE, 2)
+DEFINE_METHODS(reduce, AH_KIND_REDUCE, 3)
+DEFINE_METHODS(broadcast, AH_KIND_BROADCAST, 2)
+DEFINE_METHODS(all_gather_into_tensor, AH_KIND_ALL_GATHER_INTO_TENSOR, 2)
+DEFINE_METHODS(reduce_scatter_tensor, AH_KIND_REDUCE_SCATTER_TENSOR, 3)
 
 /* Calls that do not go this way. */
 static PyObject *decline(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    (void)self;
-    (void)args;
-    (void)nargs;
+    (void)self, (void)args, (void)nargs;
     Py_RETURN_FALSE;
+}
+
+static PyObject *decline_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self, (void)args, (void)nargs;
+    Py_RETURN_NONE;
 }
 
 /* ---------------------------------------------------------------- what others ask */
@@ -212,21 +245,25 @@ static void collectives_dealloc(LinkCollectivesObject *self) {
 }
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL, NULL
+#define METHODS(name)                                                                              \
+    {#name, FAST(name)}, { "start_" #name, FAST(start_##name) }
+#define DECLINED(name)                                                                             \
+    {#name, FAST(decline)}, { "start_" #name, FAST(decline_start) }
 static PyMethodDef collectives_methods[] = {
-    {"barrier", FAST(barrier)},
-    {"all_reduce", FAST(all_reduce)},
-    {"reduce", FAST(reduce)},
-    {"broadcast", FAST(broadcast)},
-    {"all_gather_into_tensor", FAST(all_gather)},
-    {"reduce_scatter_tensor", FAST(reduce_scatter)},
-    {"all_to_all_single", FAST(decline)},
-    {"scan", FAST(decline)},
-    {"exscan", FAST(decline)},
-    {"gather", FAST(decline)},
-    {"scatter", FAST(decline)},
-    {"all_gather", FAST(decline)},
-    {"reduce_scatter", FAST(decline)},
-    {"all_to_all", FAST(decline)},
+    METHODS(barrier),
+    METHODS(all_reduce),
+    METHODS(reduce),
+    METHODS(broadcast),
+    METHODS(all_gather_into_tensor),
+    METHODS(reduce_scatter_tensor),
+    DECLINED(all_to_all_single),
+    DECLINED(scan),
+    DECLINED(exscan),
+    DECLINED(gather),
+    DECLINED(scatter),
+    DECLINED(all_gather),
+    DECLINED(reduce_scatter),
+    DECLINED(all_to_all),
     {"records", (PyCFunction)records, METH_O, NULL},
     {"call_site", (PyCFunction)call_site, METH_O, NULL},
     {"start_times", (PyCFunction)start_times, METH_NOARGS, NULL},

@@ -6,6 +6,16 @@
 #define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
 #define NANOSECONDS 1e9
 #define MOST_BYTES (2 << 20) /* of an array; is_staged in engine/links/output_guard.py */
+/* Of a call that is only begun: how large an array may be, and how long its caller, perhaps an
+ * event loop, is held for peers that are about to come, beside the time of the bytes. Who has
+ * handed a call over comes later to the next one than that, and would be late for ever: so all
+ * ranks hold longer in the same few calls, after which they come together. */
+#define START_BYTES (128 << 10)
+#define START_HOLD_NS INT64_C(50000)
+#define BYTES_NS 1 /* of each byte */
+#define MEET_HOLD_NS INT64_C(300000)
+#define MEET_CALLS 2 /* of as many, at the beginning: */
+#define MEET_AFTER 16
 
 /* ---------------------------------------------------------------- before the call */
 
@@ -20,9 +30,9 @@ static int64_t read_limit(LinkCollectivesObject *self, PyObject *timeout) {
     return limit_by_deadlines((int64_t)(seconds * NANOSECONDS));
 }
 
-static bool is_small(const LinkArguments *given) {
+static bool is_small(const LinkArguments *given, npy_intp most) {
     for (int i = 0; i < given->array_count; i++)
-        if (PyArray_SIZE(given->arrays[i]) == 0 || PyArray_NBYTES(given->arrays[i]) > MOST_BYTES)
+        if (PyArray_SIZE(given->arrays[i]) == 0 || PyArray_NBYTES(given->arrays[i]) > most)
             return false;
     return true;
 }
@@ -103,15 +113,20 @@ static int set_number(PyObject *object, const char *name, uint64_t number) {
     return failed;
 }
 
-/* Give the call its number, if all before it have ended; 0: not so, or with an exception. */
+/* The number of the next call, if all before it have ended; 0: not so, or with an exception. */
+static uint64_t find_next(LinkCollectivesObject *self) {
+    long last = read_number(self->order, "last_number");
+    long ended = last < 0 ? -1 : read_number(self->progress, "last_ended");
+    return ended >= 0 && last == ended ? (uint64_t)last + 1 : 0;
+}
+
+/* Give the call its number; 0: not now, or with an exception. */
 static uint64_t take_number(LinkCollectivesObject *self) {
     PyObject *got = PyObject_CallOneArg(self->lock, Py_False);
     bool locked = got == Py_True;
     Py_XDECREF(got);
     if (!locked) return 0;
-    long last = read_number(self->order, "last_number");
-    long ended = last < 0 ? -1 : read_number(self->progress, "last_ended");
-    uint64_t taken = ended >= 0 && last == ended ? (uint64_t)last + 1 : 0;
+    uint64_t taken = find_next(self);
     if (taken && set_number(self->order, "last_number", taken) < 0) taken = 0;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -150,10 +165,21 @@ static int deliver(LinkCollectivesObject *self, LinkPlan *plan) {
     return going;
 }
 
-/* Carry the call out as far as it goes here: 1: it has ended; 0: it goes on elsewhere; -1 likewise,
- * with an exception. */
-static int carry_out(LinkCollectivesObject *self, LinkPlan *plan) {
-    int64_t until = ah_link_now() + GATE_HOLD_NS;
+/* How long the caller of a call is held. */
+static int64_t find_hold(const LinkCallRequest *request, uint64_t sequence) {
+    if (request->value == NULL) return GATE_HOLD_NS;
+    const LinkArguments *given = &request->arguments;
+    int64_t longest = 0;
+    for (int i = 0; i < given->array_count; i++)
+        if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
+    int64_t bytes = longest * BYTES_NS;
+    return bytes + (sequence % MEET_AFTER < MEET_CALLS ? MEET_HOLD_NS : START_HOLD_NS);
+}
+
+/* Carry the call out as far as it goes here within `hold` nanoseconds: 1: it has ended; 0: it goes
+ * on elsewhere; -1 likewise, with an exception. */
+static int carry_out(LinkCollectivesObject *self, LinkPlan *plan, int64_t hold) {
+    int64_t until = ah_link_now() + hold;
     LinkCallObject *call = plan->call;
     for (;;) {
         ah_call_status status;
@@ -206,19 +232,22 @@ static int settle(LinkCollectivesObject *self, const LinkPlan *plan) {
 
 /* Hand the rest of the call over to the loop: the work that ends with it; NULL with an exception. A
  * signal's exception that is set ends the call, and stays set. */
-static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan, const LinkArguments *given,
-                           PyObject *const *rest, int64_t limit, int64_t began) {
+static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan,
+                           const LinkCallRequest *request, int64_t limit, int64_t began) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     link_log_drop(&self->log, self->sequence);
-    PyObject *arguments = as_tuple(given, rest), *work = NULL;
+    const LinkArguments *given = &request->arguments;
+    PyObject *arguments = as_tuple(given, request->rest), *work = NULL;
     PyObject *staged =
         PyBytes_FromStringAndSize((const char *)self->staging, (Py_ssize_t)plan->staging_bytes);
+    bool waits = request->value == NULL;
     if (arguments != NULL && staged != NULL)
         work = PyObject_CallMethod(
-            self->gate.owner, "hand_over", "sOKOSddO", kind_names[given->kind], arguments,
+            self->gate.owner, "hand_over", "sOKOSddOOO", kind_names[given->kind], arguments,
             (unsigned long long)self->sequence, plan->compiled, staged, (double)limit / NANOSECONDS,
-            (double)began / NANOSECONDS, type == NULL ? Py_None : type);
+            (double)began / NANOSECONDS, type == NULL ? Py_None : type, waits ? Py_True : Py_False,
+            waits ? Py_None : request->value);
     Py_XDECREF(arguments);
     Py_XDECREF(staged);
     if (type != NULL) {
@@ -244,9 +273,12 @@ static void abandon(LinkCollectivesObject *self, PyObject *work) {
     PyErr_Restore(type, value, trace);
 }
 
-/* Carry out a call that has its number, within the gate, which is left. */
-static PyObject *run(LinkCollectivesObject *self, LinkPlan *plan, const LinkArguments *given,
-                     PyObject *const *rest, int64_t limit) {
+/* Carry out a call that has its number, within the gate, which is left: True, or the work of a call
+ * that is only begun. */
+static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
+                                    const LinkCallRequest *request, int64_t limit) {
+    const LinkArguments *given = &request->arguments;
+    bool waits = request->value == NULL;
     uint64_t sequence = self->sequence;
     int64_t began = ah_link_now();
     ah_memory memory[AH_AREAS];
@@ -262,16 +294,18 @@ static PyObject *run(LinkCollectivesObject *self, LinkPlan *plan, const LinkArgu
     int ended = delayed == NULL || note(self->signatures, sequence, plan->number) < 0 ||
                         note(self->calls, sequence, plan->signature) < 0
                     ? -1
-                    : carry_out(self, plan);
+                    : carry_out(self, plan, find_hold(request, sequence));
     PyObject *work = NULL, *result = NULL;
     if (ended > 0) {
         link_call_end(plan->call);
         plan_commit(plan, given, self->staging);
         link_log_end(&self->log, sequence);
         if (conclude(self, sequence, began) == 0 && settle(self, plan) == 0)
-            result = Py_NewRef(Py_True);
+            result = waits ? Py_NewRef(Py_True)
+                           : PyObject_CallMethod(self->gate.owner, "make_completed_work", "O",
+                                                 request->value);
     } else
-        work = hand_over(self, plan, given, rest, limit, began);
+        work = hand_over(self, plan, request, limit, began);
     self->thread = 0;
     gate_leave(&self->gate, ended <= 0);
     bool is_interrupted = delayed != NULL && gate_allow_signals(delayed) < 0;
@@ -279,21 +313,21 @@ static PyObject *run(LinkCollectivesObject *self, LinkPlan *plan, const LinkArgu
         if (ended == 0 && work != NULL) abandon(self, work);
         Py_CLEAR(result);
     } else if (ended == 0 && work != NULL) {
-        result = await(self, work);
+        result = waits ? await(self, work) : Py_NewRef(work);
     }
     Py_XDECREF(work);
     return result;
 }
 
-PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkArguments *given,
-                               PyObject *const *rest, PyObject *timeout, PyObject *label) {
-    if (label != Py_None || !is_small(given)) Py_RETURN_FALSE;
-    int64_t limit = read_limit(self, timeout);
+/* Carry out a call as its caller makes it: as carry_out_numbered; False: nothing has happened. */
+static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *request) {
+    const LinkArguments *given = &request->arguments;
+    int64_t limit = read_limit(self, request->timeout);
     if (limit <= 2 * GATE_HOLD_NS) Py_RETURN_FALSE;
     int entered = enter(self);
     if (entered < 0) return NULL;
     if (entered == 0) Py_RETURN_FALSE;
-    LinkPlan *plan = find_plan(self, given, rest);
+    LinkPlan *plan = find_plan(self, given, request->rest);
     uint64_t sequence = 0;
     if (plan != NULL && are_lent(plan) && reserve_staging(self, plan->staging_bytes) &&
         (sequence = take_number(self)) != 0) {
@@ -303,7 +337,7 @@ PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkArguments 
         PyObject *held[2] = {NULL, NULL}; /* the caller's own may go while others run */
         for (int i = 0; i < given->array_count; i++)
             held[i] = Py_NewRef((PyObject *)given->arrays[i]);
-        PyObject *result = run(self, plan, given, rest, limit);
+        PyObject *result = carry_out_numbered(self, plan, request, limit);
         Py_XDECREF(held[0]);
         Py_XDECREF(held[1]);
         return result;
@@ -311,4 +345,19 @@ PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkArguments 
     gate_leave(&self->gate, false);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_FALSE;
+}
+
+PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallRequest *request) {
+    if (request->label != Py_None || !is_small(&request->arguments, MOST_BYTES)) Py_RETURN_FALSE;
+    return make_call(self, request);
+}
+
+PyObject *link_collectives_start(LinkCollectivesObject *self, const LinkCallRequest *request) {
+    PyObject *work = NULL;
+    /* Nothing that is under way is to be held up for a call behind it. */
+    if (request->label == Py_None && is_small(&request->arguments, START_BYTES) && find_next(self))
+        work = make_call(self, request);
+    if (work == Py_False) Py_CLEAR(work);
+    if (work == NULL && !PyErr_Occurred()) Py_RETURN_NONE;
+    return work;
 }

@@ -37,9 +37,21 @@ typedef struct {
     unsigned long long prepared; /* the last call for which the owner has prepared */
 } LinkCollectivesObject;
 
-/* Carry out a call with these arguments: True; False: nothing has happened, it is to go another
- * way; NULL with an exception. `rest` is what the owner needs to make it elsewhere. */
-PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkArguments *given,
-                               PyObject *const *rest, PyObject *timeout, PyObject *label);
+/* A call as its caller makes it. */
+typedef struct {
+    LinkArguments arguments;
+    PyObject *const *rest; /* what follows the arrays: from these the owner makes it elsewhere */
+    PyObject *timeout, *label;
+    PyObject *value; /* of a call that is only begun, the result of its work; NULL: it is waited for
+                      */
+} LinkCallRequest;
+
+/* Carry out a call: True; False: nothing has happened, it is to go another way; NULL with an
+ * exception. */
+PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallRequest *request);
+
+/* Begin a call, and end it if its peers come at once: its work, ended or not; None: nothing has
+ * happened, it is to go another way; NULL with an exception. */
+PyObject *link_collectives_start(LinkCollectivesObject *self, const LinkCallRequest *request);
 
 #endif

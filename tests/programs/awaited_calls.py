@@ -1,4 +1,4 @@
-"""Awaited calls over shared memory: the turns of the other tasks of a loop."""
+"""Awaited calls: the turns of the other tasks of a loop."""
 
 import asyncio
 import itertools
@@ -12,14 +12,15 @@ from programs.protocol import hear, tell
 CALLS = 320
 
 
-def call_without_a_pause(is_crowded: bool) -> None:
+def call_without_a_pause(is_crowded: bool, backend: str = "auto") -> None:
     """Count the turns of another task; if crowded, with one processor for all ranks."""
     if is_crowded:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
     async def main() -> None:
-        async with ah.aio.connect(timeout=30) as world:
-            await world.barrier()  # from here on there is a communicator
+        async with ah.aio.connect(timeout=30, backend=backend) as world:
+            for _ in range(5):  # from then on there is a communicator, or the links are lent
+                await world.barrier()
             turns = itertools.count()
 
             async def count() -> None:
@@ -37,10 +38,11 @@ def call_without_a_pause(is_crowded: bool) -> None:
     asyncio.run(main())
 
 
-def await_a_late_rank() -> None:
+def await_a_late_rank(backend: str = "auto") -> None:
     async def main() -> None:
-        async with ah.aio.connect(timeout=30) as world:
-            await world.barrier()  # from here on there is a communicator
+        async with ah.aio.connect(timeout=30, backend=backend) as world:
+            for _ in range(5):  # from then on there is a communicator, or the links are lent
+                await world.barrier()
             if world.rank == 1:
                 await asyncio.to_thread(hear)
             x = np.full(3, world.rank + 1.0)

@@ -1,0 +1,97 @@
+"""Calls over links that are only begun, in the native core, between real processes."""
+
+import pytest
+
+from allhands.runtime import native_core
+from programs import awaited_calls, begun_over_links
+from support.ranks.processes import Job, Process
+
+pytestmark = [
+    pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core"),
+    pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"]),
+]
+
+
+def finish(ranks: list[Process]) -> list[dict[str, object]]:
+    said = [rank.expect("done") for rank in ranks]
+    for rank in ranks:
+        assert rank.ended() == 0, "".join(rank.errors)
+    return said
+
+
+@pytest.mark.parametrize(("size", "seed"), [(2, 1), (3, 2), (4, 3)])
+def test_begun_calls_give_the_right_values_whether_they_end_at_once_or_later(
+    job: Job, size: int, seed: int
+) -> None:
+    said = finish(job(size, begun_over_links.begin_calls_of_all_kinds, seed, 300))
+    assert [one["wrong"] for one in said] == [[]] * size
+    assert all(one["at_once"] > 20 for one in said), said
+    assert all(one["handed"] > 5 for one in said), said
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_awaited_calls_end_at_once_or_later(job: Job, size: int) -> None:
+    said = finish(job(size, begun_over_links.await_calls, 200))
+    assert [one["wrong"] for one in said] == [[]] * size
+    assert all(one["at_once"] > 20 for one in said), said
+    assert all(one["handed"] > 5 for one in said), said
+
+
+def test_a_begun_call_that_others_miss_names_them_when_it_is_waited_for(job: Job) -> None:
+    ranks = job(3, begun_over_links.begin_without_others)
+    missed = [rank.expect("missed") for rank in ranks]
+    assert (missed[0]["was_open"], missed[0]["handed"]) == (True, 1)
+    assert (missed[0]["error"], missed[0]["ranks"]) == ("CollectiveTimeout", [1, 2])
+    assert [one["kept"] for one in missed] == [True] * 3
+    for rank in ranks:
+        rank.say()
+    for said in finish(ranks):
+        assert (said["error"], said["y"]) == ("CollectiveTimeout", [6] * 3)
+
+
+def test_begun_calls_that_differ_are_told_apart_on_every_rank(job: Job) -> None:
+    for said in [rank.expect("done") for rank in job(2, begun_over_links.begin_different_calls)]:
+        assert (said["error"], said["kept"]) == ("CollectiveMismatch", True)
+        assert "float64[10]" in said["text"]
+        assert "float64[11]" in said["text"]
+
+
+def test_a_rank_killed_behind_begun_calls_is_named_in_each(job: Job) -> None:
+    ranks = job(3, begun_over_links.lose_a_rank_behind_begun_calls)
+    for rank in ranks[:2]:
+        said = rank.expect("done")
+        assert said["errors"] == ["PeerFailed"] * 2
+        assert said["ranks"] == [[2]] * 2
+
+
+def test_a_begun_call_that_is_cancelled_ends_on_all_ranks(job: Job) -> None:
+    ranks = job(2, begun_over_links.cancel_a_begun_call)
+    told = ranks[0].expect("cancelled")
+    assert "was cancelled by this rank" in told["text"]
+    assert told["kept"]
+    ranks[1].say()
+    assert ranks[1].expect("cancelled")["error"] == "GroupAborted"
+    assert [said["y"] for said in finish(ranks)] == [[2.0] * 3] * 2
+
+
+def test_begun_calls_are_recorded_once_wherever_they_end(job: Job) -> None:
+    for said in finish(job(2, begun_over_links.record_begun_calls)):
+        assert said["numbers"] == [1, 2, 3, 4]
+        assert said["operations"] == ["barrier"] + ["broadcast"] * 3
+        assert said["outcomes"] == ["ok"] * 4
+        assert said["functions"] == ["record_begun_calls"] * 4
+        assert said["explained"] == [True] * 4
+        assert said["futures"] == [True] * 4
+
+
+def test_calls_awaited_without_a_pause_leave_turns_to_other_tasks(job: Job) -> None:
+    for said in finish(job(2, awaited_calls.call_without_a_pause, False, "socket")):
+        assert said["turns"] >= awaited_calls.CALLS // 16
+
+
+def test_a_loop_goes_on_while_another_rank_is_late(job: Job) -> None:
+    ranks = job(2, awaited_calls.await_a_late_rank, "socket")
+    ranks[0].expect("goes on")
+    ranks[1].say()
+    ranks[1].expect("goes on")
+    finish(ranks)

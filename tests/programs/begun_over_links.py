@@ -1,0 +1,213 @@
+"""Calls over links that are only begun: values, peers that come late, and failures."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import allhands as ah
+from allhands.engine.direct_calls import DirectCalls
+from allhands.engine.work.work import Work
+from programs.protocol import failure, hear, tell
+
+COUNTS = (1, 8, 1000, 16_384)
+
+Begun: TypeAlias = tuple[Work, np.ndarray[Any, Any], Any, Any]
+"""A work, an output, what that is to be, and what the work's result is to be."""
+
+
+def _join() -> tuple[int, int]:
+    ah.init_process_group(backend="socket", timeout=30)
+    x = np.zeros(4)
+    for _ in range(5):
+        ah.all_reduce(x, async_op=True).wait()
+    return ah.get_rank(), ah.get_world_size()
+
+
+def _count(name: str) -> list[int]:
+    """Return a list that gets an entry for each call of a method of `DirectCalls`."""
+    seen: list[int] = []
+    method = getattr(DirectCalls, name)
+
+    def count(self: DirectCalls, *arguments: Any) -> Any:
+        seen.append(1)
+        return method(self, *arguments)
+
+    setattr(DirectCalls, name, count)
+    return seen
+
+
+def begin_calls_of_all_kinds(seed: int, rounds: int) -> None:
+    """Begin runs of calls, to some of which ranks come late, and wait for them in any order."""
+    me, size = _join()
+    at_once, handed = _count("make_completed_work"), _count("hand_over")
+    alike, own, wrong = random.Random(seed), random.Random(seed + me), []
+    for number in range(rounds):
+        if own.random() < 0.1:
+            time.sleep(0.002)  # longer than any caller is held for others
+        begun = [
+            (kind, *begin(me, size, alike.choice(COUNTS), number))
+            for kind, begin in alike.choices(_KINDS, k=alike.choice((1, 1, 4)))
+        ]
+        own.shuffle(begun)
+        for kind, work, output, wanted, result in begun:
+            if work.result() is not result or not (output == wanted).all():
+                wrong.append((kind, number))
+    tell("done", wrong=wrong, at_once=len(at_once), handed=len(handed))
+    ah.destroy_process_group()
+
+
+def _begin_all_reduce(me: int, size: int, count: int, number: int) -> Begun:
+    x = np.full(count, me + number)
+    return ah.all_reduce(x, async_op=True), x, size * (size - 1) // 2 + size * number, x
+
+
+def _begin_broadcast(me: int, size: int, count: int, number: int) -> Begun:
+    x, root = np.full(count, 1000 * me + number), number % size
+    return ah.broadcast(x, root, async_op=True), x, 1000 * root + number, x
+
+
+def _begin_reduce(me: int, size: int, count: int, number: int) -> Begun:
+    x, root = np.full(count, me + number), number % size
+    work = ah.reduce(x, root, async_op=True)
+    if me != root:
+        return work, x, me + number, None
+    return work, x, size * (size - 1) // 2 + size * number, x
+
+
+def _begin_barrier(me: int, size: int, count: int, number: int) -> Begun:
+    return ah.barrier(async_op=True), np.zeros(1), 0, None
+
+
+def _begin_all_gather(me: int, size: int, count: int, number: int) -> Begun:
+    x, y = np.full(count, me + number), np.empty((size, count), np.int64)
+    work = ah.all_gather_into_tensor(y, x, async_op=True)
+    return work, y, np.arange(number, number + size).reshape(size, 1), y
+
+
+def _begin_reduce_scatter(me: int, size: int, count: int, number: int) -> Begun:
+    x, y = np.arange(size * count) * (me + number), np.empty(count, np.int64)
+    total = size * (size - 1) // 2 + size * number
+    work = ah.reduce_scatter_tensor(y, x, async_op=True)
+    return work, y, np.arange(me * count, (me + 1) * count) * total, y
+
+
+_KINDS = (
+    ("all_reduce", _begin_all_reduce),
+    ("broadcast", _begin_broadcast),
+    ("reduce", _begin_reduce),
+    ("barrier", _begin_barrier),
+    ("all_gather_into_tensor", _begin_all_gather),
+    ("reduce_scatter_tensor", _begin_reduce_scatter),
+)
+
+
+def begin_without_others() -> None:
+    """Let rank 0 begin a call to which the others do not come before its deadline."""
+    me, _ = _join()
+    handed = _count("hand_over")
+    x = np.full(100, float(me))
+    told: dict[str, Any] = {}
+    if me == 0:
+        work = ah.all_reduce(x, async_op=True, timeout=0.5)
+        told = {"was_open": not work.is_completed(), "handed": len(handed)}
+        told |= failure(work.wait)
+    tell("missed", **told, kept=bool((x == me).all()))
+    hear()
+    if me:
+        told = failure(lambda: ah.all_reduce(x, timeout=0.5))
+    y = np.full(3, me + 1)
+    ah.all_reduce(y, async_op=True).wait()
+    tell("done", **told, y=y.tolist())
+    ah.destroy_process_group()
+
+
+def begin_different_calls() -> None:
+    me, _ = _join()
+    x = np.ones(10 + me)
+    work = ah.all_reduce(x, async_op=True)
+    tell("done", **failure(work.wait), kept=bool((x == 1).all()))
+
+
+def lose_a_rank_behind_begun_calls() -> None:
+    """Kill the last rank between two calls, both of which the others have begun."""
+    me, size = _join()
+    x = np.ones(100)
+    for number in range(1 << 30):
+        if number == 300 and me == size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        works = [ah.all_reduce(x, async_op=True), ah.barrier(async_op=True)]
+        told = [failure(work.wait) for work in works]
+        if told[0]["error"]:
+            tell(
+                "done", errors=[one["error"] for one in told], ranks=[one["ranks"] for one in told]
+            )
+            return
+
+
+def cancel_a_begun_call() -> None:
+    me, _ = _join()
+    x = np.full(5, float(me))
+    if me == 0:
+        work = ah.all_reduce(x, async_op=True)
+        work.cancel()
+        tell("cancelled", **failure(work.wait), kept=bool((x == 0).all()))
+    else:
+        hear()
+        tell("cancelled", **failure(ah.all_reduce(x, async_op=True).wait))
+    ah.all_reduce(y := np.ones(3))
+    tell("done", y=y.tolist())
+    ah.destroy_process_group()
+
+
+def record_begun_calls() -> None:
+    """Look at the records of calls that end at once, and of one that is handed over."""
+    me, _ = _join()
+    before = ah.default_group().sequence
+    if me == 1:
+        time.sleep(0.1)
+    works = [ah.barrier(async_op=True)]
+    works[0].wait()
+    for _ in range(3):
+        works.append(ah.broadcast(np.zeros(7), 0, async_op=True))
+        works[-1].wait()
+    recorder = ah.default_group().submitter.engine.recorder
+    rows = [one for one in recorder.list_records() if one.sequence > before]
+    tell(
+        "done",
+        numbers=[one.sequence - before for one in rows],
+        operations=[one.operation for one in rows],
+        outcomes=[one.outcome for one in rows],
+        functions=[one.function for one in rows],
+        explained=["over links" in work.explain() for work in works],
+        futures=[work.get_future().done() for work in works],
+    )
+    ah.destroy_process_group()
+
+
+def await_calls(calls: int) -> None:
+    """Await calls one after the other, at which ranks are late by turns."""
+
+    async def main() -> None:
+        async with ah.aio.connect(timeout=30, backend="socket") as world:
+            me, size = world.rank, world.size
+            at_once, handed = _count("make_completed_work"), _count("hand_over")
+            wrong = []
+            for number in range(calls):
+                if number % 20 == me:
+                    await asyncio.sleep(0.002)
+                x = await world.all_reduce(np.full(4, me + number))
+                y = await world.broadcast(np.full(4, me), number % size)
+                z = await world.reduce(np.full(4, me), number % size)
+                right = (x == size * (size - 1) // 2 + size * number).all()
+                if not right or not (y == number % size).all():
+                    wrong.append(number)
+                if (z is None) == (me == number % size):
+                    wrong.append(number)
+            tell("done", wrong=wrong, at_once=len(at_once), handed=len(handed))
+
+    asyncio.run(main())
