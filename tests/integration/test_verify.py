@@ -16,6 +16,21 @@ def test_every_collective_passes_on_a_group_that_verifies(job: Job, backend: str
         assert rank.ended() == 0, "".join(rank.errors)
 
 
+@pytest.mark.parametrize("backend", ["socket"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_short_calls_end_on_their_callers_threads_or_go_on_from_where_they_are(
+    job: Job, size: int
+) -> None:
+    for rank in job(size, verified.come_late, 150):
+        done = rank.expect("done")
+        assert done["wrong"] == []
+        seen = done["seen"]
+        assert seen["on the loop"] < done["calls"] - 50, seen
+        assert seen["gone on with"] > 5, seen
+        assert seen["compared there"] > 5, seen
+        assert rank.ended() == 0, "".join(rank.errors)
+
+
 def test_memory_that_changes_during_a_call_is_named_on_every_rank(job: Job) -> None:
     ranks = job(3, verified.change_memory_of_a_call)
     ranks[1].expect("flipped")
@@ -30,26 +45,32 @@ def test_memory_that_changes_during_a_call_is_named_on_every_rank(job: Job) -> N
 
 
 @pytest.mark.parametrize("backend", ["socket", "grpc"])
-def test_a_result_unlike_the_others_is_named_on_every_rank(job: Job, backend: str) -> None:
-    ranks = job(3, verified.differ_in_a_result)
+@pytest.mark.parametrize("calls_before", [0, 20], ids=["first", "later"])
+def test_a_result_unlike_the_others_is_named_on_every_rank(
+    job: Job, backend: str, calls_before: int
+) -> None:
+    ranks = job(3, verified.differ_in_a_result, calls_before)
     for rank in ranks:
         error = rank.expect("error")
         assert error["ranks"] == [1]
-        assert (error["link"], error["seq"]) == (None, 1)
+        assert (error["link"], error["seq"]) == (None, calls_before + 1)
         assert "different results: rank 1, unlike the others" in error["text"]
         assert rank.expect("sum")["sum"] == 3.0
         assert rank.ended() == 0, "".join(rank.errors)
 
 
 @pytest.mark.parametrize("backend", ["socket", "grpc"])
-def test_a_bit_that_flips_on_a_link_names_it_on_every_rank(job: Job, backend: str) -> None:
-    ranks = job(3, verified.flip_a_bit)
+@pytest.mark.parametrize(("length", "calls_before"), [(400_000, 0), (50, 20)])
+def test_a_bit_that_flips_on_a_link_names_it_on_every_rank(
+    job: Job, backend: str, length: int, calls_before: int
+) -> None:
+    ranks = job(3, verified.flip_a_bit, length, calls_before)
     links = set()
     for rank in ranks:
         error = rank.expect("error")
         links.add(tuple(error["link"]))
-        assert (error["op"], error["seq"]) == ("all_reduce", 1)
-        assert rank.expect("sum")["sum"] == 3.0 * 400_000
+        assert (error["op"], error["seq"]) == ("all_reduce", calls_before + 1)
+        assert rank.expect("sum")["sum"] == 3.0 * length
         assert rank.ended() == 0, "".join(rank.errors)
     [(start, _)] = links
     assert start == 2

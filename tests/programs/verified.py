@@ -1,5 +1,6 @@
 """Verifying groups: differing results, and frames changed on the link."""
 
+import random
 import struct
 import threading
 import time
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import allhands as ah
-from allhands.engine import call_runner
+from allhands.engine.call_runner import CallRunner
+from allhands.engine.result_check import ResultCheck
 from allhands.testing.faults import flipped
 from allhands.transport import digests
 from allhands.transport.frame import HEADER_BYTES, whole
@@ -36,6 +38,46 @@ def every_collective() -> None:
     ah.barrier(plain)
     ah.barrier(checked)
     tell("done", wrong=wrong, verify=[g.verify for g in (ah.default_group(), plain, checked)])
+    ah.destroy_process_group()
+
+
+def come_late(rounds: int) -> None:
+    """Make short calls of all kinds, to some of which ranks come later than others wait here."""
+    ah.init_process_group(timeout=20, verify=True)
+    n, me = ah.get_world_size(), ah.get_rank()
+    runner: Any = CallRunner
+    run, verify = runner._run_call, runner._verify
+    seen = {"on the loop": 0, "gone on with": 0, "compared there": 0}
+
+    async def note_run(self: Any, operation: Any, started: Any) -> None:
+        seen["on the loop"] += 1
+        await run(self, operation, started)
+
+    async def note_verify(self: Any, operation: Any, check: Any, comparison: Any) -> None:
+        seen["compared there" if comparison is None else "gone on with"] += 1
+        await verify(self, operation, check, comparison)
+
+    runner._run_call, runner._verify = note_run, note_verify
+    own, wrong, x = random.Random(me), [], np.zeros(3)
+    honest = ResultCheck.begin_comparison
+
+    def begin(self: Any, *arguments: Any) -> Any:
+        if own.random() < 0.1:
+            time.sleep(0.005)
+        return honest(self, *arguments)
+
+    ResultCheck.begin_comparison = begin  # type: ignore[method-assign, assignment]
+    for step in range(rounds):
+        if own.random() < 0.1:
+            time.sleep(0.005)
+        one = case(EVERY[step % len(EVERY)], me, n, 5, root=step % n, seed=step)
+        one.run(ah)
+        wrong += filter(None, [one.wrong()])
+        x[:] = me + step
+        ah.all_reduce(x, "avg")
+        if not (x == (n - 1) / 2 + step).all():
+            wrong.append(f"average {step}")
+    tell("done", wrong=wrong, seen=seen, calls=2 * rounds)
     ah.destroy_process_group()
 
 
@@ -70,41 +112,51 @@ def flip_once_posted(x: Any) -> None:
     tell("flipped")
 
 
-def differ_in_a_result() -> None:
+def differ_in_a_result(calls_before: int) -> None:
     ah.init_process_group(timeout=20, verify=True)
     me = ah.get_rank()
-    engine: Any = call_runner
-    honest = engine.compute_digest
+    x = np.zeros(1000, np.float32)
+    for _ in range(calls_before):
+        ah.all_reduce(x)
+    check: Any = ResultCheck
+    honest = check.begin_comparison
     if me == 1:
-        engine.compute_digest = lambda native: honest(native) ^ 1
-    x = np.ones(1000, np.float32)
+
+        def differ(self: Any, sequence: int, signature: int, digest: int) -> Any:
+            return honest(self, sequence, signature, digest ^ 1)
+
+        check.begin_comparison = differ
+    x[...] = 1
     try:
         ah.all_reduce(x)
     except ah.DataCorrupted as error:
         tell("error", text=str(error), ranks=error.ranks, link=error.link, seq=error.seq)
-    engine.compute_digest = honest
+    check.begin_comparison = honest
     x[...] = 1
     ah.all_reduce(x)
     tell("sum", sum=float(x[0]))
     ah.destroy_process_group()
 
 
-def flip_a_bit() -> None:
+def flip_a_bit(length: int, calls_before: int) -> None:
     ah.init_process_group(timeout=20, verify=True)
     me = ah.get_rank()
+    x = np.zeros(length, np.float32)
+    for _ in range(calls_before):
+        ah.all_reduce(x)
     honest = digests._add_digest
     if me == 2:
-        done = []
+        changed: list[int] = []
 
         def stamped(frame, number, key):
             sent = whole(honest(frame, number, key))
-            if len(sent) > 100_000 and not done:
-                done.append(True)
-                sent = flipped(sent, [800_000])
+            if len(sent) > min(4 * length, 100_000) and changed in ([], [number]):
+                changed[:] = [number]  # it is offered again where a link was full
+                sent = flipped(sent, [8 * len(sent) - 7])
             return [sent]
 
         digests._add_digest = stamped
-    x = np.ones(400_000, np.float32)
+    x[...] = 1
     try:
         ah.all_reduce(x)
     except ah.DataCorrupted as error:

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-import numpy as np
-
 from allhands.collectives.composite_call import CompositeState
 from allhands.collectives.hierarchical_plan import Phase
 from allhands.engine.context import EngineContext
@@ -18,6 +16,7 @@ from allhands.engine.link_calls import LinkCalls, StartedCall, StepsUnderWay
 from allhands.engine.operation import MonitoredBarrierCall, Operation
 from allhands.engine.result_check import (
     INLINE_DIGEST_BYTES,
+    Comparison,
     ResultCheck,
     compute_digest,
     count_result_bytes,
@@ -122,12 +121,14 @@ class CallRunner:
             case Route.SHARED_MEMORY:
                 await self._run_over_shm(operation)  # where the core compares results
             case Route.LINKS:
-                await self._link_calls.run(operation, started)
+                if started is None or not started.has_ended:
+                    await self._link_calls.run(operation, started)
             case Route.HOSTS:
                 assert self._hierarchical_runner is not None
                 await self._run_phases(operation, self._hierarchical_runner, phases)
         if self._result_check is not None and not has_comm:
-            await self._verify(operation, self._result_check)
+            comparison = None if started is None else started.comparison
+            await self._verify(operation, self._result_check, comparison)
 
     def close(self, lost_ranks: Collection[int]) -> None:
         """Release shared memory and the result check; every call has ended."""
@@ -291,25 +292,28 @@ class CallRunner:
             # Those who look for this rank in memory, in another call, should not do so in vain.
             await self._channel.skip(work.sequence)
 
-    async def _verify(self, operation: Operation, result_check: ResultCheck) -> None:
-        """Compare the result with the other ranks', over links."""
-        sequence, native = operation.work.sequence, operation.request
+    async def _verify(
+        self, operation: Operation, result_check: ResultCheck, comparison: Comparison | None
+    ) -> None:
+        """Compare the result with the other ranks', over links, or go on with a comparison."""
+        native = operation.request
         operation.has_touched = True
-        mine = (
-            compute_digest(native)
-            if count_result_bytes(native) <= INLINE_DIGEST_BYTES
-            else await self._job_thread.run(partial(compute_digest, native))
-        )
-        if not self._watchdog.begin_matching(operation):
-            await self._watchdog.raise_mismatch(operation)
-        found = np.zeros(len(self._ranks), np.uint64)
-        execution = result_check.make_execution(sequence, operation.call.signature)
-        execution.begin(result_check.build_parts(mine, found))
+        if comparison is None:
+            mine = (
+                compute_digest(native)
+                if count_result_bytes(native) <= INLINE_DIGEST_BYTES
+                else await self._job_thread.run(partial(compute_digest, native))
+            )
+            if not self._watchdog.begin_matching(operation):
+                await self._watchdog.raise_mismatch(operation)
+            comparison = result_check.begin_comparison(
+                operation.work.sequence, operation.signature, mine
+            )
         try:
-            await self._watchdog.guard(operation, execution.completion, execution.list_awaited)
+            await self._watchdog.guard(operation, comparison.completion, comparison.list_awaited)
         finally:
-            execution.stop()
-        if (failure := result_check.find_difference(found.tolist(), sequence)) is not None:
+            comparison.stop()
+        if (failure := comparison.find_difference()) is not None:
             raise failure(self._watchdog.name_call(operation))
 
     async def _run_phases(

@@ -321,11 +321,8 @@ class GroupEngine:
 
     def can_run_inline(self, request: CollectiveRequest) -> bool:
         """Say whether a call is worth the caller's own thread, if it `is_next`."""
-        return (
-            not self.verifies
-            and (_count_bytes(request) <= _INLINE_BYTES or self._is_for_core(request))
-            and not self._has_phases(request)
-        )
+        is_small = _count_bytes(request) <= _INLINE_BYTES or self._is_for_core(request)
+        return is_small and not self._has_phases(request)
 
     def can_run_composite_inline(self, composite: CompositeCall) -> bool:
         """Say likewise of a composite call, whose steps run no code of users."""

@@ -30,6 +30,7 @@ from allhands.engine.links.output_guard import (
     is_staged,
 )
 from allhands.engine.operation import Operation
+from allhands.engine.result_check import Comparison
 from allhands.engine.watchdog import Watchdog
 from allhands.transport.frame import MessageKey
 from allhands.transport.outbox import EAGER_BYTES
@@ -63,12 +64,23 @@ class StartedCall:
     agrees: bool
     """Whether no peer is known to have made a different call."""
     execution: CallUnderWay | None = None
+    has_ended: bool = False
+    """Whether the call itself, of several steps the first, has ended well and is finished."""
     rest: "StepsUnderWay | None" = None
-    """Later steps of a composite call, of which the first has ended."""
+    """Later steps of a composite call."""
+    comparison: Comparison | None = None
+    """Of the results of a group that verifies."""
+
+    @property
+    def has_touched(self) -> bool:
+        """Whether outputs of the call were touched; those of a first step are its own memory."""
+        if self.rest is not None or self.execution is None:
+            return False
+        return self.execution.has_touched
 
     def stop(self) -> None:
         """Let nothing land from now on, and nothing more be sent. Idempotent."""
-        for one in (self.execution, self.rest):
+        for one in (self.execution, self.rest, self.comparison):
             if one is not None:
                 one.stop()
 
@@ -252,7 +264,12 @@ class LinkCalls:
     # ------------------------------------------------------------ one level
 
     def get_native_calls(self) -> NativeCalls | None:
-        """Return the compiled calls of the group; None: there are no links to lend."""
+        """Return the compiled calls of the group; None: there are no links to lend.
+
+        The core knows no digests.
+        """
+        if self._mesh.has_digests(self._hash):
+            return None
         if self._native_calls is None:
             self._native_calls = make_native_calls(
                 self._mesh.lent_links, self._ranks, self._rank, self._hash

@@ -14,7 +14,7 @@ from allhands.engine.context import EngineContext
 from allhands.engine.link_calls import LinkCalls, StartedCall
 from allhands.engine.links.native_calls import NativeCall
 from allhands.engine.operation import Operation
-from allhands.engine.result_check import ResultCheck
+from allhands.engine.result_check import ResultCheck, compute_digest
 from allhands.engine.watchdog import Watchdog
 from allhands.errors import AllhandsError, CollectiveMismatch
 
@@ -100,8 +100,7 @@ class CallQueue:
         except BaseException as error:  # whatever it is belongs to the caller
             if begun is not None:
                 begun.stop()
-                if begun.execution is not None and begun.rest is None:
-                    operation.has_touched = begun.execution.has_touched
+                operation.has_touched |= begun.has_touched
             self._tell_of_own_failure(operation, error)
             self._leave(operation, error)
             if not isinstance(error, Exception):
@@ -129,8 +128,11 @@ class CallQueue:
         can_run: Callable[[CollectiveRequest], bool],
     ) -> bool:
         """Run the current call where the loop is lent; say whether it has ended well."""
-        if not self._run_one(operation, begun):
+        begun.has_ended = self._run_one(operation, begun)
+        if not begun.has_ended:
             return False
+        if self._result_check is not None:
+            return self._compare(operation, begun, self._result_check)
         if (state := operation.composite_state) is None:
             return True
         interrupt = self._watchdog.interruption
@@ -155,6 +157,25 @@ class CallQueue:
             return False
         self._link_calls.finish(operation)
         return True
+
+    def _compare(self, operation: Operation, begun: StartedCall, result_check: ResultCheck) -> bool:
+        """Compare the results of the current call likewise; say whether they are the same."""
+        interrupt = self._watchdog.interruption
+        assert interrupt is not None
+        operation.has_touched = True
+        if not self._watchdog.begin_matching(operation):
+            return False
+        comparison = begun.comparison = result_check.begin_comparison(
+            operation.work.sequence, operation.signature, compute_digest(operation.request)
+        )
+        ended = comparison.completion
+        self._mesh.pump(lambda: ended.done() or interrupt.done(), _INLINE_SECONDS)
+        return (
+            ended.done()
+            and not interrupt.done()
+            and ended.exception() is None
+            and comparison.find_difference() is None
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -304,6 +325,7 @@ class CallQueue:
         finally:
             if started is not None:
                 started.stop()
+                operation.has_touched |= started.has_touched
             self._leave(operation, error)
 
     def _tell_of_own_failure(self, operation: Operation, error: BaseException) -> bool:

@@ -1,5 +1,6 @@
 """Verification of a group with `verify=True`: detects corrupt data and compares results."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from zlib import crc32
@@ -8,7 +9,6 @@ import numpy as np
 
 from allhands.collectives import plan
 from allhands.collectives.buffer import view_as_bytes
-from allhands.collectives.part import Part
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.failures import call_errors
 from allhands.engine.failures.call_errors import ErrorFactory
@@ -82,9 +82,9 @@ class ResultCheck:
 
     # ------------------------------------------------------------ digests
 
-    def make_execution(self, sequence: int, signature: int) -> Execution:
-        """Return the execution that compares the results of a call successful so far."""
-        return Execution(
+    def begin_comparison(self, sequence: int, signature: int, digest: int) -> "Comparison":
+        """Begin to compare the result of a call successful so far, by its digest."""
+        execution = Execution(
             self._mesh,
             peers=self._ranks,
             rank=self._rank,
@@ -93,28 +93,44 @@ class ResultCheck:
             signature=signature,
             first_part=_FIRST_PART,
         )
-
-    def build_parts(
-        self, digest: int, digests: "np.ndarray[tuple[int], np.dtype[np.uint64]]"
-    ) -> list[Part]:
-        """Return the exchange that fills `digests` with the digests of all ranks."""
-        mine = np.array([digest], np.uint64)
-        return plan.all_gather(self._rank, len(self._ranks), mine, [digests])
-
-    def find_difference(self, digests: Sequence[int], sequence: int) -> ErrorFactory | None:
-        """Return the failure of a call whose results differ."""
-        if len(set(digests)) == 1:
-            return None
-        usual, count = Counter(digests).most_common(1)[0]
-        others = [rank for rank, one in zip(self._ranks, digests, strict=True) if one != usual]
-        # Without a majority nobody can tell who is wrong.
-        culprits = others if 2 * count > len(digests) else self._ranks
-        return call_errors.make_results_differ_factory(tuple(culprits), sequence)
+        return Comparison(execution, digest)
 
     def _record_corruption(self, sequence: int, link: tuple[int, int]) -> None:
         if sequence > self._get_last_ended() and sequence not in self._corrupted_links:
             self._corrupted_links[sequence] = link
             self._interrupt_call(sequence, call_errors.make_link_corrupted_factory(link, sequence))
+
+
+class Comparison:
+    """The comparison of a call's result with those of the other ranks, under way."""
+
+    def __init__(self, execution: Execution, digest: int) -> None:
+        """Begin it: the ranks exchange their digests."""
+        self._execution = execution
+        self._digests = np.zeros(len(execution.peers), np.uint64)
+        mine = np.array([digest], np.uint64)
+        self.completion: asyncio.Future[None] = execution.begin(
+            plan.all_gather(execution.rank, len(execution.peers), mine, [self._digests])
+        )
+
+    def stop(self) -> None:
+        """Let nothing land from now on, and nothing more be sent. Idempotent."""
+        self._execution.stop()
+
+    def list_awaited(self) -> list[int]:
+        """Return the group's ranks whose digests are missing."""
+        return self._execution.list_awaited()
+
+    def find_difference(self) -> ErrorFactory | None:
+        """Return the failure of a call whose results differ, once all digests are there."""
+        digests, ranks = self._digests.tolist(), self._execution.peers
+        if len(set(digests)) == 1:
+            return None
+        usual, count = Counter(digests).most_common(1)[0]
+        others = [rank for rank, one in zip(ranks, digests, strict=True) if one != usual]
+        # Without a majority nobody can tell who is wrong.
+        culprits = others if 2 * count > len(digests) else ranks
+        return call_errors.make_results_differ_factory(tuple(culprits), self._execution.sequence)
 
 
 class _ClosedChecker:
