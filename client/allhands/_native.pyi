@@ -1185,17 +1185,21 @@ class CallCollector:
     def all_to_all(self, *arguments: object) -> Literal[False]: ...
 
 class AtomicCalls:
-    """The calls of a resilient group, all or nothing, over the communicators that it has in turn.
+    """The calls of a resilient group, all or nothing, over the ways that it has in turn.
 
     The methods named after collectives are those of `ShmComm`, and decline while calls are queued.
+    Over links they take what `LinkCollectives` takes.
     Each keeps a copy of its outputs, makes the call, and then a barrier that takes at most
     `confirm_timeout`; the two have following numbers. What fails is given to `on_failure(failure,
-    name, arguments, error, number, is_computed, was_left, backup)`, which must queue it ahead of
-    all others, call `take_over` once it is, and return its work: then `on_ended(work, error)`
-    returns when that ended well, or raises. The number is that of the call at the communicator, the
-    backup what the outputs held, until the work has ended. `was_left`: a signal's exception left
-    the barrier, which goes on when it is made again under its number. `on_failure` may come again
-    for one call, with the same number of the failure, when a signal's exception broke into it.
+    name, arguments, error, number, is_computed, was_left, backup, confirming)`, which must queue it
+    ahead of all others, call `take_over` once it is, and return its work: then `on_ended(work,
+    error)` returns when that ended well, or raises. The number is that of the call, the backup what
+    the outputs held, until the work has ended. `was_left`: a signal's exception left the barrier,
+    which goes on when it is made again under its number; over links as the work `confirming`, where
+    that is None as the group's next call. `on_failure` may come again for one call, with the same
+    number of the failure, when a signal's exception broke into it.
+
+    `make_barrier()` begins a barrier over links that the core does not take, and returns its work.
     """
 
     last_number: int
@@ -1204,19 +1208,25 @@ class AtomicCalls:
     """Whether a call is under way, or failed and is not queued yet."""
     has_failed: bool
     """Whether a call failed and is not queued yet."""
+    is_awaited: bool
+    """Whether `on_idle` is to be called when the call under way over links is over, or failed; it
+    must set this to False."""
 
     def __init__(
         self,
         *,
         on_failure: Callable[
-            [int, str, tuple[Any, ...], BaseException, int, bool, bool, memoryview], Any
+            [int, str, tuple[Any, ...], BaseException, int, bool, bool, memoryview, Work | None],
+            Any,
         ],
         on_ended: Callable[[Any, BaseException], object],
+        make_barrier: Callable[[], Work],
+        on_idle: Callable[[], object],
         timeout: float,
         confirm_timeout: float,
     ) -> None: ...
-    def set_comm(self, comm: ShmComm | None, /) -> None:
-        """Set the communicator of the next calls; None: they are declined."""
+    def set_way(self, way: ShmComm | LinkCollectives | None, /) -> None:
+        """Set the communicator, or the links, of the next calls; None: they are declined."""
 
     def take_over(self) -> None:
         """Note that the failed call is queued; its thread may not have gone on yet."""

@@ -27,7 +27,7 @@ from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work
 from allhands.runtime import native_core
 from allhands.runtime.loop_thread import LoopThread
-from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
+from allhands.runtime.termination import get_cancel_reason
 from allhands.transport.lent_links import LentLinks
 from allhands_proto.quick_dataclass import dataclass
 
@@ -204,13 +204,12 @@ class DirectCalls:
         staged: bytes,
         timeout: float,
         began: float,
-        interruption: type[BaseException] | None,
         waits: bool,
         result: Result,
     ) -> Work:
-        """Let the loop go on with a call; with an `interruption` only to end it.
+        """Let the loop go on with a call; return its work, whose result is to be `result`.
 
-        `waits` tells whether the caller waits for its end, `result` is that of its work.
+        `waits` tells whether the caller waits for its end.
         """
         with self._thread.enter():
             self._thread.turns += 1
@@ -229,8 +228,6 @@ class DirectCalls:
             work.own(lambda: self._thread.call(queue.cancel, operation))
             context.order.adopt(work)
             queue.go_on(operation, NativeCall(self._links, compiled), staged)
-            if interruption is not None:
-                self.abandon(work, interruption)
             return work
 
     def make_completed_work(self, result: Result) -> Work:
@@ -242,11 +239,12 @@ class DirectCalls:
         work.abandon(get_cancel_reason(interruption.__name__))
 
     def wait(self, work: Work) -> None:
-        """Wait for a call that was handed over; Ctrl-C ends the call."""
+        """Wait for a call that was handed over; any other exception than its own ends the call."""
         try:
             work.wait()
-        except INTERRUPTIONS as interruption:
-            work.abandon(get_cancel_reason(type(interruption).__name__))
+        except BaseException as error:
+            if work.exception() is not error:
+                self.abandon(work, type(error))
             raise
 
     def _build(self, kind: str, arguments: Sequence[object]) -> Step:

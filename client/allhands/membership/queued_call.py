@@ -35,7 +35,7 @@ class FailedCall:
     failure: int
     """Number of the failure."""
     number: int
-    """Of the call at the communicator; its confirmation has the next one."""
+    """Of the call in the group as it is now; its confirmation has the next one."""
     error: BaseException
     """Of a signal handler, if it is no AllhandsError."""
     is_computed: bool
@@ -44,6 +44,8 @@ class FailedCall:
     """Whether the confirmation was left, and is to be gone on with."""
     backup: memoryview
     """Bytes of the outputs before the call, one behind the other."""
+    confirming: Work | None = None
+    """The confirmation over links; None: it was not begun, or has a number in shared memory."""
     queued: "QueuedCall | None" = None
     """What it is in the queue."""
 

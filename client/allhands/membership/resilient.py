@@ -56,7 +56,9 @@ class ResilientSubmitter:
         self, group: Group, changer: MembershipChanger, thread: LoopThread, policy: FailurePolicy
     ) -> None:
         self.executor = thread
-        self._callers_calls = CallersCalls(group.timeout, _CONFIRM_SECONDS)
+        self._callers_calls = CallersCalls(
+            group.timeout, _CONFIRM_SECONDS, self._begin_confirmation, thread.call
+        )
         self._numbering = CallNumbering(group.timeout)
         self._numbering.comm = self._numbering.direct_calls = self._callers_calls.core  # type: ignore[assignment]  # as it looks
         self.order = SingleCallNumbering(self._numbering)
@@ -285,10 +287,10 @@ class ResilientSubmitter:
                 if call.failed is None:
                     self._spare_buffers = call.backups
                 call.backups = []
-                self._offer_comm()
+                self._offer_calls()
                 self._numbering.release()
 
-    def _offer_comm(self) -> None:
+    def _offer_calls(self) -> None:
         """Let calls run on their callers' threads, if nothing is to be said before the next."""
         is_plain = (
             self._pending_change is None
@@ -296,7 +298,7 @@ class ResilientSubmitter:
             and not self._is_last_call_decided
             and (self._policy.on_failure != "wait" or self._seen_epoch >= self._epoch)
         )
-        self._callers_calls.offer(self.engine.order.comm if is_plain else None)
+        self._callers_calls.offer(self.engine.order.direct_calls if is_plain else None)
 
     async def _perform(self, call: QueuedCall) -> None:
         """Carry a call out, again if need be; where this raises its arrays are as before."""
@@ -336,19 +338,26 @@ class ResilientSubmitter:
     async def _end_failed(self, call: QueuedCall, failed: FailedCall) -> AllhandsError | None:
         """End the attempt that a caller's thread has made; return its error."""
         self._take_counts()
-        confirmation = failed.number + 1
-        if failed.was_left:
+        confirmation, has_comm = failed.number + 1, self.engine.order.comm is not None
+        if failed.was_left and has_comm:
             barrier = CollectiveRequest("barrier")
             return await self._confirm(
                 self.engine.run_over_comm(barrier, confirmation, _CONFIRM_SECONDS, call.label)
             )
+        if failed.was_left:
+            confirming = failed.confirming or self._begin_confirmation(call.label)
+            return await self._confirm(_await_work(confirming))
+        if not has_comm:
+            await self.engine.queue.wait_idle()  # until then the call may write its arrays
         error = failed.error
         if isinstance(error, PeerFailed):
             return error
         if failed.is_computed:
             self._computed_calls -= 1
-        else:  # nobody is to wait for its confirmation
+        elif has_comm:  # nobody is to wait for its confirmation
             await self.engine.give_up(confirmation, "a call that failed")
+        else:
+            self._current.pass_over("a call that failed")
         if isinstance(error, AllhandsError):
             return error
         return AllhandsError(f"{call.work} was cancelled by this rank")
@@ -376,9 +385,13 @@ class ResilientSubmitter:
         finally:
             call.current_work = None
         self._computed_calls += 1
-        confirming = group.barrier(timeout=_CONFIRM_SECONDS, label=call.label)
+        confirming = self._begin_confirmation(call.label)
         call.set_call_site(confirming)
         return await self._confirm(_await_work(confirming))
+
+    def _begin_confirmation(self, label: str | None = None) -> Work:
+        """Begin the barrier behind a call."""
+        return self._current.barrier(timeout=_CONFIRM_SECONDS, label=label)
 
     async def _confirm(self, confirming: Awaitable[object]) -> AllhandsError | None:
         """Wait until all ranks are known to have the result; return the error."""

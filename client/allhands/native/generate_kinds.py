@@ -57,6 +57,25 @@ static inline bool ah_kind_has_pieces(ah_kind kind) {{
 
 #endif
 """
+KIND_METHODS = """\
+#ifndef ALLHANDS_KIND_METHODS_H
+#define ALLHANDS_KIND_METHODS_H
+
+#include "collectives/kinds.h"
+
+/* clang-format off */
+
+/* EACH(name, kind) for every kind of which calls with plain arguments have methods: one
+ * makes the call on the caller's thread, one begins it. Blocks are in one array, or in lists. */
+#define ARRAY_METHODS(EACH) \\
+{array_methods}
+#define LIST_METHODS(EACH) \\
+{list_methods}
+#define PLAIN_METHODS(EACH) ARRAY_METHODS(EACH) LIST_METHODS(EACH)
+
+#endif
+"""
+
 KIND_CALLS = """\
 #ifndef ALLHANDS_KIND_CALLS_H
 #define ALLHANDS_KIND_CALLS_H
@@ -65,14 +84,6 @@ KIND_CALLS = """\
 #include "python/comm_object_state.h"
 
 /* clang-format off */
-
-/* EACH(name, kind) for every kind that ShmComm has methods for which take plain arguments: one
- * makes the call on the caller's thread, one begins it. Blocks are in one array, or in lists. */
-#define ARRAY_METHODS(EACH) \\
-{array_methods}
-#define LIST_METHODS(EACH) \\
-{list_methods}
-#define PLAIN_METHODS(EACH) ARRAY_METHODS(EACH) LIST_METHODS(EACH)
 
 /* Carry out the plan of a communicator. */
 static inline ah_status run_plan(CommObject *self, ah_call *call) {{
@@ -155,10 +166,13 @@ def generate() -> dict[Path, str]:
             blocks=test_kind(blocks),
             pieces=test_kind(pieces),
         ),
-        NATIVE / "python" / "kind_calls.h": HEAD
-        + KIND_CALLS.format(
+        NATIVE / "python" / "kind_methods.h": HEAD
+        + KIND_METHODS.format(
             array_methods=list_methods(row for row in plain if not row.takes_lists),
             list_methods=list_methods(row for row in plain if row.takes_lists),
+        ),
+        NATIVE / "python" / "kind_calls.h": HEAD
+        + KIND_CALLS.format(
             cases="\n".join(generate_case(forms) for _, forms in by_algorithm),
         ),
     }

@@ -4,73 +4,42 @@
 #include <string.h>
 #include <structmember.h>
 
+#include "python/atomic_calls_state.h"
 #include "python/call_records.h"
 #include "python/call_run.h"
 #include "python/deadline.h"
 #include "python/inline_calls.h"
+#include "python/kind_calls.h"
+#include "python/link_collectives.h"
 #include "python/plan.h"
 
 /* Larger copies are made without the GIL. */
 #define PAUSE_BYTES ((size_t)64 << 10)
 #define PAST_BYTES ((size_t)8 << 20)
 
-typedef enum {
-    ATOMIC_IDLE,
-    ATOMIC_RUNNING,
-    /* And not queued yet. The queue says when it is, for it may go on before the call's thread. */
-    ATOMIC_FAILED,
-} AtomicState;
-
-/* Stands for the communicators that a resilient group has, one after the other. A call on it is
- * what `membership/resilient.py` makes of one, under the same two numbers of the communicator: the
- * call, and a barrier. So a rank that calls here, and one whose calls are queued, fit together.
- * What fails is handed over to the queue, with a copy of what the outputs were. */
-typedef struct AtomicObject {
-    PyObject_HEAD
-    CommObject *comm;                /* NULL: calls take the other way */
-    PyObject *on_failure, *on_ended; /* take a failed call over, and wait for its end */
-    uint64_t last_number;            /* of the group's calls as callers see them */
-    uint64_t last_call;              /* number of the latest one here, at the communicator */
-    Py_ssize_t queued;               /* calls that have a number and have not ended */
-    unsigned long long computed;     /* calls that have a result; since they were asked for */
-    unsigned long long returned;     /* calls that all ranks are known to have the result of */
-    unsigned long long failures;     /* calls that were handed over */
-    int64_t timeout_ns, confirm_ns;
-    AtomicState state;
-    char *backup; /* also for a call that was taken over: none begins here before that has ended */
-    size_t backup_bytes, backup_room;
-    const char *name; /* of the method that was called, and what it was called with */
-    PyObject *const *args;
-    Py_ssize_t nargs;
-} AtomicObject;
-
 static PyTypeObject *Atomic_Type;
 
-static void forget_comm(AtomicObject *self) {
+static void forget_way(AtomicObject *self) {
     if (self->comm != NULL && self->comm->atomic == self) self->comm->atomic = NULL;
     Py_CLEAR(self->comm);
+    Py_CLEAR(self->links);
 }
 
 /* ---------------------------------------------------------------- copies of outputs */
 
-typedef struct {
-    char *at;
-    size_t nbytes;
-} Output;
-
-static int list_outputs(const CommObject *self, Output outputs[]) {
+static int list_outputs(const CommObject *self, AtomicOutput outputs[]) {
     const Plan *plan = &self->plan;
     size_t nbytes = plan->count * plan->itemsize;
     if (plan->kind == AH_KIND_BARRIER) return 0;
     int count = ah_kind_has_blocks(plan->kind) ? self->size : 1;
     for (int at = 0; at < count; at++)
         outputs[at] =
-            (Output){plan->out[at], ah_kind_has_splits(plan->kind) ? plan->recv[at] : nbytes};
+            (AtomicOutput){plan->out[at], ah_kind_has_splits(plan->kind) ? plan->recv[at] : nbytes};
     if (plan->out[0] == NULL) count = 0; /* of a reduce, another rank's */
     return count;
 }
 
-static void copy_outputs(AtomicObject *self, const Output outputs[], int count, bool back) {
+static void copy_outputs(AtomicObject *self, const AtomicOutput outputs[], int count, bool back) {
     bool pauses = self->backup_bytes > PAUSE_BYTES;
     PyThreadState *saved = pauses ? PyEval_SaveThread() : NULL;
     char *place = self->backup;
@@ -83,8 +52,7 @@ static void copy_outputs(AtomicObject *self, const Output outputs[], int count, 
     if (pauses) PyEval_RestoreThread(saved);
 }
 
-/* False: there is no memory. */
-static bool back_up(AtomicObject *self, const Output outputs[], int count) {
+bool atomic_back_up(AtomicObject *self, const AtomicOutput outputs[], int count) {
     size_t nbytes = 0;
     for (int at = 0; at < count; at++) nbytes += outputs[at].nbytes;
     if (nbytes > self->backup_room) {
@@ -120,9 +88,8 @@ static int confirm(AtomicObject *atomic, CommObject *self, uint64_t number, PyOb
     return failed;
 }
 
-/* Hand a failed call over to the queue, and wait for its end there. The exception is set. */
-static PyObject *hand_over(AtomicObject *self, uint64_t number, bool is_computed, bool was_left,
-                           const Output outputs[], int count) {
+PyObject *atomic_hand_over(AtomicObject *self, const AtomicFailure *failure,
+                           const AtomicOutput outputs[], int count) {
     PyObject *type, *error, *traceback, *work = NULL;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
@@ -137,10 +104,11 @@ static PyObject *hand_over(AtomicObject *self, uint64_t number, bool is_computed
                                 (Py_ssize_t)self->backup_bytes, PyBUF_READ);
     self->failures++;
     while (args != NULL && backup != NULL) {
-        work = PyObject_CallFunction(self->on_failure, "KsOOKOOO", self->failures, self->name, args,
-                                     error, (unsigned long long)number,
-                                     is_computed ? Py_True : Py_False,
-                                     was_left ? Py_True : Py_False, backup);
+        work = PyObject_CallFunction(self->on_failure, "KsOOKOOOO", self->failures, self->name,
+                                     args, error, (unsigned long long)failure->number,
+                                     failure->is_computed ? Py_True : Py_False,
+                                     failure->was_left ? Py_True : Py_False, backup,
+                                     failure->confirming == NULL ? Py_None : failure->confirming);
         if (work != NULL || PyErr_ExceptionMatches(PyExc_Exception)) break;
         /* A signal's: once more, for a call that nobody takes over would leave ranks in different
          * states. It is raised when that is done. */
@@ -152,7 +120,7 @@ static PyObject *hand_over(AtomicObject *self, uint64_t number, bool is_computed
     }
     if (work == NULL) { /* the world is over */
         copy_outputs(self, outputs, count, true);
-        forget_comm(self);
+        forget_way(self);
         self->state = ATOMIC_IDLE;
     }
     PyObject *done = NULL;
@@ -169,7 +137,7 @@ static PyObject *hand_over(AtomicObject *self, uint64_t number, bool is_computed
 /* CommObject.run_atomic */
 static PyObject *atomic_run(CommObject *self, int64_t timeout, PyObject *label) {
     AtomicObject *atomic = self->atomic;
-    Output outputs[AH_MAX_RANKS];
+    AtomicOutput outputs[AH_MAX_RANKS];
     int count = list_outputs(self, outputs);
     if (atomic == NULL || atomic->state != ATOMIC_IDLE || atomic->queued > 0) {
         PyThread_release_lock(self->turn);
@@ -180,7 +148,7 @@ static PyObject *atomic_run(CommObject *self, int64_t timeout, PyObject *label) 
     uint64_t number = self->last_number + 1;
     self->last_number += 2;
     atomic->state = ATOMIC_RUNNING;
-    if (!back_up(atomic, outputs, count)) {
+    if (!atomic_back_up(atomic, outputs, count)) {
         self->last_number -= 2; /* aligned_alloc has kept the GIL */
         atomic->state = ATOMIC_IDLE;
         PyThread_release_lock(self->turn);
@@ -205,17 +173,19 @@ static PyObject *atomic_run(CommObject *self, int64_t timeout, PyObject *label) 
         atomic->state = ATOMIC_IDLE;
     }
     PyThread_release_lock(self->turn);
-    if (failed) return hand_over(atomic, number, is_computed, was_left, outputs, count);
+    AtomicFailure failure = {number, is_computed, was_left, NULL};
+    if (failed) return atomic_hand_over(atomic, &failure, outputs, count);
     Py_RETURN_TRUE;
 }
 
-static PyObject *call_atomically(AtomicObject *self, CommMethod *method, const char *name,
-                                 PyObject *const *args, Py_ssize_t nargs) {
-    if (self->comm == NULL || self->state != ATOMIC_IDLE || self->queued > 0) Py_RETURN_FALSE;
-    CommObject *comm = (CommObject *)Py_NewRef(self->comm);
+static PyObject *call_atomically(AtomicObject *self, CommMethod *method, ah_kind kind,
+                                 const char *name, PyObject *const *args, Py_ssize_t nargs) {
+    if (self->state != ATOMIC_IDLE || self->queued > 0) Py_RETURN_FALSE;
     self->name = name;
     self->args = args;
     self->nargs = nargs;
+    if (self->comm == NULL) return atomic_call_over_links(self, kind);
+    CommObject *comm = (CommObject *)Py_NewRef(self->comm);
     comm->timeout_ns = self->timeout_ns;
     PyObject *done = method((PyObject *)comm, args, nargs);
     Py_DECREF(comm);
@@ -224,7 +194,7 @@ static PyObject *call_atomically(AtomicObject *self, CommMethod *method, const c
 
 #define DEFINE_METHOD(name, kind)                                                                  \
     static PyObject *atomic_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {      \
-        return call_atomically((AtomicObject *)self, comm_##name, #name, args, nargs);             \
+        return call_atomically((AtomicObject *)self, comm_##name, kind, #name, args, nargs);       \
     }
 
 /* clang-format off */
@@ -264,48 +234,60 @@ static PyObject *atomic_take_counts(AtomicObject *self, PyObject *unused) {
     return counts;
 }
 
-static PyObject *atomic_set_comm(AtomicObject *self, PyObject *given) {
-    if (given != Py_None && !PyObject_TypeCheck(given, Comm_Type))
-        return PyErr_Format(PyExc_TypeError, "a communicator or None, not %R", given);
-    if (given == (PyObject *)self->comm) Py_RETURN_NONE;
-    forget_comm(self); /* a call that runs there goes on as what it is */
-    if (given == Py_None) Py_RETURN_NONE;
-    self->comm = (CommObject *)Py_NewRef(given);
-    self->comm->atomic = self;
-    self->comm->run_atomic = atomic_run; /* for good: it declines where there is none of these */
+static PyObject *atomic_set_way(AtomicObject *self, PyObject *given) {
+    bool is_comm = PyObject_TypeCheck(given, Comm_Type);
+    if (given != Py_None && !is_comm && !PyObject_TypeCheck(given, LinkCollectives_Type))
+        return PyErr_Format(PyExc_TypeError, "a communicator, links or None, not %R", given);
+    if (given == (PyObject *)self->comm || given == (PyObject *)self->links) Py_RETURN_NONE;
+    forget_way(self); /* a call that runs there goes on as what it is */
+    if (is_comm) {
+        self->comm = (CommObject *)Py_NewRef(given);
+        self->comm->atomic = self;
+        self->comm->run_atomic =
+            atomic_run; /* for good: it declines where there is none of these */
+    } else if (given != Py_None) {
+        self->links = (struct LinkCollectivesObject *)Py_NewRef(given);
+    }
     Py_RETURN_NONE;
 }
 
 static PyObject *atomic_inline_call(AtomicObject *self, PyObject *unused) {
     (void)unused;
-    if (self->comm == NULL) Py_RETURN_NONE;
-    return PyObject_CallMethod((PyObject *)self->comm, "inline_call", NULL);
+    PyObject *way = self->comm != NULL ? (PyObject *)self->comm : (PyObject *)self->links;
+    if (way == NULL) Py_RETURN_NONE;
+    return PyObject_CallMethod(way, "inline_call", NULL);
 }
 
 /* Of the call itself, not of its barrier, under its number in the group. */
 static PyObject *atomic_last_call(AtomicObject *self, PyObject *unused) {
     (void)unused;
+    unsigned long long number = self->last_number;
+    if (self->links != NULL && self->last_how != NULL)
+        return Py_BuildValue("KsnO", number, kind_names[self->last_kind],
+                             (Py_ssize_t)self->last_bytes, self->last_how);
     if (self->comm == NULL || self->last_call == 0) Py_RETURN_NONE;
     const Record *record = record_of(self->comm, self->last_call);
     if (record->sequence != self->last_call) Py_RETURN_NONE;
-    return Py_BuildValue("KNns", (unsigned long long)self->last_number, record_operation(record),
-                         (Py_ssize_t)record_bytes(record),
+    return Py_BuildValue("KNns", number, record_operation(record), (Py_ssize_t)record_bytes(record),
                          variant_names[record->outcome_bits >> 4 & 7]);
 }
 
 /* ---------------------------------------------------------------- the type */
 
 static PyObject *atomic_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"on_failure", "on_ended", "timeout", "confirm_timeout", NULL};
-    PyObject *on_failure, *on_ended;
+    static char *names[] = {"on_failure",      "on_ended", "make_barrier", "on_idle", "timeout",
+                            "confirm_timeout", NULL};
+    PyObject *on_failure, *on_ended, *make_barrier, *on_idle;
     double timeout, confirm_timeout;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOdd", names, &on_failure, &on_ended, &timeout,
-                                     &confirm_timeout))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOdd", names, &on_failure, &on_ended,
+                                     &make_barrier, &on_idle, &timeout, &confirm_timeout))
         return NULL;
     AtomicObject *self = (AtomicObject *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->on_failure = Py_NewRef(on_failure);
     self->on_ended = Py_NewRef(on_ended);
+    self->make_barrier = Py_NewRef(make_barrier);
+    self->on_idle = Py_NewRef(on_idle);
     self->timeout_ns = (int64_t)(timeout * NANOSECONDS);
     self->confirm_ns = (int64_t)(confirm_timeout * NANOSECONDS);
     return (PyObject *)self;
@@ -313,16 +295,21 @@ static PyObject *atomic_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static int atomic_traverse(AtomicObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->comm);
+    Py_VISIT(self->links);
     Py_VISIT(self->on_failure);
     Py_VISIT(self->on_ended);
+    Py_VISIT(self->make_barrier);
+    Py_VISIT(self->on_idle);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
 
 static int atomic_clear(AtomicObject *self) {
-    forget_comm(self);
+    forget_way(self);
     Py_CLEAR(self->on_failure);
     Py_CLEAR(self->on_ended);
+    Py_CLEAR(self->make_barrier);
+    Py_CLEAR(self->on_idle);
     return 0;
 }
 
@@ -330,6 +317,7 @@ static void atomic_dealloc(AtomicObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     atomic_clear(self);
+    Py_XDECREF(self->last_how);
     free(self->backup);
     type->tp_free(self);
     Py_DECREF(type);
@@ -364,6 +352,7 @@ static PyGetSetDef atomic_getset[] = {
 
 static PyMemberDef atomic_members[] = {
     {"last_number", T_ULONGLONG, offsetof(AtomicObject, last_number), READONLY, NULL},
+    {"is_awaited", T_BOOL, offsetof(AtomicObject, is_awaited), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -379,14 +368,14 @@ static PyMethodDef atomic_methods[] = {
     {"release", (PyCFunction)atomic_release, METH_NOARGS, NULL},
     {"take_over", (PyCFunction)atomic_take_over, METH_NOARGS, NULL},
     {"take_counts", (PyCFunction)atomic_take_counts, METH_NOARGS, NULL},
-    {"set_comm", (PyCFunction)atomic_set_comm, METH_O, NULL},
+    {"set_way", (PyCFunction)atomic_set_way, METH_O, NULL},
     {"inline_call", (PyCFunction)atomic_inline_call, METH_NOARGS, NULL},
     {"last_call", (PyCFunction)atomic_last_call, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot atomic_slots[] = {
-    {Py_tp_doc, "The calls of a resilient group over shared memory; described in _native.pyi."},
+    {Py_tp_doc, "The calls of a resilient group, all or nothing; described in _native.pyi."},
     {Py_tp_new, atomic_new},
     {Py_tp_dealloc, atomic_dealloc},
     {Py_tp_traverse, atomic_traverse},

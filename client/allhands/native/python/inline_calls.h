@@ -3,7 +3,8 @@
 #ifndef ALLHANDS_INLINE_CALLS_H
 #define ALLHANDS_INLINE_CALLS_H
 
-#include "python/kind_calls.h"
+#include "python/comm_object_state.h"
+#include "python/kind_methods.h"
 
 typedef PyObject *CommMethod(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 #define DECLARE_METHODS(name, kind) CommMethod comm_##name, comm_start_##name;

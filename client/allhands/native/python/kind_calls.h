@@ -7,26 +7,6 @@
 
 /* clang-format off */
 
-/* EACH(name, kind) for every kind that ShmComm has methods for which take plain arguments: one
- * makes the call on the caller's thread, one begins it. Blocks are in one array, or in lists. */
-#define ARRAY_METHODS(EACH) \
-    EACH(barrier, AH_KIND_BARRIER) \
-    EACH(all_reduce, AH_KIND_ALL_REDUCE) \
-    EACH(reduce, AH_KIND_REDUCE) \
-    EACH(broadcast, AH_KIND_BROADCAST) \
-    EACH(all_gather_into_tensor, AH_KIND_ALL_GATHER_INTO_TENSOR) \
-    EACH(reduce_scatter_tensor, AH_KIND_REDUCE_SCATTER_TENSOR) \
-    EACH(all_to_all_single, AH_KIND_ALL_TO_ALL_SINGLE) \
-    EACH(scan, AH_KIND_SCAN) \
-    EACH(exscan, AH_KIND_EXSCAN)
-#define LIST_METHODS(EACH) \
-    EACH(gather, AH_KIND_GATHER) \
-    EACH(scatter, AH_KIND_SCATTER) \
-    EACH(all_gather, AH_KIND_ALL_GATHER) \
-    EACH(reduce_scatter, AH_KIND_REDUCE_SCATTER) \
-    EACH(all_to_all, AH_KIND_ALL_TO_ALL)
-#define PLAIN_METHODS(EACH) ARRAY_METHODS(EACH) LIST_METHODS(EACH)
-
 /* Carry out the plan of a communicator. */
 static inline ah_status run_plan(CommObject *self, ah_call *call) {
     Plan *plan = &self->plan;

@@ -2,10 +2,11 @@
 
 #include <structmember.h>
 
+#include "python/kind_methods.h"
 #include "python/kind_names.h"
 #include "python/link_collectives_state.h"
 
-static PyTypeObject *LinkCollectives_Type;
+PyTypeObject *LinkCollectives_Type;
 
 /* ---------------------------------------------------------------- calls */
 
@@ -79,55 +80,69 @@ static bool read_reduce_scatter_tensor(LinkCollectivesObject *self, PyObject *co
     return read_pair(given, args[0], args[1]);
 }
 
-/* Make a call whose `own` first arguments are followed by the timeout, the label, and where it is
- * only begun the result of its work. */
-static PyObject *make_call(PyObject *self_, PyObject *const *args, Py_ssize_t nargs, ah_kind kind,
-                           Py_ssize_t own, Reader *read, bool waits) {
-    LinkCollectivesObject *self = (LinkCollectivesObject *)self_;
-    if (nargs != own + 2 + !waits)
-        return PyErr_Format(PyExc_TypeError, "wants %zd arguments, has %zd", own + 2 + !waits,
-                            nargs);
-    LinkCallRequest request = {
-        .arguments = {.kind = kind, .root = -1},
-        .timeout = args[own],
-        .label = args[own + 1],
-        .value = waits ? NULL : args[own + 2],
-    };
-    if (!read(self, args, &request.arguments)) {
-        if (waits) Py_RETURN_FALSE;
-        Py_RETURN_NONE;
+/* What calls of a kind have before the timeout and the label; without a reader they do not go this
+ * way. */
+static const struct {
+    Reader *read;
+    Py_ssize_t count;
+} forms[AH_KINDS] = {
+    [AH_KIND_BARRIER] = {read_barrier, 0},
+    [AH_KIND_ALL_REDUCE] = {read_all_reduce, 2},
+    [AH_KIND_REDUCE] = {read_reduce, 3},
+    [AH_KIND_BROADCAST] = {read_broadcast, 2},
+    [AH_KIND_ALL_GATHER_INTO_TENSOR] = {read_all_gather_into_tensor, 2},
+    [AH_KIND_REDUCE_SCATTER_TENSOR] = {read_reduce_scatter_tensor, 3},
+};
+
+int link_collectives_read(LinkCollectivesObject *self, ah_kind kind, PyObject *const *args,
+                          Py_ssize_t nargs, LinkMode mode, LinkCallRequest *request) {
+    if (forms[kind].read == NULL) return 0;
+    Py_ssize_t count = forms[kind].count, wanted = count + 2 + (mode == LINK_BEGIN);
+    if (nargs != wanted) {
+        PyErr_Format(PyExc_TypeError, "wants %zd arguments, has %zd", wanted, nargs);
+        return -1;
     }
-    request.rest = args + request.arguments.array_count;
-    bool is_elsewhere = kind == AH_KIND_REDUCE && request.arguments.root != self->rank;
-    if (is_elsewhere && request.value == args[0]) request.value = Py_None;
-    return waits ? link_collectives_run(self, &request) : link_collectives_start(self, &request);
+    *request = (LinkCallRequest){
+        .arguments = {.kind = kind, .root = -1},
+        .timeout = args[count],
+        .label = args[count + 1],
+        .mode = mode,
+        .value = mode == LINK_BEGIN ? args[count + 2] : Py_None,
+    };
+    if (!forms[kind].read(self, args, &request->arguments)) return 0;
+    request->rest = args + request->arguments.array_count;
+    bool is_elsewhere = kind == AH_KIND_REDUCE && request->arguments.root != self->rank;
+    if (is_elsewhere && request->value == args[0]) request->value = Py_None;
+    return 1;
 }
 
-#define DEFINE_METHODS(name, kind, own)                                                            \
+static PyObject *run(PyObject *self_, PyObject *const *args, Py_ssize_t nargs, ah_kind kind) {
+    LinkCollectivesObject *self = (LinkCollectivesObject *)self_;
+    LinkCallRequest request;
+    int read = link_collectives_read(self, kind, args, nargs, LINK_WAIT, &request);
+    if (read == 0) Py_RETURN_FALSE;
+    return read < 0 ? NULL : link_collectives_run(self, &request);
+}
+
+static PyObject *start(PyObject *self_, PyObject *const *args, Py_ssize_t nargs, ah_kind kind) {
+    LinkCollectivesObject *self = (LinkCollectivesObject *)self_;
+    LinkCallRequest request;
+    int read = link_collectives_read(self, kind, args, nargs, LINK_BEGIN, &request);
+    if (read == 0) Py_RETURN_NONE;
+    return read < 0 ? NULL : link_collectives_start(self, &request);
+}
+
+#define DEFINE_METHODS(name, kind)                                                                 \
     static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {               \
-        return make_call(self, args, nargs, kind, own, read_##name, true);                         \
+        return run(self, args, nargs, kind);                                                       \
     }                                                                                              \
     static PyObject *start_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {       \
-        return make_call(self, args, nargs, kind, own, read_##name, false);                        \
+        return start(self, args, nargs, kind);                                                     \
     }
 
-DEFINE_METHODS(barrier, AH_KIND_BARRIER, 0)
-DEFINE_METHODS(all_reduce, AH_KIND_ALL_REDUCE, 2)
-DEFINE_METHODS(reduce, AH_KIND_REDUCE, 3)
-DEFINE_METHODS(broadcast, AH_KIND_BROADCAST, 2)
-DEFINE_METHODS(all_gather_into_tensor, AH_KIND_ALL_GATHER_INTO_TENSOR, 2)
-DEFINE_METHODS(reduce_scatter_tensor, AH_KIND_REDUCE_SCATTER_TENSOR, 3)
-
-/* Calls that do not go this way. */
-static PyObject *decline(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    (void)self, (void)args, (void)nargs;
-    Py_RETURN_FALSE;
-}
-
-static PyObject *decline_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    (void)self, (void)args, (void)nargs;
-    Py_RETURN_NONE;
-}
+/* clang-format off */
+PLAIN_METHODS(DEFINE_METHODS)
+/* clang-format on */
 
 /* ---------------------------------------------------------------- what others ask */
 
@@ -245,25 +260,12 @@ static void collectives_dealloc(LinkCollectivesObject *self) {
 }
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL, NULL
-#define METHODS(name)                                                                              \
-    {#name, FAST(name)}, { "start_" #name, FAST(start_##name) }
-#define DECLINED(name)                                                                             \
-    {#name, FAST(decline)}, { "start_" #name, FAST(decline_start) }
+#define METHODS(name, kind) {#name, FAST(name)}, {"start_" #name, FAST(start_##name)},
+
 static PyMethodDef collectives_methods[] = {
-    METHODS(barrier),
-    METHODS(all_reduce),
-    METHODS(reduce),
-    METHODS(broadcast),
-    METHODS(all_gather_into_tensor),
-    METHODS(reduce_scatter_tensor),
-    DECLINED(all_to_all_single),
-    DECLINED(scan),
-    DECLINED(exscan),
-    DECLINED(gather),
-    DECLINED(scatter),
-    DECLINED(all_gather),
-    DECLINED(reduce_scatter),
-    DECLINED(all_to_all),
+    /* clang-format off */
+    PLAIN_METHODS(METHODS)
+    /* clang-format on */
     {"records", (PyCFunction)records, METH_O, NULL},
     {"call_site", (PyCFunction)call_site, METH_O, NULL},
     {"start_times", (PyCFunction)start_times, METH_NOARGS, NULL},

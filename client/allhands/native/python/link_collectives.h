@@ -5,6 +5,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+extern PyTypeObject *LinkCollectives_Type;
+
 int add_link_collectives_type(PyObject *module);
 
 #endif

@@ -5,6 +5,7 @@
 
 #define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
 #define NANOSECONDS 1e9
+#define ATTEMPTS 3           /* of what the handler of a signal may break into */
 #define MOST_BYTES (2 << 20) /* of an array; is_staged in engine/links/output_guard.py */
 /* Of a call that is only begun: how large an array may be, and how long its caller, perhaps an
  * event loop, is held for peers that are about to come, beside the time of the bytes. Who has
@@ -167,7 +168,7 @@ static int deliver(LinkCollectivesObject *self, LinkPlan *plan) {
 
 /* How long the caller of a call is held. */
 static int64_t find_hold(const LinkCallRequest *request, uint64_t sequence) {
-    if (request->value == NULL) return GATE_HOLD_NS;
+    if (request->mode != LINK_BEGIN) return GATE_HOLD_NS;
     const LinkArguments *given = &request->arguments;
     int64_t longest = 0;
     for (int i = 0; i < given->array_count; i++)
@@ -230,8 +231,8 @@ static int settle(LinkCollectivesObject *self, const LinkPlan *plan) {
     return failed;
 }
 
-/* Hand the rest of the call over to the loop: the work that ends with it; NULL with an exception. A
- * signal's exception that is set ends the call, and stays set. */
+/* Hand the rest of the call over to the loop: the work that ends with it; NULL with an exception.
+ * One that is set before stays set. No handler of a signal may run, else the work may be lost. */
 static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan,
                            const LinkCallRequest *request, int64_t limit, int64_t began) {
     PyObject *type, *value, *trace;
@@ -241,13 +242,12 @@ static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan,
     PyObject *arguments = as_tuple(given, request->rest), *work = NULL;
     PyObject *staged =
         PyBytes_FromStringAndSize((const char *)self->staging, (Py_ssize_t)plan->staging_bytes);
-    bool waits = request->value == NULL;
+    PyObject *waits = request->mode == LINK_BEGIN ? Py_False : Py_True;
     if (arguments != NULL && staged != NULL)
         work = PyObject_CallMethod(
-            self->gate.owner, "hand_over", "sOKOSddOOO", kind_names[given->kind], arguments,
+            self->gate.owner, "hand_over", "sOKOSddOO", kind_names[given->kind], arguments,
             (unsigned long long)self->sequence, plan->compiled, staged, (double)limit / NANOSECONDS,
-            (double)began / NANOSECONDS, type == NULL ? Py_None : type, waits ? Py_True : Py_False,
-            waits ? Py_None : request->value);
+            (double)began / NANOSECONDS, waits, request->value);
     Py_XDECREF(arguments);
     Py_XDECREF(staged);
     if (type != NULL) {
@@ -255,6 +255,25 @@ static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan,
         PyErr_Restore(type, value, trace);
     }
     return work;
+}
+
+/* Delay the handlers of signals, if `delayed` does not, from now on. An exception that is set stays
+ * so, and one of a handler that has run meanwhile is set. */
+static PyObject *delay_signals(LinkCollectivesObject *self, PyObject *delayed) {
+    if (delayed != NULL && delayed != Py_None) return delayed;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_XDECREF(delayed);
+    delayed = NULL;
+    for (int i = 0; i < ATTEMPTS && delayed == NULL; i++) {
+        delayed = gate_delay_signals(&self->gate, true);
+        if (delayed == NULL && type == NULL)
+            PyErr_Fetch(&type, &value, &trace);
+        else if (delayed == NULL)
+            PyErr_Clear();
+    }
+    PyErr_Restore(type, value, trace);
+    return delayed;
 }
 
 static PyObject *await(LinkCollectivesObject *self, PyObject *work) {
@@ -273,12 +292,11 @@ static void abandon(LinkCollectivesObject *self, PyObject *work) {
     PyErr_Restore(type, value, trace);
 }
 
-/* Carry out a call that has its number, within the gate, which is left: True, or the work of a call
- * that is only begun. */
+/* Carry out a call that has its number, within the gate, which is left: what its mode says. */
 static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
                                     const LinkCallRequest *request, int64_t limit) {
     const LinkArguments *given = &request->arguments;
-    bool waits = request->value == NULL;
+    LinkMode mode = request->mode;
     uint64_t sequence = self->sequence;
     int64_t began = ah_link_now();
     ah_memory memory[AH_AREAS];
@@ -290,7 +308,8 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     plan_load(plan, given, self->staging);
     plan_locate(plan, given, self->staging, memory);
     link_call_begin(plan->call, sequence, memory);
-    PyObject *delayed = gate_delay_signals(&self->gate, is_encrypted(plan));
+    bool is_whole = mode == LINK_CONFIRM || is_encrypted(plan);
+    PyObject *delayed = gate_delay_signals(&self->gate, is_whole);
     int ended = delayed == NULL || note(self->signatures, sequence, plan->number) < 0 ||
                         note(self->calls, sequence, plan->signature) < 0
                     ? -1
@@ -301,19 +320,22 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
         plan_commit(plan, given, self->staging);
         link_log_end(&self->log, sequence);
         if (conclude(self, sequence, began) == 0 && settle(self, plan) == 0)
-            result = waits ? Py_NewRef(Py_True)
-                           : PyObject_CallMethod(self->gate.owner, "make_completed_work", "O",
-                                                 request->value);
-    } else
+            result = mode == LINK_BEGIN
+                         ? PyObject_CallMethod(self->gate.owner, "make_completed_work", "O",
+                                               request->value)
+                         : Py_NewRef(Py_True);
+    } else {
+        delayed = delay_signals(self, delayed);
         work = hand_over(self, plan, request, limit, began);
+    }
     self->thread = 0;
     gate_leave(&self->gate, ended <= 0);
-    bool is_interrupted = delayed != NULL && gate_allow_signals(delayed) < 0;
+    bool is_interrupted = delayed == NULL || gate_allow_signals(delayed) < 0;
     if (is_interrupted) {
-        if (ended == 0 && work != NULL) abandon(self, work);
+        if (work != NULL) abandon(self, work);
         Py_CLEAR(result);
-    } else if (ended == 0 && work != NULL) {
-        result = waits ? await(self, work) : Py_NewRef(work);
+    } else if (work != NULL) {
+        result = mode == LINK_WAIT ? await(self, work) : Py_NewRef(work);
     }
     Py_XDECREF(work);
     return result;
@@ -347,16 +369,20 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
     Py_RETURN_FALSE;
 }
 
+bool link_collectives_takes(const LinkCallRequest *request) {
+    npy_intp most = request->mode == LINK_BEGIN ? START_BYTES : MOST_BYTES;
+    return request->label == Py_None && is_small(&request->arguments, most);
+}
+
 PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallRequest *request) {
-    if (request->label != Py_None || !is_small(&request->arguments, MOST_BYTES)) Py_RETURN_FALSE;
+    if (!link_collectives_takes(request)) Py_RETURN_FALSE;
     return make_call(self, request);
 }
 
 PyObject *link_collectives_start(LinkCollectivesObject *self, const LinkCallRequest *request) {
     PyObject *work = NULL;
     /* Nothing that is under way is to be held up for a call behind it. */
-    if (request->label == Py_None && is_small(&request->arguments, START_BYTES) && find_next(self))
-        work = make_call(self, request);
+    if (link_collectives_takes(request) && find_next(self)) work = make_call(self, request);
     if (work == Py_False) Py_CLEAR(work);
     if (work == NULL && !PyErr_Occurred()) Py_RETURN_NONE;
     return work;

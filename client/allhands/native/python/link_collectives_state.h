@@ -12,7 +12,7 @@
 #include "python/link_gate.h"
 #include "python/link_plan.h"
 
-typedef struct {
+typedef struct LinkCollectivesObject {
     PyObject_HEAD
     LinkGate gate;
     PyObject *order;         /* a CallNumbering */
@@ -37,21 +37,35 @@ typedef struct {
     unsigned long long prepared; /* the last call for which the owner has prepared */
 } LinkCollectivesObject;
 
+typedef enum {
+    LINK_WAIT,    /* its caller waits for its end: True */
+    LINK_BEGIN,   /* it ends here if its peers come at once: its work, ended or not */
+    LINK_CONFIRM, /* True if it ends within the time that a call holds the loop, else its work; no
+                   * signal's handler runs meanwhile */
+} LinkMode;
+
 /* A call as its caller makes it. */
 typedef struct {
     LinkArguments arguments;
     PyObject *const *rest; /* what follows the arrays: from these the owner makes it elsewhere */
     PyObject *timeout, *label;
-    PyObject *value; /* of a call that is only begun, the result of its work; NULL: it is waited for
-                      */
+    LinkMode mode;
+    PyObject *value; /* the result of its work */
 } LinkCallRequest;
 
-/* Carry out a call: True; False: nothing has happened, it is to go another way; NULL with an
- * exception. */
+/* Read the arguments of a call, as its method has them: 1; 0: they are not plain, or such calls do
+ * not go this way; -1 with an exception. */
+int link_collectives_read(LinkCollectivesObject *self, ah_kind kind, PyObject *const *args,
+                          Py_ssize_t nargs, LinkMode mode, LinkCallRequest *request);
+
+/* Whether a call may go this way, as far as its label and its size say. */
+bool link_collectives_takes(const LinkCallRequest *request);
+
+/* Carry out a call: what its mode says; False: nothing has happened, it is to go another way; NULL
+ * with an exception. */
 PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallRequest *request);
 
-/* Begin a call, and end it if its peers come at once: its work, ended or not; None: nothing has
- * happened, it is to go another way; NULL with an exception. */
+/* Begin a call likewise; None: nothing has happened, or others are under way. */
 PyObject *link_collectives_start(LinkCollectivesObject *self, const LinkCallRequest *request);
 
 #endif

@@ -6,7 +6,8 @@
 #ifndef ALLHANDS_PLAIN_ARGUMENTS_H
 #define ALLHANDS_PLAIN_ARGUMENTS_H
 
-#include "python/kind_calls.h"
+#include "python/comm_object_state.h"
+#include "python/kind_methods.h"
 
 /* Write into a plan what a kind's arguments say, but for timeout and label, which follow them;
  * false: they are not plain. */

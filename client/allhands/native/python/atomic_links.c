@@ -1,0 +1,133 @@
+#include "python/atomic_calls_state.h"
+#include "python/link_collectives_state.h"
+
+#define NANOSECONDS 1e9
+#define ATTEMPTS 3
+
+/* Let the queue know that a call is over, if it waits for that; -1 with an exception, the first
+ * that was set. */
+static int tell_idle(AtomicObject *self) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    /* The handler of a signal may raise before it has begun. */
+    for (int i = 0; i < ATTEMPTS && self->is_awaited; i++) {
+        PyObject *done = PyObject_CallNoArgs(self->on_idle);
+        if (done == NULL && type == NULL)
+            PyErr_Fetch(&type, &value, &trace);
+        else if (done == NULL)
+            PyErr_Clear();
+        Py_XDECREF(done);
+    }
+    int failed = type == NULL ? 0 : -1;
+    PyErr_Restore(type, value, trace);
+    return failed;
+}
+
+static int list_outputs(const LinkCollectivesObject *links, const LinkArguments *given,
+                        AtomicOutput *output) {
+    if (given->array_count == 0) return 0;
+    if (given->kind == AH_KIND_REDUCE && given->root != links->rank) return 0;
+    *output =
+        (AtomicOutput){PyArray_DATA(given->arrays[0]), (size_t)PyArray_NBYTES(given->arrays[0])};
+    return 1;
+}
+
+/* Begin the barrier behind a call: True: it has ended; else its work; NULL with an exception: it
+ * was not begun. No handler runs meanwhile. */
+static PyObject *begin_barrier(AtomicObject *self, LinkCollectivesObject *links) {
+    PyObject *timeout = PyFloat_FromDouble((double)self->confirm_ns / NANOSECONDS);
+    if (timeout == NULL) return NULL;
+    LinkCallRequest request = {
+        .arguments = {.kind = AH_KIND_BARRIER, .root = -1},
+        .timeout = timeout,
+        .label = Py_None,
+        .mode = LINK_CONFIRM,
+        .value = Py_None,
+    };
+    PyObject *begun = link_collectives_run(links, &request);
+    Py_DECREF(timeout);
+    if (begun != Py_False) return begun;
+    Py_DECREF(begun);
+    return PyObject_CallNoArgs(self->make_barrier);
+}
+
+/* Make the barrier behind a call: who comes out of it knows that all ranks have the result. An
+ * exception of a signal leaves it to be gone on with, by its work if there is one. */
+static int confirm(AtomicObject *self, LinkCollectivesObject *links, AtomicFailure *failure,
+                   PyObject **confirming) {
+    PyObject *delayed = gate_delay_signals(&links->gate, true);
+    failure->was_left = true;
+    if (delayed == NULL) return -1;
+    PyObject *begun = begin_barrier(self, links);
+    bool has_ended = begun == Py_True;
+    if (has_ended) failure->was_left = false;
+    if (begun != NULL && !has_ended) *confirming = failure->confirming = Py_NewRef(begun);
+    Py_XDECREF(begun);
+    int interrupted = gate_allow_signals(delayed);
+    if (has_ended) { /* whatever came meanwhile, the call is done for all */
+        self->returned++;
+        return interrupted;
+    }
+    if (interrupted || *confirming == NULL) return -1;
+    PyObject *waited = PyObject_CallMethod(*confirming, "wait", NULL);
+    if (waited == NULL) {
+        failure->was_left = !PyErr_ExceptionMatches(PyExc_Exception);
+        return -1;
+    }
+    Py_DECREF(waited);
+    self->returned++;
+    failure->was_left = false;
+    return 0;
+}
+
+static PyObject *carry_out(AtomicObject *self, LinkCollectivesObject *links,
+                           const LinkCallRequest *request) {
+    AtomicOutput output = {NULL, 0};
+    int count = list_outputs(links, &request->arguments, &output);
+    self->state = ATOMIC_RUNNING;
+    if (!atomic_back_up(self, &output, count)) {
+        self->state = ATOMIC_IDLE;
+        Py_RETURN_FALSE;
+    }
+    uint64_t before = links->sequence;
+    unsigned long long returned = self->returned;
+    PyObject *done = link_collectives_run(links, request), *confirming = NULL;
+    AtomicFailure failure = {links->sequence, done == Py_True, false, NULL};
+    bool has_begun = links->sequence != before;
+    int failed = done == NULL ? -1 : 0;
+    if (failure.is_computed) {
+        Py_XSETREF(self->last_how, Py_XNewRef(links->how));
+        self->last_kind = request->arguments.kind;
+        self->last_bytes = links->nbytes;
+        self->computed++;
+        failed = confirm(self, links, &failure, &confirming);
+    }
+    if (self->returned > returned) self->last_number++;
+    bool is_open = has_begun && failed && self->returned == returned;
+    self->state = is_open ? ATOMIC_FAILED : ATOMIC_IDLE;
+    if (tell_idle(self) < 0 && !is_open) Py_CLEAR(done);
+    if (failed && !is_open) Py_CLEAR(done);
+    if (is_open) {
+        Py_XDECREF(done);
+        done = atomic_hand_over(self, &failure, &output, count);
+    }
+    Py_XDECREF(confirming);
+    return done;
+}
+
+PyObject *atomic_call_over_links(AtomicObject *self, ah_kind kind) {
+    if (self->links == NULL) Py_RETURN_FALSE;
+    LinkCollectivesObject *links = (LinkCollectivesObject *)Py_NewRef(self->links);
+    LinkCallRequest request;
+    int read = link_collectives_read(links, kind, self->args, self->nargs, LINK_WAIT, &request);
+    PyObject *done = NULL, *timeout = NULL;
+    if (read > 0 && request.timeout == Py_None)
+        request.timeout = timeout = PyFloat_FromDouble((double)self->timeout_ns / NANOSECONDS);
+    if (read == 0 || (read > 0 && !link_collectives_takes(&request)))
+        done = Py_NewRef(Py_False);
+    else if (read > 0 && request.timeout != NULL)
+        done = carry_out(self, links, &request);
+    Py_XDECREF(timeout);
+    Py_DECREF(links);
+    return done;
+}
