@@ -70,7 +70,9 @@ def test_a_begun_call_that_is_cancelled_ends_on_all_ranks(job: Job) -> None:
     assert "was cancelled by this rank" in told["text"]
     assert told["kept"]
     ranks[1].say()
-    assert ranks[1].expect("cancelled")["error"] == "GroupAborted"
+    other = ranks[1].expect("cancelled")
+    # Who finds all that it needs may end it well: see `Work.cancel`.
+    assert (other["error"], other["x"]) in (("GroupAborted", [3.0] * 5), (None, [5.0] * 5)), other
     assert [said["y"] for said in finish(ranks)] == [[2.0] * 3] * 2
 
 

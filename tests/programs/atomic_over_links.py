@@ -1,4 +1,4 @@
-"""Calls over links that are all or nothing, on their callers' threads, and what may come between."""
+"""Calls over links that are all or nothing, on their callers' threads, and what comes between."""
 
 import os
 import random

@@ -151,14 +151,14 @@ def lose_a_rank_behind_begun_calls() -> None:
 
 def cancel_a_begun_call() -> None:
     me, _ = _join()
-    x = np.full(5, float(me))
+    x = np.full(5, me + 2.0)
     if me == 0:
         work = ah.all_reduce(x, async_op=True)
         work.cancel()
-        tell("cancelled", **failure(work.wait), kept=bool((x == 0).all()))
+        tell("cancelled", **failure(work.wait), kept=bool((x == 2).all()))
     else:
         hear()
-        tell("cancelled", **failure(ah.all_reduce(x, async_op=True).wait))
+        tell("cancelled", **failure(ah.all_reduce(x, async_op=True).wait), x=x.tolist())
     ah.all_reduce(y := np.ones(3))
     tell("done", y=y.tolist())
     ah.destroy_process_group()
