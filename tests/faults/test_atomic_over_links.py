@@ -63,8 +63,7 @@ _MOMENTS = [
 
 @pytest.mark.parametrize(
     ("operation", "moment", "kind", "which"),
-    [(operation, *moment) for operation in ("all_reduce", "broadcast") for moment in _MOMENTS]
-    + [("all_reduce", "prepare", "return", 1), ("all_reduce", "__exit__", "return", 2)],
+    [(operation, *moment) for operation in ("all_reduce", "broadcast") for moment in _MOMENTS],
 )
 def test_a_call_interrupted_at_any_moment_is_done_on_all_ranks_or_on_none(
     job: Job, operation: str, moment: str, kind: str, which: int

@@ -40,7 +40,7 @@ def test_awaited_calls_end_at_once_or_later(job: Job, size: int) -> None:
 def test_a_begun_call_that_others_miss_names_them_when_it_is_waited_for(job: Job) -> None:
     ranks = job(3, begun_over_links.begin_without_others)
     missed = [rank.expect("missed") for rank in ranks]
-    assert (missed[0]["was_open"], missed[0]["handed"]) == (True, 1)
+    assert missed[0]["was_open"]
     assert (missed[0]["error"], missed[0]["ranks"]) == ("CollectiveTimeout", [1, 2])
     assert [one["kept"] for one in missed] == [True] * 3
     for rank in ranks:
@@ -71,8 +71,11 @@ def test_a_begun_call_that_is_cancelled_ends_on_all_ranks(job: Job) -> None:
     assert told["kept"]
     ranks[1].say()
     other = ranks[1].expect("cancelled")
-    # Who finds all that it needs may end it well: see `Work.cancel`.
-    assert (other["error"], other["x"]) in (("GroupAborted", [3.0] * 5), (None, [5.0] * 5)), other
+    if other["error"] is None:  # who finds all that it needs may end it well: see `Work.cancel`
+        assert other["x"] == [5.0] * 5
+    else:
+        assert other["error"] == "GroupAborted"
+        assert other["x"] == [3.0] * 5 or not other["intact"]
     assert [said["y"] for said in finish(ranks)] == [[2.0] * 3] * 2
 
 

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -121,15 +120,13 @@ def queue_behind_a_call() -> None:
     me, _ = _join()
     x, y = np.full(3, 1.0), np.full(3, 10.0)
     if me == 0:
-        core, order = _submitter()._callers_calls.core, _submitter().order
-        before = order.latest_sequence
+        core = _submitter()._callers_calls.core
         first = threading.Thread(target=ah.all_reduce, args=(x,))
         first.start()
-        until(lambda: core.is_busy or order.latest_sequence > before)  # the core may decline it
+        until(_is_under_way)
         work = ah.all_reduce(y, async_op=True, label="second")
         assert work is not None
-        if core.is_busy:
-            until(lambda: core.is_awaited)
+        until(lambda: core.is_awaited or not core.is_busy)
         tell("queued", was_open=not work.is_completed())
         first.join()
         work.wait()
@@ -150,7 +147,7 @@ def interrupt_a_call() -> None:
     x = np.full(3, me + 1.0)
     told: dict[str, Any] = {}
     if me == 0:
-        threading.Thread(target=_interrupt_once, args=(_is_busy,)).start()
+        threading.Thread(target=_interrupt_next).start()
         try:
             ah.all_reduce(x)
         except KeyboardInterrupt:
@@ -166,14 +163,19 @@ def interrupt_a_call() -> None:
     ah.destroy_process_group()
 
 
-def _is_busy() -> bool:
-    return bool(_submitter()._callers_calls.core.is_busy)
-
-
-def _interrupt_once(is_due: Callable[[], bool]) -> None:
-    until(is_due)
-    time.sleep(0.05)  # by then it is in the hands of the loop, as it is if it is interrupted before
+def _interrupt_next() -> None:
+    """Interrupt the next call, once it has begun."""
+    until(_is_under_way)
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def _is_under_way() -> bool:
+    """Say whether the loop has a call: what the core does not end, or has declined."""
+    return bool(_submitter().engine.progress.operation)
+
+
+_CALLS = 12
+"""Some of which the core may decline while the loop's thread is busy."""
 
 
 def interrupt_at(operation: str, moment: str, kind: str, which: int) -> None:
@@ -195,7 +197,7 @@ def interrupt_at(operation: str, moment: str, kind: str, which: int) -> None:
                 os.kill(os.getpid(), signal.SIGINT)
 
     outcomes, wrong, result = [], [], 3.0 if operation == "all_reduce" else 1.0
-    for number in range(4):
+    for number in range(_CALLS):
         x = np.full(50, me + 1.0)
         if me == 1:
             time.sleep(0.01)

@@ -109,12 +109,11 @@ _KINDS = (
 def begin_without_others() -> None:
     """Let rank 0 begin a call to which the others do not come before its deadline."""
     me, _ = _join()
-    handed = _count("hand_over")
     x = np.full(100, float(me))
     told: dict[str, Any] = {}
     if me == 0:
         work = ah.all_reduce(x, async_op=True, timeout=0.5)
-        told = {"was_open": not work.is_completed(), "handed": len(handed)}
+        told = {"was_open": not work.is_completed()}
         told |= failure(work.wait)
     tell("missed", **told, kept=bool((x == me).all()))
     hear()

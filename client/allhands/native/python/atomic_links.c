@@ -87,7 +87,7 @@ static PyObject *carry_out(AtomicObject *self, LinkCollectivesObject *links,
     self->state = ATOMIC_RUNNING;
     if (!atomic_back_up(self, &output, count)) {
         self->state = ATOMIC_IDLE;
-        Py_RETURN_FALSE;
+        return tell_idle(self) < 0 ? NULL : Py_NewRef(Py_False);
     }
     uint64_t before = links->sequence;
     unsigned long long returned = self->returned;
