@@ -347,10 +347,10 @@ class LinkCollectives:
     `thread` is a LoopThread, `owner` a `DirectCalls`. A call returns False where it is to go
     another way, and nothing has happened.
 
-    Those called `start_...` only begin one, of arrays of up to 64 KiB, and hold their caller for
-    0.05 ms at most for peers that are about to come. They return its work, ended or not, whose
-    result is `value`; None where nothing has happened. A `value` that is the `x` of a reduce is the
-    result on the root, elsewhere None is.
+    Those called `start_...` only begin one, of arrays of up to 128 KiB, and hold their caller for
+    peers that are about to come: for 0.05 ms and 1 ns a byte, in 2 calls of 16 for 0.3 ms. They
+    return its work, ended or not, whose result is `value`; None where nothing has happened. A
+    `value` that is the `x` of a reduce is the result on the root, elsewhere None is.
     """
 
     prepared: int
@@ -508,6 +508,11 @@ class LinkMessages:
         self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /
     ) -> int:
         """Receive; return the sender. -1: declined, -2: the loop is not free."""
+
+    def try_recv(
+        self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /
+    ) -> int:
+        """Receive likewise what comes within 0.05 ms; for 2 messages of 16 within 0.3 ms."""
 
     def records(self, last: int, /) -> list[MessageRow]: ...
     def totals(self) -> tuple[int, float]:

@@ -26,7 +26,7 @@ def test_calls_that_ranks_make_in_several_ways_give_the_right_values(
     for said in finish(job(size, atomic_over_links.mix_calls, seed, 300)):
         assert said["wrong"] == []
         assert 20 < said["queued"] < 280, said
-        assert said["handed"] > 3, said
+        assert said["handed"] > 0, said
         assert said["confirmed"] > said["queued"], said
 
 

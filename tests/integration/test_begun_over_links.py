@@ -26,7 +26,7 @@ def test_begun_calls_give_the_right_values_whether_they_end_at_once_or_later(
     said = finish(job(size, begun_over_links.begin_calls_of_all_kinds, seed, 300))
     assert [one["wrong"] for one in said] == [[]] * size
     assert all(one["at_once"] > 20 for one in said), said
-    assert all(one["handed"] > 5 for one in said), said
+    assert all(one["handed"] > 0 for one in said), said
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -34,7 +34,22 @@ def test_awaited_calls_end_at_once_or_later(job: Job, size: int) -> None:
     said = finish(job(size, begun_over_links.await_calls, 200))
     assert [one["wrong"] for one in said] == [[]] * size
     assert all(one["at_once"] > 20 for one in said), said
-    assert all(one["handed"] > 5 for one in said), said
+    assert all(one["handed"] > 0 for one in said), said
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_awaited_messages_end_at_once_or_later(job: Job, size: int) -> None:
+    said = finish(job(size, begun_over_links.await_messages, size, 300))
+    assert [one["wrong"] for one in said] == [[]] * size
+    assert all(one["at_once"] > 20 for one in said), said
+    assert all(one["later"] > 0 for one in said), said
+
+
+def test_prepared_calls_end_at_once_or_later(job: Job) -> None:
+    said = finish(job(2, begun_over_links.prepare_calls, 200))
+    assert [one["wrong"] for one in said] == [[]] * 2
+    assert all(one["at_once"] > 20 for one in said), said
+    assert all(one["handed"] > 0 for one in said), said
 
 
 def test_a_begun_call_that_others_miss_names_them_when_it_is_waited_for(job: Job) -> None:

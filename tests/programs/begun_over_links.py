@@ -11,6 +11,7 @@ import numpy as np
 
 import allhands as ah
 from allhands.engine.direct_calls import DirectCalls
+from allhands.engine.p2p.direct_messages import DirectMessages
 from allhands.engine.work.work import Work
 from programs.protocol import failure, hear, tell
 
@@ -163,6 +164,24 @@ def cancel_a_begun_call() -> None:
     ah.destroy_process_group()
 
 
+def prepare_calls(calls: int) -> None:
+    """Make prepared calls, to some of which ranks come late."""
+    me, size = _join()
+    at_once, handed = _count("make_completed_work"), _count("hand_over")
+    x, own, wrong = np.empty(100), random.Random(me), []
+    call = ah.all_reduce_init(x)
+    for number in range(calls):
+        x[:] = me + number
+        if own.random() < 0.1:
+            time.sleep(0.002)
+        call.start()
+        call.wait()
+        if not (x == size * (size - 1) // 2 + size * number).all():
+            wrong.append(number)
+    tell("done", wrong=wrong, at_once=len(at_once), handed=len(handed))
+    ah.destroy_process_group()
+
+
 def record_begun_calls() -> None:
     """Look at the records of calls that end at once, and of one that is handed over."""
     me, _ = _join()
@@ -186,6 +205,55 @@ def record_begun_calls() -> None:
         futures=[work.get_future().done() for work in works],
     )
     ah.destroy_process_group()
+
+
+def await_messages(seed: int, rounds: int) -> None:
+    """Await messages around a ring, of any length, to which ranks come late or that cross."""
+
+    async def main() -> None:
+        async with ah.aio.connect(timeout=30, backend="socket") as world:
+            me, size = world.rank, world.size
+            after, before = (me + 1) % size, (me - 1) % size
+            received = _count_received()
+            alike, own, wrong = random.Random(seed), random.Random(seed + me), []
+            for number in range(rounds):
+                if own.random() < 0.1:
+                    await asyncio.sleep(0.002)
+                count, tag = alike.choice((1, 8, 1000, 16_384, 300_000)), alike.randrange(3)
+                x, y = np.full(count, me + number), np.empty(count, np.int64)
+                if alike.random() < 0.3:  # it begins in the same order on all ranks
+                    _, source = await asyncio.gather(
+                        world.send(x, after, tag), world.recv(y, before, tag)
+                    )
+                elif me == 0:
+                    await world.send(x, after, tag)
+                    source = await world.recv(y, before, tag)
+                else:
+                    source = await world.recv(y, before, tag)
+                    await world.send(x, after, tag)
+                if source != before or not (y == before + number).all():
+                    wrong.append(number)
+                if alike.random() < 0.1:
+                    total = await world.all_reduce(np.full(3, me))
+                    assert (total == size * (size - 1) // 2).all()
+            await world.barrier()
+            at_once = sum(sender >= 0 for sender in received)
+            tell("done", wrong=wrong, at_once=at_once, later=len(received) - at_once)
+
+    asyncio.run(main())
+
+
+def _count_received() -> list[int]:
+    """Return a list that gets what each attempt to receive at once gives."""
+    seen: list[int] = []
+    attempt = DirectMessages.try_recv
+
+    def note(self: DirectMessages, *arguments: Any) -> int:
+        seen.append(attempt(self, *arguments))
+        return seen[-1]
+
+    DirectMessages.try_recv = note  # type: ignore[method-assign]
+    return seen
 
 
 def await_calls(calls: int) -> None:

@@ -6,6 +6,8 @@ from typing import Unpack
 from allhands.aio.collectives import AsyncComposed
 from allhands.aio.waiting import await_then_return
 from allhands.collectives.arguments import AnyArray
+from allhands.engine.p2p.direct_messages import DirectMessages
+from allhands.engine.work.work import INLINE_CALLS
 from allhands.group.group import Group
 from allhands.options import CallOptions
 from allhands.tracebacks import trim_traceback
@@ -21,6 +23,7 @@ class AsyncGroup(AsyncComposed):
 
     def __init__(self, group: Group) -> None:
         self.group = group
+        self._ended_at_once = 0
 
     @property
     def rank(self) -> int:
@@ -58,6 +61,10 @@ class AsyncGroup(AsyncComposed):
     ) -> None:
         """Send `x` to rank `dst`; return when `x` may be changed."""
         try:
+            links = None if options else self._find_links(dst)
+            if links is not None and links.send(x, self.group.ranks[dst], tag, None, None):
+                await self._leave_turn()
+                return
             await await_then_return(self.group.send(x, dst, tag, **options), None)
         except Exception as error:
             trim_traceback(error)
@@ -68,12 +75,31 @@ class AsyncGroup(AsyncComposed):
     ) -> int:
         """Receive into `x` from `src`, None: any rank; return the sender's rank."""
         try:
+            if src is not None and not options and (links := self._find_links(src)) is not None:
+                sender = links.try_recv(x, self.group.ranks[src], tag, None, None)
+                if sender >= 0:
+                    await self._leave_turn()
+                    return src
             work = self.group.recv(x, src, tag, **options)
             await await_then_return(work, None)
             return work.source_rank()
         except Exception as error:
             trim_traceback(error)
             raise
+
+    def _find_links(self, rank: int) -> DirectMessages | None:
+        """Return what messages with a rank may go by at once; they decline what does not."""
+        order = self.group.order
+        if order.p2p is not None or type(rank) is not int or not 0 <= rank < self.size:
+            return None
+        direct = order.direct_p2p
+        return direct if isinstance(direct, DirectMessages) else None
+
+    async def _leave_turn(self) -> None:
+        """Leave other tasks a turn after so many messages that ended at once."""
+        self._ended_at_once += 1
+        if self._ended_at_once % INLINE_CALLS == 0:
+            await asyncio.sleep(0)
 
     def revoke(self, reason: str = "it was revoked") -> None:
         """Release every rank from its calls on this group; see `Group.revoke`."""

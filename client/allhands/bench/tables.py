@@ -53,6 +53,7 @@ def _make_hosts(rate: str | None, ranks_per_host: int) -> NamedTable:
     return NamedTable(request, ("allhands", ENCRYPTED), peers)
 
 
+_TWO_HOSTS = TwoHosts(None, 1)
 _TORCH_TOO = ("allhands", TORCH)
 _AWAITED = ("allhands", "allhands-asyncio", "allhands-uvloop")
 _SAFER = ("allhands", "allhands-retryable", "allhands-shrinking", "allhands-verified")
@@ -87,8 +88,22 @@ TABLES: Mapping[str, NamedTable] = {
     "hosts_10gbit": _make_hosts("10gbit", 1),
     "hosts_10gbit_2_ranks": _make_hosts("10gbit", 2),
     "hosts_composite": NamedTable(
-        TableRequest((*OBJECTS, "all_gather_v", "scan"), (), _SMALL, hosts=TwoHosts(None, 1)),
+        TableRequest((*OBJECTS, "all_gather_v", "scan"), (), _SMALL, hosts=_TWO_HOSTS),
         peers=("gloo",),
+    ),
+    "hosts_async": NamedTable(
+        TableRequest(
+            ("async_all_reduce", "in_flight_all_reduce"), (), _SMALL[:2], hosts=_TWO_HOSTS
+        ),
+        peers=("gloo",),
+    ),
+    "hosts_asyncio": NamedTable(
+        TableRequest(("all_reduce", "broadcast", "barrier"), (), _SMALL, hosts=_TWO_HOSTS),
+        _AWAITED,
+        ("gloo",),
+    ),
+    "hosts_safer": NamedTable(
+        TableRequest(("all_reduce",), (), _SMALL, hosts=_TWO_HOSTS), _SAFER, ("gloo",)
     ),
     "start_up": NamedTable(TableRequest(("start_up",), (2, 32), ()), peers=MPI),
     "sessions": NamedTable(TableRequest(("sessions",), (1000, 2000), ()), peers=()),

@@ -197,7 +197,9 @@ class Group(Collectives[Work], Composed[Work]):
         own = 0.0 if timeout is None else self.order.resolve_timeout(timeout)
 
         def make() -> Work:
-            return self.all_reduce(x, op, **options)
+            links = self.order.direct_calls if self.order.comm is None else None
+            begun = None if links is None else links.start_all_reduce(x, op, timeout, label, None)
+            return self.all_reduce(x, op, **options) if begun is None else begun
 
         native, _ = native_core.find()
         route = choose_persistent(x, op, has_core=native is not None)

@@ -82,9 +82,18 @@ class DirectMessages:
     def recv(
         self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /
     ) -> int:
-        sender = self._native.recv(x, src, tag, timeout, label)
+        return self._receive(self._native.recv, x, src, tag, timeout, label)
+
+    def try_recv(
+        self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /
+    ) -> int:
+        """Receive what comes within moments, as `recv` does; an event loop may call it."""
+        return self._receive(self._native.try_recv, x, src, tag, timeout, label)
+
+    def _receive(self, receive: Callable[..., int], *arguments: object) -> int:
+        sender = receive(*arguments)
         if sender == -_BUSY and self._thread.run_on_caller_thread(_do_nothing):
-            sender = self._native.recv(x, src, tag, timeout, label)
+            sender = receive(*arguments)
         return sender
 
     def records(self, last: int, /) -> "list[MessageRow]":

@@ -178,7 +178,9 @@ class Work:
 
         False also where that is not possible.
         """
-        return False
+        if self._progress is not None and not self._future.done():
+            self._progress(seconds)
+        return self._future.done()
 
     def _owes_turn(self) -> bool:
         """Say whether a loop should have its turn after so many operations that ended at once."""

@@ -5,18 +5,9 @@
 
 #define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
 #define NANOSECONDS 1e9
-#define ATTEMPTS 3           /* of what the handler of a signal may break into */
-#define MOST_BYTES (2 << 20) /* of an array; is_staged in engine/links/output_guard.py */
-/* Of a call that is only begun: how large an array may be, and how long its caller, perhaps an
- * event loop, is held for peers that are about to come, beside the time of the bytes. Who has
- * handed a call over comes later to the next one than that, and would be late for ever: so all
- * ranks hold longer in the same few calls, after which they come together. */
-#define START_BYTES (128 << 10)
-#define START_HOLD_NS INT64_C(50000)
-#define BYTES_NS 1 /* of each byte */
-#define MEET_HOLD_NS INT64_C(300000)
-#define MEET_CALLS 2 /* of as many, at the beginning: */
-#define MEET_AFTER 16
+#define ATTEMPTS 3              /* of what the handler of a signal may break into */
+#define MOST_BYTES (2 << 20)    /* of an array; is_staged in engine/links/output_guard.py */
+#define START_BYTES (128 << 10) /* of an array of a call that is only begun */
 
 /* ---------------------------------------------------------------- before the call */
 
@@ -173,8 +164,7 @@ static int64_t find_hold(const LinkCallRequest *request, uint64_t sequence) {
     int64_t longest = 0;
     for (int i = 0; i < given->array_count; i++)
         if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
-    int64_t bytes = longest * BYTES_NS;
-    return bytes + (sequence % MEET_AFTER < MEET_CALLS ? MEET_HOLD_NS : START_HOLD_NS);
+    return gate_brief_hold((size_t)longest, sequence);
 }
 
 /* Carry the call out as far as it goes here within `hold` nanoseconds: 1: it has ended; 0: it goes

@@ -273,10 +273,12 @@ static int deliver(LinkMessagesObject *self, const Asked *asked, size_t nbytes) 
 }
 
 /* 1: received; 0: not here; -1 with an exception. */
-static int receive(LinkMessagesObject *self, Asked *asked) {
+static int receive(LinkMessagesObject *self, Asked *asked, bool waits) {
     ah_link *link = &asked->peer->link->link;
     uint8_t *target = PyArray_DATA(asked->array);
-    int64_t until = ah_link_now() + GATE_HOLD_NS;
+    uint64_t count = next_count(self->received, asked->peer->key);
+    int64_t hold = waits ? GATE_HOLD_NS : gate_brief_hold(asked->frame.length, count);
+    int64_t until = ah_link_now() + hold;
     for (;;) {
         ah_message_status status;
         size_t foreign = 0;
@@ -293,7 +295,9 @@ static int receive(LinkMessagesObject *self, Asked *asked) {
     }
 }
 
-static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, Py_ssize_t nargs) {
+/* Receive; a caller that does not wait is held only for moments. */
+static PyObject *take(LinkMessagesObject *self, PyObject *const *args, Py_ssize_t nargs,
+                      bool waits) {
     Asked asked;
     int plain = read_arguments(self, args, nargs, true, &asked);
     if (plain > 0) plain = enter(self, &asked, args[1]);
@@ -312,7 +316,7 @@ static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, 
     ah_message message;
     Py_INCREF(asked.array);
     int64_t started = self->log.ring == NULL ? 0 : clock_now();
-    int received = receive(self, &asked);
+    int received = receive(self, &asked, waits);
     if (received > 0) {
         uint64_t entry = begin_record(self, &asked, true, args[4], &message);
         if (entry) self->log.ring[entry & self->log.mask].started = started;
@@ -324,6 +328,15 @@ static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, 
     gate_leave(&self->gate, received <= 0);
     if (gate_allow_signals(delayed) < 0) failed = -1;
     return failed ? NULL : PyLong_FromLong(sender);
+}
+
+static PyObject *messages_recv(LinkMessagesObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    return take(self, args, nargs, true);
+}
+
+static PyObject *messages_try_recv(LinkMessagesObject *self, PyObject *const *args,
+                                   Py_ssize_t nargs) {
+    return take(self, args, nargs, false);
 }
 
 static PyObject *messages_records(LinkMessagesObject *self, PyObject *args) {
@@ -412,6 +425,7 @@ static void messages_dealloc(LinkMessagesObject *self) {
 static PyMethodDef messages_methods[] = {
     {"send", (PyCFunction)(void (*)(void))messages_send, METH_FASTCALL, NULL},
     {"recv", (PyCFunction)(void (*)(void))messages_recv, METH_FASTCALL, NULL},
+    {"try_recv", (PyCFunction)(void (*)(void))messages_try_recv, METH_FASTCALL, NULL},
     {"add_peer", (PyCFunction)messages_add_peer, METH_VARARGS, NULL},
     {"records", (PyCFunction)messages_records, METH_VARARGS, NULL},
     {"totals", (PyCFunction)messages_totals, METH_NOARGS, NULL},
