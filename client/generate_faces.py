@@ -429,7 +429,7 @@ def _write_awaited_call(call: Collective, has_plain: bool, fast: list[str] | Non
             "**options: Unpack[CallOptions]",
         ]
     )
-    begun = f"self.group.{call.name}({', '.join([*call.names, '**options'])})"
+    begun = f"self.group.awaited.{call.name}({', '.join([*call.names, '**options'])})"
     if output is not None:
         returned = "T" if generic else output.annotation
         value = output.name

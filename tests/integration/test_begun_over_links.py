@@ -38,6 +38,13 @@ def test_awaited_calls_end_at_once_or_later(job: Job, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3])
+def test_awaited_calls_of_several_steps_end_at_once_or_later(job: Job, size: int) -> None:
+    for said in finish(job(size, begun_over_links.await_steps, 60)):
+        assert said["wrong"] == "[]"
+        assert 0 < said["queued"] < said["calls"] - 50, said
+
+
+@pytest.mark.parametrize("size", [2, 3])
 def test_awaited_messages_end_at_once_or_later(job: Job, size: int) -> None:
     said = finish(job(size, begun_over_links.await_messages, size, 300))
     assert [one["wrong"] for one in said] == [[]] * size

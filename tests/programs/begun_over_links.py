@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import allhands as ah
+from allhands.engine.call_runner import CallRunner
 from allhands.engine.direct_calls import DirectCalls
 from allhands.engine.p2p.direct_messages import DirectMessages
 from allhands.engine.work.work import Work
@@ -162,6 +163,53 @@ def cancel_a_begun_call() -> None:
     ah.all_reduce(y := np.ones(3))
     tell("done", y=y.tolist())
     ah.destroy_process_group()
+
+
+def await_steps(rounds: int) -> None:
+    """Await calls of several steps, and with lists, at which ranks are late by turns."""
+
+    async def main() -> None:
+        async with ah.aio.connect(timeout=30, backend="socket") as world:
+            me, size = world.rank, world.size
+            queued, wrong = _count_queued(), []
+            for number in range(rounds):
+                if number % 10 == me:
+                    await asyncio.sleep(0.002)
+                objects = await world.all_gather_object({"rank": me, "number": number})
+                [text] = await world.broadcast_object_list([f"{me} {number}"], number % size)
+                summed = await world.scan(np.full(3, me + number))
+                parts = await world.all_gather_v(np.full(me + 1, float(number)))
+                outputs = await world.all_gather(
+                    [np.empty(2) for _ in range(size)], np.full(2, float(me))
+                )
+                checked = await world.all_reduce(np.full(3, me), label="checked")
+                right = (
+                    objects == [{"rank": rank, "number": number} for rank in range(size)],
+                    text == f"{number % size} {number}",
+                    (summed == sum(range(me + 1)) + (me + 1) * number).all(),
+                    [part.tolist() for part in parts]
+                    == [[float(number)] * (rank + 1) for rank in range(size)],
+                    all((one == rank).all() for rank, one in enumerate(outputs)),
+                    (checked == size * (size - 1) // 2).all(),
+                )
+                if not all(right):
+                    wrong.append((number, right))
+            tell("done", wrong=str(wrong), queued=len(queued), calls=6 * rounds)
+
+    asyncio.run(main())
+
+
+def _count_queued() -> list[int]:
+    """Return a list that gets an entry for each call that the loop has, from its start or later."""
+    seen: list[int] = []
+    run = CallRunner.run
+
+    async def note(self: CallRunner, *arguments: Any) -> None:
+        seen.append(1)
+        await run(self, *arguments)
+
+    CallRunner.run = note  # type: ignore[method-assign, assignment]
+    return seen
 
 
 def prepare_calls(calls: int) -> None:

@@ -12,15 +12,17 @@ import numpy as np
 import allhands as ah
 from allhands.collectives.composite_call import CompositeState, Step
 from allhands.collectives.request import CollectiveRequest
-from allhands.engine import queue
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.hosts.composite_runner import CompositeRun
+from allhands.engine.inline_limits import InlineLimits
 from allhands.engine.link_calls import LinkCalls
 from allhands.engine.operation import Operation
 from allhands.engine.watchdog import Watchdog
 from programs.protocol import failure, hear, tell
 
 _advance, _run = CompositeState.advance, CompositeRun.run
+_run_step: Any = CompositeRun._run_step_here
+_run_first: Any = LinkCalls.run_here
 _can_run, _finish = GroupEngine.can_run_step_inline, CompositeState.finish
 
 
@@ -63,9 +65,16 @@ def _count_steps(chance: random.Random, handed: float) -> Counter[str]:
     """Hand some steps over; count what runs here, and what goes on on the loop."""
     counts = Counter(here=0, first=0, later=0)
 
-    def can_run(self: GroupEngine, request: CollectiveRequest) -> bool:
-        queue._INLINE_SECONDS = 0.0 if chance.random() < handed else 0.002
-        return chance.random() >= handed and _can_run(self, request)
+    def can_run(self: GroupEngine, request: CollectiveRequest, limits: InlineLimits) -> bool:
+        return chance.random() >= handed and _can_run(self, request, limits)
+
+    def run_step(self: CompositeRun, *arguments: Any) -> bool:
+        seconds = 0.0 if chance.random() < handed else arguments[-1]
+        return bool(_run_step(self, *arguments[:-1], seconds))
+
+    def run_first(self: LinkCalls, *arguments: Any) -> Any:
+        seconds = 0.0 if chance.random() < handed else arguments[-1]
+        return _run_first(self, *arguments[:-1], seconds)
 
     async def run(self: CompositeRun) -> None:
         counts["first" if self._step is None else "later"] += 1
@@ -76,6 +85,8 @@ def _count_steps(chance: random.Random, handed: float) -> Counter[str]:
         return _finish(self)
 
     GroupEngine.can_run_step_inline = can_run  # type: ignore[method-assign]
+    CompositeRun._run_step_here = run_step  # type: ignore[method-assign, assignment]
+    LinkCalls.run_here = run_first  # type: ignore[method-assign, assignment]
     CompositeRun.run = run  # type: ignore[method-assign]
     CompositeState.finish = finish  # type: ignore[method-assign]
     return counts

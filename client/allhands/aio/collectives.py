@@ -33,7 +33,7 @@ class AsyncComposed:
             direct = None if options else self.group.order.direct_calls
             if direct is not None and (work := direct.start_broadcast(x, src, None, None, None)):
                 return await await_then_return(work, x)
-            return await await_then_return(self.group.broadcast(x, src, **options), x)
+            return await await_then_return(self.group.awaited.broadcast(x, src, **options), x)
         except Exception as error:
             trim_traceback(error)
             raise
@@ -49,7 +49,7 @@ class AsyncComposed:
             direct = None if options else self.group.order.direct_calls
             if direct is not None and (work := direct.start_all_reduce(x, op, None, None, None)):
                 return await await_then_return(work, x)
-            return await await_then_return(self.group.all_reduce(x, op, **options), x)
+            return await await_then_return(self.group.awaited.all_reduce(x, op, **options), x)
         except Exception as error:
             trim_traceback(error)
             raise
@@ -70,7 +70,8 @@ class AsyncComposed:
             if direct is not None and (work := direct.start_reduce(x, dst, op, None, None, None)):
                 return await await_then_return(work, x if dst == self.group.rank else None)
             return await await_then_return(
-                self.group.reduce(x, dst, op, **options), x if dst == self.group.rank else None
+                self.group.awaited.reduce(x, dst, op, **options),
+                x if dst == self.group.rank else None,
             )
         except Exception as error:
             trim_traceback(error)
@@ -95,7 +96,7 @@ class AsyncComposed:
             ):
                 return await await_then_return(work, gather_list)
             return await await_then_return(
-                self.group.gather(x, gather_list, dst, **options), gather_list
+                self.group.awaited.gather(x, gather_list, dst, **options), gather_list
             )
         except Exception as error:
             trim_traceback(error)
@@ -118,7 +119,9 @@ class AsyncComposed:
                 work := direct.start_scatter(x, scatter_list, src, None, None, None)
             ):
                 return await await_then_return(work, x)
-            return await await_then_return(self.group.scatter(x, scatter_list, src, **options), x)
+            return await await_then_return(
+                self.group.awaited.scatter(x, scatter_list, src, **options), x
+            )
         except Exception as error:
             trim_traceback(error)
             raise
@@ -136,7 +139,9 @@ class AsyncComposed:
                 work := direct.start_all_gather(outputs, x, None, None, None)
             ):
                 return await await_then_return(work, outputs)
-            return await await_then_return(self.group.all_gather(outputs, x, **options), outputs)
+            return await await_then_return(
+                self.group.awaited.all_gather(outputs, x, **options), outputs
+            )
         except Exception as error:
             trim_traceback(error)
             raise
@@ -155,7 +160,7 @@ class AsyncComposed:
             ):
                 return await await_then_return(work, output)
             return await await_then_return(
-                self.group.all_gather_into_tensor(output, x, **options), output
+                self.group.awaited.all_gather_into_tensor(output, x, **options), output
             )
         except Exception as error:
             trim_traceback(error)
@@ -179,7 +184,7 @@ class AsyncComposed:
             ):
                 return await await_then_return(work, output)
             return await await_then_return(
-                self.group.reduce_scatter(output, inputs, op, **options), output
+                self.group.awaited.reduce_scatter(output, inputs, op, **options), output
             )
         except Exception as error:
             trim_traceback(error)
@@ -203,7 +208,7 @@ class AsyncComposed:
             ):
                 return await await_then_return(work, output)
             return await await_then_return(
-                self.group.reduce_scatter_tensor(output, x, op, **options), output
+                self.group.awaited.reduce_scatter_tensor(output, x, op, **options), output
             )
         except Exception as error:
             trim_traceback(error)
@@ -223,7 +228,7 @@ class AsyncComposed:
             ):
                 return await await_then_return(work, outputs)
             return await await_then_return(
-                self.group.all_to_all(outputs, inputs, **options), outputs
+                self.group.awaited.all_to_all(outputs, inputs, **options), outputs
             )
         except Exception as error:
             trim_traceback(error)
@@ -252,7 +257,7 @@ class AsyncComposed:
             ):
                 return await await_then_return(work, output)
             return await await_then_return(
-                self.group.all_to_all_single(
+                self.group.awaited.all_to_all_single(
                     output, x, output_split_sizes, input_split_sizes, **options
                 ),
                 output,
@@ -271,7 +276,7 @@ class AsyncComposed:
             if direct is not None and (work := direct.start_barrier(None, None, None)):
                 await await_result(work)
                 return
-            await await_then_return(self.group.barrier(**options), None)
+            await await_then_return(self.group.awaited.barrier(**options), None)
         except Exception as error:
             trim_traceback(error)
             raise
@@ -282,7 +287,7 @@ class AsyncComposed:
         Arrays and errors are as for `allhands.all_gather_v`.
         """
         try:
-            return await await_result(self.group.all_gather_v(x, **options))
+            return await await_result(self.group.awaited.all_gather_v(x, **options))
         except Exception as error:
             trim_traceback(error)
             raise
@@ -293,7 +298,7 @@ class AsyncComposed:
         Arrays and errors are as for `allhands.gather_v`.
         """
         try:
-            return await await_result(self.group.gather_v(x, dst, **options))
+            return await await_result(self.group.awaited.gather_v(x, dst, **options))
         except Exception as error:
             trim_traceback(error)
             raise
@@ -309,7 +314,7 @@ class AsyncComposed:
         Arrays and errors are as for `allhands.scatter_v`.
         """
         try:
-            return await await_result(self.group.scatter_v(scatter_list, src, **options))
+            return await await_result(self.group.awaited.scatter_v(scatter_list, src, **options))
         except Exception as error:
             trim_traceback(error)
             raise
@@ -320,7 +325,7 @@ class AsyncComposed:
         Arrays and errors are as for `allhands.all_to_all_v`.
         """
         try:
-            return await await_result(self.group.all_to_all_v(inputs, **options))
+            return await await_result(self.group.awaited.all_to_all_v(inputs, **options))
         except Exception as error:
             trim_traceback(error)
             raise
@@ -336,7 +341,7 @@ class AsyncComposed:
         Arrays and errors are as for `allhands.reduce_scatter_v`.
         """
         try:
-            return await await_result(self.group.reduce_scatter_v(inputs, op, **options))
+            return await await_result(self.group.awaited.reduce_scatter_v(inputs, op, **options))
         except Exception as error:
             trim_traceback(error)
             raise
@@ -352,7 +357,7 @@ class AsyncComposed:
             direct = None if options else self.group.order.direct_calls
             if direct is not None and (work := direct.start_scan(x, op, None, None, None)):
                 return await await_then_return(work, x)
-            return await await_then_return(self.group.scan(x, op, **options), x)
+            return await await_then_return(self.group.awaited.scan(x, op, **options), x)
         except Exception as error:
             trim_traceback(error)
             raise
@@ -368,7 +373,7 @@ class AsyncComposed:
             direct = None if options else self.group.order.direct_calls
             if direct is not None and (work := direct.start_exscan(x, op, None, None, None)):
                 return await await_then_return(work, x)
-            return await await_then_return(self.group.exscan(x, op, **options), x)
+            return await await_then_return(self.group.awaited.exscan(x, op, **options), x)
         except Exception as error:
             trim_traceback(error)
             raise
@@ -385,7 +390,7 @@ class AsyncComposed:
         """
         try:
             return await await_then_return(
-                self.group.all_reduce_coalesced(arrays, op, **options), arrays
+                self.group.awaited.all_reduce_coalesced(arrays, op, **options), arrays
             )
         except Exception as error:
             trim_traceback(error)
@@ -404,7 +409,7 @@ class AsyncComposed:
         """
         try:
             return await await_then_return(
-                self.group.broadcast_coalesced(arrays, src, buffer_size, **options), arrays
+                self.group.awaited.broadcast_coalesced(arrays, src, buffer_size, **options), arrays
             )
         except Exception as error:
             trim_traceback(error)
@@ -422,7 +427,8 @@ class AsyncComposed:
         """
         try:
             return await await_then_return(
-                self.group.all_gather_coalesced(output_lists, inputs, **options), output_lists
+                self.group.awaited.all_gather_coalesced(output_lists, inputs, **options),
+                output_lists,
             )
         except Exception as error:
             trim_traceback(error)
@@ -440,7 +446,8 @@ class AsyncComposed:
         """
         try:
             return await await_then_return(
-                self.group.all_gather_into_tensor_coalesced(outputs, inputs, **options), outputs
+                self.group.awaited.all_gather_into_tensor_coalesced(outputs, inputs, **options),
+                outputs,
             )
         except Exception as error:
             trim_traceback(error)
@@ -459,7 +466,8 @@ class AsyncComposed:
         """
         try:
             return await await_then_return(
-                self.group.reduce_scatter_tensor_coalesced(outputs, inputs, op, **options), outputs
+                self.group.awaited.reduce_scatter_tensor_coalesced(outputs, inputs, op, **options),
+                outputs,
             )
         except Exception as error:
             trim_traceback(error)
@@ -474,7 +482,9 @@ class AsyncComposed:
         equal.
         """
         try:
-            return await await_then_return(self.group.all_reduce_sparse(x, op, **options), x)
+            return await await_then_return(
+                self.group.awaited.all_reduce_sparse(x, op, **options), x
+            )
         except Exception as error:
             trim_traceback(error)
             raise
@@ -485,7 +495,7 @@ class AsyncComposed:
         Arrays and errors are as for `allhands.all_gather_object`.
         """
         try:
-            return await await_result(self.group.all_gather_object(value, **options))
+            return await await_result(self.group.awaited.all_gather_object(value, **options))
         except Exception as error:
             trim_traceback(error)
             raise
@@ -498,7 +508,7 @@ class AsyncComposed:
         Arrays and errors are as for `allhands.gather_object`.
         """
         try:
-            return await await_result(self.group.gather_object(value, dst, **options))
+            return await await_result(self.group.awaited.gather_object(value, dst, **options))
         except Exception as error:
             trim_traceback(error)
             raise
@@ -511,7 +521,7 @@ class AsyncComposed:
         `values` is None on the other ranks.
         """
         try:
-            return await await_result(self.group.scatter_object(values, src, **options))
+            return await await_result(self.group.awaited.scatter_object(values, src, **options))
         except Exception as error:
             trim_traceback(error)
             raise
@@ -524,7 +534,9 @@ class AsyncComposed:
         Arrays and errors are as for `allhands.broadcast_object_list`.
         """
         try:
-            return await await_result(self.group.broadcast_object_list(values, src, **options))
+            return await await_result(
+                self.group.awaited.broadcast_object_list(values, src, **options)
+            )
         except Exception as error:
             trim_traceback(error)
             raise

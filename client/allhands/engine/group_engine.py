@@ -26,6 +26,7 @@ from allhands.engine.group_events import GroupEvents
 from allhands.engine.group_recorder import DEFAULT_SIZE, GroupRecorder
 from allhands.engine.hosts.hierarchical import HierarchicalRunner
 from allhands.engine.hosts.two_level import TwoLevelCalls
+from allhands.engine.inline_limits import InlineLimits
 from allhands.engine.link_calls import LinkCalls
 from allhands.engine.links.output_guard import is_staged
 from allhands.engine.numbering import CallNumbering, Clash
@@ -55,10 +56,6 @@ if TYPE_CHECKING:
 
 _SETTLE_SECONDS = 0.003
 """That making a group waits for other ranks that make it, so that the first call need not."""
-_INLINE_BYTES = 64 << 10
-"""Of all arrays of a call, up to which it is worth its caller's thread over any links."""
-_INLINE_STEP_BYTES = 1 << 20
-"""Likewise of a composite call and of each of its steps, which change threads twice on the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,22 +316,23 @@ class GroupEngine:
         """Return when no call runs on its caller's thread."""
         await self._channel.wait_idle()
 
-    def can_run_inline(self, request: CollectiveRequest) -> bool:
+    def can_run_inline(self, request: CollectiveRequest, limits: InlineLimits) -> bool:
         """Say whether a call is worth the caller's own thread, if it `is_next`."""
-        is_small = _count_bytes(request) <= _INLINE_BYTES or self._is_for_core(request)
-        return is_small and not self._has_phases(request)
+        is_small = _count_bytes(request) <= limits.nbytes
+        is_for_core = limits.takes_staged and self._is_for_core(request)
+        return (is_small or is_for_core) and not self._has_phases(request)
 
-    def can_run_composite_inline(self, composite: CompositeCall) -> bool:
+    def can_run_composite_inline(self, composite: CompositeCall, limits: InlineLimits) -> bool:
         """Say likewise of a composite call, whose steps run no code of users."""
         return (
             not self.verifies
             and composite.core_call is not None
-            and _count_bytes(composite) + composite.object_bytes <= _INLINE_STEP_BYTES
+            and _count_bytes(composite) + composite.object_bytes <= limits.step_bytes
         )
 
-    def can_run_step_inline(self, request: CollectiveRequest) -> bool:
+    def can_run_step_inline(self, request: CollectiveRequest, limits: InlineLimits) -> bool:
         """Say likewise of a step of such a call."""
-        return _count_bytes(request) <= _INLINE_STEP_BYTES and not self._has_phases(request)
+        return _count_bytes(request) <= limits.step_bytes and not self._has_phases(request)
 
     def _has_phases(self, request: CollectiveRequest) -> bool:
         runner = self._hierarchical_runner

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_INLINE_SECONDS = 0.002
-"""Longest hold of the loop by an inline call: most small calls end within a tenth of this."""
-
 
 class CallQueue:
     """Queue and its task. Event loop only, except for `on_skipped`."""
@@ -75,13 +72,14 @@ class CallQueue:
         )
 
     def run_inline(
-        self, operation: Operation, can_run: Callable[[CollectiveRequest], bool]
+        self, operation: Operation, can_run: Callable[[CollectiveRequest], bool], seconds: float
     ) -> bool:
         """Carry out a call that `is_next` where the loop is lent; say whether the loop goes on.
 
-        A call that does not end here within moments, or not well, ends on the loop; so does one of
-        several steps where a step is none that `can_run` here. Where all steps have ended here, the
-        caller is to finish the state of the call and to complete its work.
+        It may take so many `seconds`, each of several steps likewise. A call that does not end here
+        in that time, or not well, ends on the loop; so does one of several steps where a step is
+        none that `can_run` here. Where all steps have ended here, the caller is to finish the state
+        of the call and to complete its work.
         """
         self._enter(operation)
         begun: StartedCall | None = None
@@ -92,7 +90,7 @@ class CallQueue:
                 if (
                     begun.agrees
                     and self._runner.find_failure(operation.work.sequence) is None
-                    and self._run_begun(operation, begun, can_run)
+                    and self._run_begun(operation, begun, can_run, seconds)
                 ):
                     operation.awaits_finish = operation.composite_state is not None
                     self._leave(operation, None)
@@ -126,39 +124,44 @@ class CallQueue:
         operation: Operation,
         begun: StartedCall,
         can_run: Callable[[CollectiveRequest], bool],
+        seconds: float,
     ) -> bool:
         """Run the current call where the loop is lent; say whether it has ended well."""
-        begun.has_ended = self._run_one(operation, begun)
+        begun.has_ended = self._run_one(operation, begun, seconds)
         if not begun.has_ended:
             return False
         if self._result_check is not None:
-            return self._compare(operation, begun, self._result_check)
+            return self._compare(operation, begun, self._result_check, seconds)
         if (state := operation.composite_state) is None:
             return True
         interrupt = self._watchdog.interruption
         assert interrupt is not None
         begun.rest = rest = self._runner.make_rest(operation, state)
         native = self._link_calls.get_native_calls()
-        return rest.run_here(native, can_run, interrupt.done, _INLINE_SECONDS)
+        return rest.run_here(native, can_run, interrupt.done, seconds)
 
-    def _run_one(self, operation: Operation, begun: StartedCall) -> bool:
+    def _run_one(self, operation: Operation, begun: StartedCall, seconds: float) -> bool:
         """Run the request of the current call likewise."""
         interrupt = self._watchdog.interruption
         assert interrupt is not None
-        execution = begun.execution = self._link_calls.run_here(
-            operation, interrupt.done, _INLINE_SECONDS
-        )
+        execution = begun.execution = self._link_calls.run_here(operation, interrupt.done, seconds)
         if execution is None:
             return True
         ended = execution.completion
         if execution.goes_by_messages:
-            self._mesh.pump(lambda: ended.done() or interrupt.done(), _INLINE_SECONDS)
+            self._mesh.pump(lambda: ended.done() or interrupt.done(), seconds)
         if not ended.done() or interrupt.done() or ended.exception() is not None:
             return False
         self._link_calls.finish(operation)
         return True
 
-    def _compare(self, operation: Operation, begun: StartedCall, result_check: ResultCheck) -> bool:
+    def _compare(
+        self,
+        operation: Operation,
+        begun: StartedCall,
+        result_check: ResultCheck,
+        seconds: float,
+    ) -> bool:
         """Compare the results of the current call likewise; say whether they are the same."""
         interrupt = self._watchdog.interruption
         assert interrupt is not None
@@ -169,7 +172,7 @@ class CallQueue:
             operation.work.sequence, operation.signature, compute_digest(operation.request)
         )
         ended = comparison.completion
-        self._mesh.pump(lambda: ended.done() or interrupt.done(), _INLINE_SECONDS)
+        self._mesh.pump(lambda: ended.done() or interrupt.done(), seconds)
         return (
             ended.done()
             and not interrupt.done()

@@ -1,7 +1,7 @@
 """Routes of a collective call: tables of all routes, with their conditions.
 
 Before all of them come the plain functions of `api` and `c10d`, and the awaited ones: a call with
-one array a side, waited for or not, goes straight to the group's communicator, if there is one, and
+one array a side, waited for or not, goes straight to the group's communicator, or to its links, and
 needs none of these unless that declines.
 
 A checked call begins on its caller's thread, by the row of `list_starts`; its turn on the loop goes
@@ -19,15 +19,26 @@ from allhands.collectives.reduction import OPS, ReduceOp
 from allhands.engine.operation import Operation
 
 
+class Caller(Enum):
+    """What the thread that begins a call does then."""
+
+    BLOCKS = "blocks"
+    """It waits for the end of the call."""
+    AWAITS = "awaits"
+    """Its event loop goes on until the call has ended."""
+    GOES_ON = "goes on"
+    """Anything else; the call may be waited for later."""
+
+
 class Route(Enum):
     """Ways of a call, each with its condition and the thread that runs it."""
 
     INLINE = "inline"
     """Waited for, over shared memory, next in turn: the C core, on the caller's thread."""
     LENT_LOOP = "lent loop"
-    """Waited for, over links, at most 64 KiB, or 512 where the native core takes it, next in
-    turn: the caller's thread, which holds the event loop; a call that does not end within moments
-    goes on there, as LINKS. So do the steps of composite calls, of at most 1 MiB."""
+    """Waited for or awaited, over links, small (`engine/inline_limits.py`), next in turn: the
+    caller's thread, which holds the event loop; a call that does not end within moments goes on
+    there, as LINKS. So do the steps of composite calls."""
     COMM_QUEUE = "communicator's queue"
     """Over shared memory, only calls of this route ahead: the thread that waits, or one of those
     for callbacks. A small call that is next in turn is published at once."""
@@ -50,18 +61,20 @@ class Route(Enum):
     the C core, on the group's job thread."""
 
 
-_STARTS: Mapping[tuple[bool, bool], tuple[Route, ...]] = {
-    # (the caller waits, the group has a communicator)
-    (True, True): (Route.INLINE, Route.COMM_QUEUE, Route.QUEUE),
-    (True, False): (Route.LENT_LOOP, Route.QUEUE),
-    (False, True): (Route.COMM_QUEUE, Route.QUEUE),
-    (False, False): (Route.QUEUE,),
+_STARTS: Mapping[tuple[Caller, bool], tuple[Route, ...]] = {
+    # (the caller, whether the group has a communicator)
+    (Caller.BLOCKS, True): (Route.INLINE, Route.COMM_QUEUE, Route.QUEUE),
+    (Caller.BLOCKS, False): (Route.LENT_LOOP, Route.QUEUE),
+    (Caller.AWAITS, True): (Route.COMM_QUEUE, Route.QUEUE),
+    (Caller.AWAITS, False): (Route.LENT_LOOP, Route.QUEUE),
+    (Caller.GOES_ON, True): (Route.COMM_QUEUE, Route.QUEUE),
+    (Caller.GOES_ON, False): (Route.QUEUE,),
 }
 
 
-def list_starts(*, waits: bool, has_comm: bool) -> tuple[Route, ...]:
+def list_starts(caller: Caller, *, has_comm: bool) -> tuple[Route, ...]:
     """Return the routes of a call that begins, in the order of trying; QUEUE declines none."""
-    return _STARTS[waits, has_comm]
+    return _STARTS[caller, has_comm]
 
 
 def choose_persistent(x: object, op: ReduceOp, *, has_core: bool) -> Route | None:

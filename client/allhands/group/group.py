@@ -33,6 +33,7 @@ from allhands.engine.routes import Route, choose_persistent
 from allhands.engine.work import explanations
 from allhands.engine.work.persistent import PersistentCall, QueuedPersistentCall
 from allhands.engine.work.work import Work
+from allhands.group.awaited import AwaitedSubmitter
 from allhands.group.call_hooks import CallHooks
 from allhands.group.inline import InlineSubmitter
 from allhands.group.interfaces import Coalescer, LoopExecutor, Recovery, Submitter
@@ -61,6 +62,7 @@ class Group(Collectives[Work], Composed[Work]):
             InlineSubmitter(engine, thread, order),
             recovery,
             ObjectSerializer(DataclassRegistry()),
+            AwaitedSubmitter(engine, thread, order),
         )
         self.timeout = timeout
 
@@ -70,11 +72,13 @@ class Group(Collectives[Work], Composed[Work]):
         inline_submitter: Submitter | None,
         recovery: Recovery | None,
         objects: ObjectSerializer,
+        awaited_submitter: Submitter | None = None,
     ) -> None:
-        """Take the parts of a group; without an inline submitter blocking calls take the other."""
+        """Take the parts of a group; without their own submitters calls take the first."""
         self.base_submitter = self.submitter = submitter
         """`submitter` is `base_submitter`, or where the group has call hooks, one around it."""
         self.inline_submitter = inline_submitter
+        self.awaited_submitter = awaited_submitter
         self.order = submitter.order
         """As the plain functions see it: they try its communicator before all else."""
         self.deterministic = submitter.engine.deterministic
@@ -88,6 +92,7 @@ class Group(Collectives[Work], Composed[Work]):
         """Let later calls go by other submitters; those being coalesced stay where they are."""
         self.submitter, self.inline_submitter = submitter, inline_submitter
         self.__dict__.pop("here", None)
+        self.__dict__.pop("awaited", None)
         if self.coalescer is None:
             self.order = submitter.order
 
@@ -114,6 +119,13 @@ class Group(Collectives[Work], Composed[Work]):
     def here(self) -> "Group":
         """The same group with calls inline on the caller's thread where possible."""
         return self if self.inline_submitter is None else make_view(self, self.inline_submitter)
+
+    @functools.cached_property
+    def awaited(self) -> "Group":
+        """The same group for callers on an event loop of their own; itself with call hooks."""
+        if self.awaited_submitter is None or self.submitter is not self.base_submitter:
+            return self
+        return make_view(self, self.awaited_submitter)
 
     @property
     def parts(self) -> "tuple[Group, ...]":
@@ -399,5 +411,6 @@ def make_view(group: Group, submitter: Submitter) -> Group:
     """Return the same group with another submitter, for blocking calls too."""
     view = copy.copy(group)
     view.__dict__.pop("here", None)
+    view.__dict__.pop("awaited", None)
     view.submitter, view.inline_submitter = submitter, None
     return view

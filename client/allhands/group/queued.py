@@ -17,7 +17,7 @@ from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import CallNumbering, Numbering
 from allhands.engine.operation import MonitoredBarrierCall, Operation
-from allhands.engine.routes import Route, list_starts
+from allhands.engine.routes import Caller, Route, list_starts
 from allhands.engine.work.waiting import StartedWork
 from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
@@ -34,8 +34,7 @@ Attempt: TypeAlias = Callable[[PrimitiveCall, float, str | None], Work | None]
 class QueuedSubmitter(MessageSubmitter):
     """Starts calls without waiting: in the communicator's queue, or in that on the loop."""
 
-    waits = False
-    """Whether callers block on their calls."""
+    caller = Caller.GOES_ON
 
     def __init__(self, engine: GroupEngine, executor: LoopExecutor, order: Numbering) -> None:
         super().__init__(engine, executor, order)
@@ -43,9 +42,14 @@ class QueuedSubmitter(MessageSubmitter):
             self._open_comm_queue(order.comm)
         attempts = self._map_attempts()
         self._starts_without_comm, self._starts_with_comm = (
-            tuple(attempts[route] for route in list_starts(waits=self.waits, has_comm=has_comm))
+            tuple(attempts[route] for route in list_starts(self.caller, has_comm=has_comm))
             for has_comm in (False, True)
         )
+
+    @property
+    def waits(self) -> bool:
+        """Whether callers block on their calls."""
+        return self.caller is Caller.BLOCKS
 
     def start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
         """Start a call by the first route of `routes` that takes it."""

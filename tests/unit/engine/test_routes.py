@@ -11,6 +11,7 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.operation import MonitoredBarrierCall, Operation
 from allhands.engine.routes import (
+    Caller,
     Route,
     choose_composite_route,
     choose_persistent,
@@ -32,13 +33,18 @@ def operation() -> Operation:
 
 def test_callers_that_wait_try_their_own_thread_first() -> None:
     shared = (Route.INLINE, Route.COMM_QUEUE, Route.QUEUE)
-    assert list_starts(waits=True, has_comm=True) == shared
-    assert list_starts(waits=True, has_comm=False) == (Route.LENT_LOOP, Route.QUEUE)
+    assert list_starts(Caller.BLOCKS, has_comm=True) == shared
+    assert list_starts(Caller.BLOCKS, has_comm=False) == (Route.LENT_LOOP, Route.QUEUE)
+
+
+def test_callers_with_a_loop_of_their_own_try_their_thread_over_links() -> None:
+    assert list_starts(Caller.AWAITS, has_comm=True) == (Route.COMM_QUEUE, Route.QUEUE)
+    assert list_starts(Caller.AWAITS, has_comm=False) == (Route.LENT_LOOP, Route.QUEUE)
 
 
 def test_calls_that_are_not_waited_for_never_hold_their_thread() -> None:
-    assert list_starts(waits=False, has_comm=True) == (Route.COMM_QUEUE, Route.QUEUE)
-    assert list_starts(waits=False, has_comm=False) == (Route.QUEUE,)
+    assert list_starts(Caller.GOES_ON, has_comm=True) == (Route.COMM_QUEUE, Route.QUEUE)
+    assert list_starts(Caller.GOES_ON, has_comm=False) == (Route.QUEUE,)
 
 
 def test_a_composite_call_is_one_call_where_memory_is_shared_and_results_are_not_compared() -> None:

@@ -25,6 +25,7 @@ from allhands.collectives.reduction import ReduceOp, finish, fold
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.failures.losses import FailureLog
 from allhands.engine.group_engine import GroupEngine
+from allhands.engine.inline_limits import InlineLimits
 from allhands.engine.operation import Operation
 from allhands.engine.p2p.interface import P2PRouter
 from allhands.engine.p2p.message import P2PRequest, name_message
@@ -61,10 +62,10 @@ class FakeEngine(GroupEngine):
         work.explained(_EXPLANATION)
         work.succeed(operation.result)
 
-    def can_run_inline(self, request: CollectiveRequest) -> bool:
+    def can_run_inline(self, request: CollectiveRequest, limits: InlineLimits) -> bool:
         return False  # nothing is gained: every call runs on its caller's thread
 
-    def can_run_composite_inline(self, composite: CompositeCall) -> bool:
+    def can_run_composite_inline(self, composite: CompositeCall, limits: InlineLimits) -> bool:
         return False
 
     def run_message(self, request: P2PRequest) -> None:
