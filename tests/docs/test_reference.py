@@ -18,7 +18,7 @@ from support.documents.pages import ROOT
 sys.path.insert(0, str(ROOT / "docs/generated"))
 
 REFERENCE = ROOT / "docs/reference"
-INTERNAL = {"ALLHANDS_KINDS_H", "ALLHANDS_KIND_CALLS_H"}
+INTERNAL = {"ALLHANDS_KINDS_H", "ALLHANDS_KIND_CALLS_H", "ALLHANDS_KIND_METHODS_H"}
 """Of the native core's generated headers: no variables."""
 
 
