@@ -4,19 +4,12 @@ import pytest
 
 from allhands.runtime import native_core
 from programs import atomic_over_links
-from support.ranks.processes import Job, Process
+from support.ranks.processes import Job, finish
 
 pytestmark = [
     pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core"),
     pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"]),
 ]
-
-
-def finish(ranks: list[Process]) -> list[dict[str, object]]:
-    said = [rank.expect("done") for rank in ranks]
-    for rank in ranks:
-        assert rank.ended() == 0, "".join(rank.errors)
-    return said
 
 
 @pytest.mark.parametrize(("size", "seed"), [(2, 1), (3, 2)])

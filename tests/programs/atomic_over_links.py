@@ -14,6 +14,7 @@ import numpy as np
 import allhands as ah
 from allhands.engine.direct_calls import DirectCalls
 from allhands.membership.resilient import ResilientSubmitter
+from programs.counts import count_calls
 from programs.protocol import failure, hear, tell, until
 
 
@@ -30,19 +31,6 @@ def _join() -> tuple[int, int]:
 
 def _submitter() -> Any:
     return ah.default_group().submitter
-
-
-def _count(cls: Any, name: str) -> list[int]:
-    """Return a list that gets an entry for each call of a method."""
-    seen: list[int] = []
-    method = getattr(cls, name)
-
-    def count(self: Any, *arguments: Any) -> Any:
-        seen.append(1)
-        return method(self, *arguments)
-
-    setattr(cls, name, count)
-    return seen
 
 
 def _check_all_reduce(me: int, size: int, number: int, begins: bool) -> bool:
@@ -90,11 +78,14 @@ def mix_calls(seed: int, calls: int) -> None:
 
     What is begun goes through the queue. Barriers behind calls are declined by the core at times.
     """
-    barriers = _count(ResilientSubmitter, "_begin_confirmation")
+    barriers = count_calls(ResilientSubmitter, "_begin_confirmation")
     me, size = _join()
     alike, own, wrong = random.Random(seed), random.Random(seed + me), []
     barriers.clear()
-    queued, handed = _count(ResilientSubmitter, "_attempt"), _count(DirectCalls, "hand_over")
+    queued, handed = (
+        count_calls(ResilientSubmitter, "_attempt"),
+        count_calls(DirectCalls, "hand_over"),
+    )
     prepare = DirectCalls.prepare
 
     def decline_at_times(self: DirectCalls) -> bool:

@@ -14,6 +14,7 @@ from allhands.engine.call_runner import CallRunner
 from allhands.engine.direct_calls import DirectCalls
 from allhands.engine.p2p.direct_messages import DirectMessages
 from allhands.engine.work.work import Work
+from programs.counts import count_calls
 from programs.protocol import failure, hear, tell
 
 COUNTS = (1, 8, 1000, 16_384)
@@ -30,23 +31,13 @@ def _join() -> tuple[int, int]:
     return ah.get_rank(), ah.get_world_size()
 
 
-def _count(name: str) -> list[int]:
-    """Return a list that gets an entry for each call of a method of `DirectCalls`."""
-    seen: list[int] = []
-    method = getattr(DirectCalls, name)
-
-    def count(self: DirectCalls, *arguments: Any) -> Any:
-        seen.append(1)
-        return method(self, *arguments)
-
-    setattr(DirectCalls, name, count)
-    return seen
-
-
 def begin_calls_of_all_kinds(seed: int, rounds: int) -> None:
     """Begin runs of calls, to some of which ranks come late, and wait for them in any order."""
     me, size = _join()
-    at_once, handed = _count("make_completed_work"), _count("hand_over")
+    at_once, handed = (
+        count_calls(DirectCalls, "make_completed_work"),
+        count_calls(DirectCalls, "hand_over"),
+    )
     alike, own, wrong = random.Random(seed), random.Random(seed + me), []
     for number in range(rounds):
         if own.random() < 0.1:
@@ -215,7 +206,10 @@ def _count_queued() -> list[int]:
 def prepare_calls(calls: int) -> None:
     """Make prepared calls, to some of which ranks come late."""
     me, size = _join()
-    at_once, handed = _count("make_completed_work"), _count("hand_over")
+    at_once, handed = (
+        count_calls(DirectCalls, "make_completed_work"),
+        count_calls(DirectCalls, "hand_over"),
+    )
     x, own, wrong = np.empty(100), random.Random(me), []
     call = ah.all_reduce_init(x)
     for number in range(calls):
@@ -310,7 +304,10 @@ def await_calls(calls: int) -> None:
     async def main() -> None:
         async with ah.aio.connect(timeout=30, backend="socket") as world:
             me, size = world.rank, world.size
-            at_once, handed = _count("make_completed_work"), _count("hand_over")
+            at_once, handed = (
+                count_calls(DirectCalls, "make_completed_work"),
+                count_calls(DirectCalls, "hand_over"),
+            )
             wrong = []
             for number in range(calls):
                 if number % 20 == me:

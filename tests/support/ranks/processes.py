@@ -72,6 +72,14 @@ class Process:
                 pipe.close()
 
 
+def finish(ranks: list[Process]) -> list[dict[str, Any]]:
+    """Return what every rank tells as "done", once all have ended without an error."""
+    said = [rank.expect("done") for rank in ranks]
+    for rank in ranks:
+        assert rank.ended() == 0, "".join(rank.errors)
+    return said
+
+
 @dataclass
 class Cluster:
     """Processes of one test, in a private runtime directory."""
