@@ -4,19 +4,12 @@ import pytest
 
 from allhands.runtime import native_core
 from programs import direct_calls
-from support.ranks.processes import Job, Process, Program
+from support.ranks.processes import Job, Program, finish
 from support.ranks.two_hosts import Span
 
 pytestmark = pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core")
 
 LAYOUTS = pytest.mark.parametrize("places", ["aabb", "aaab", "abab"])
-
-
-def finish(ranks: list[Process]) -> list[dict[str, object]]:
-    said = [rank.expect("done") for rank in ranks]
-    for rank in ranks:
-        assert rank.ended() == 0, "".join(rank.errors)
-    return said
 
 
 @LAYOUTS
