@@ -52,6 +52,12 @@ def test_prepared_calls_end_at_once_or_later(job: Job) -> None:
     assert all(one["handed"] > 0 for one in said), said
 
 
+def test_threads_may_begin_calls_at_once(job: Job) -> None:
+    """Only threads that wait in calls at once are refused."""
+    for said in finish(job(2, begun_over_links.begin_from_two_threads, 1000)):
+        assert said["wrong"] == []
+
+
 def test_a_begun_call_that_others_miss_names_them_when_it_is_waited_for(job: Job) -> None:
     ranks = job(3, begun_over_links.begin_without_others)
     missed = [rank.expect("missed") for rank in ranks]

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import threading
 import time
 from typing import Any, TypeAlias
 
@@ -97,6 +98,30 @@ _KINDS = (
     ("all_gather_into_tensor", _begin_all_gather),
     ("reduce_scatter_tensor", _begin_reduce_scatter),
 )
+
+
+def begin_from_two_threads(calls: int) -> None:
+    """Begin calls in two threads at once, alike, so that any order of them is right."""
+    _, size = _join()
+    wrong: list[str] = []
+
+    def begin() -> None:
+        try:
+            for _ in range(calls):
+                x = np.ones(4)
+                ah.all_reduce(x, async_op=True).wait()
+                if not (x == size).all():
+                    wrong.append(str(x))
+        except ah.AllhandsError as error:
+            wrong.append(str(error))
+
+    threads = [threading.Thread(target=begin) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tell("done", wrong=wrong)
+    ah.destroy_process_group()
 
 
 def begin_without_others() -> None:

@@ -344,7 +344,7 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
     if (plan != NULL && are_lent(plan) && reserve_staging(self, plan->staging_bytes) &&
         (sequence = take_number(self)) != 0) {
         self->sequence = sequence;
-        self->thread = PyThread_get_thread_ident();
+        if (request->mode != LINK_BEGIN) self->thread = PyThread_get_thread_ident();
         self->kind = given->kind;
         PyObject *held[2] = {NULL, NULL}; /* the caller's own may go while others run */
         for (int i = 0; i < given->array_count; i++)

@@ -28,7 +28,7 @@ typedef struct LinkCollectivesObject {
     uint8_t *staging;
     size_t staging_bytes;
     LinkCallLog log;
-    /* The call that a thread is in; 0: none. */
+    /* The call that a thread is in until it has ended; 0: none. */
     unsigned long thread;
     uint64_t sequence; /* its number, or that of the latest such call */
     ah_kind kind;
