@@ -147,13 +147,17 @@ class CallQueue:
         execution = begun.execution = self._link_calls.run_here(operation, interrupt.done, seconds)
         if execution is None:
             return True
-        ended = execution.completion
-        if execution.goes_by_messages:
-            self._mesh.pump(lambda: ended.done() or interrupt.done(), seconds)
-        if not ended.done() or interrupt.done() or ended.exception() is not None:
+        if not execution.goes_by_messages or not self._read_until(execution.completion, seconds):
             return False
         self._link_calls.finish(operation)
         return True
+
+    def _read_until(self, ended: "asyncio.Future[None]", seconds: float) -> bool:
+        """Read the links until something of the current call ends; say whether it ended well."""
+        interrupt = self._watchdog.interruption
+        assert interrupt is not None
+        self._mesh.pump(lambda: ended.done() or interrupt.done(), seconds)
+        return ended.done() and not interrupt.done() and ended.exception() is None
 
     def _compare(
         self,
@@ -163,20 +167,14 @@ class CallQueue:
         seconds: float,
     ) -> bool:
         """Compare the results of the current call likewise; say whether they are the same."""
-        interrupt = self._watchdog.interruption
-        assert interrupt is not None
         operation.has_touched = True
         if not self._watchdog.begin_matching(operation):
             return False
         comparison = begun.comparison = result_check.begin_comparison(
             operation.work.sequence, operation.signature, compute_digest(operation.request)
         )
-        ended = comparison.completion
-        self._mesh.pump(lambda: ended.done() or interrupt.done(), seconds)
         return (
-            ended.done()
-            and not interrupt.done()
-            and ended.exception() is None
+            self._read_until(comparison.completion, seconds)
             and comparison.find_difference() is None
         )
 

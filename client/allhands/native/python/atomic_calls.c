@@ -243,8 +243,8 @@ static PyObject *atomic_set_way(AtomicObject *self, PyObject *given) {
     if (is_comm) {
         self->comm = (CommObject *)Py_NewRef(given);
         self->comm->atomic = self;
-        self->comm->run_atomic =
-            atomic_run; /* for good: it declines where there is none of these */
+        /* For good: it declines where there is none of these. */
+        self->comm->run_atomic = atomic_run;
     } else if (given != Py_None) {
         self->links = (struct LinkCollectivesObject *)Py_NewRef(given);
     }

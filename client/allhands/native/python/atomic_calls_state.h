@@ -62,7 +62,7 @@ typedef struct {
 typedef struct {
     uint64_t number; /* of the call; its barrier has the next one */
     bool is_computed, was_left;
-    PyObject *confirming; /* borrowed; the work of its barrier over links; NULL: there is none */
+    PyObject *confirming; /* the work of its barrier over links; NULL: there is none */
 } AtomicFailure;
 
 /* Copy the outputs before a call; false: there is no memory. */

@@ -1,26 +1,18 @@
 #include "python/atomic_calls_state.h"
+#include "python/first_error.h"
 #include "python/link_collectives_state.h"
 
 #define NANOSECONDS 1e9
-#define ATTEMPTS 3
 
 /* Let the queue know that a call is over, if it waits for that; -1 with an exception, the first
  * that was set. */
 static int tell_idle(AtomicObject *self) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    /* The handler of a signal may raise before it has begun. */
-    for (int i = 0; i < ATTEMPTS && self->is_awaited; i++) {
-        PyObject *done = PyObject_CallNoArgs(self->on_idle);
-        if (done == NULL && type == NULL)
-            PyErr_Fetch(&type, &value, &trace);
-        else if (done == NULL)
-            PyErr_Clear();
-        Py_XDECREF(done);
+    FirstError first = first_error_keep();
+    for (int i = 0; i < FIRST_ERROR_ATTEMPTS && self->is_awaited; i++) {
+        Py_XDECREF(PyObject_CallNoArgs(self->on_idle));
+        first_error_add(&first);
     }
-    int failed = type == NULL ? 0 : -1;
-    PyErr_Restore(type, value, trace);
-    return failed;
+    return first_error_raise(&first);
 }
 
 static int list_outputs(const LinkCollectivesObject *links, const LinkArguments *given,
@@ -53,30 +45,26 @@ static PyObject *begin_barrier(AtomicObject *self, LinkCollectivesObject *links)
 
 /* Make the barrier behind a call: who comes out of it knows that all ranks have the result. An
  * exception of a signal leaves it to be gone on with, by its work if there is one. */
-static int confirm(AtomicObject *self, LinkCollectivesObject *links, AtomicFailure *failure,
-                   PyObject **confirming) {
+static int confirm(AtomicObject *self, LinkCollectivesObject *links, AtomicFailure *failure) {
     PyObject *delayed = gate_delay_signals(&links->gate, true);
     failure->was_left = true;
     if (delayed == NULL) return -1;
     PyObject *begun = begin_barrier(self, links);
-    bool has_ended = begun == Py_True;
-    if (has_ended) failure->was_left = false;
-    if (begun != NULL && !has_ended) *confirming = failure->confirming = Py_NewRef(begun);
-    Py_XDECREF(begun);
     int interrupted = gate_allow_signals(delayed);
-    if (has_ended) { /* whatever came meanwhile, the call is done for all */
+    if (begun == Py_True) { /* whatever came meanwhile, the call is done for all */
+        Py_DECREF(begun);
         self->returned++;
         return interrupted;
     }
-    if (interrupted || *confirming == NULL) return -1;
-    PyObject *waited = PyObject_CallMethod(*confirming, "wait", NULL);
+    failure->confirming = begun;
+    if (interrupted) return -1;
+    PyObject *waited = PyObject_CallMethod(begun, "wait", NULL);
     if (waited == NULL) {
         failure->was_left = !PyErr_ExceptionMatches(PyExc_Exception);
         return -1;
     }
     Py_DECREF(waited);
     self->returned++;
-    failure->was_left = false;
     return 0;
 }
 
@@ -91,7 +79,7 @@ static PyObject *carry_out(AtomicObject *self, LinkCollectivesObject *links,
     }
     uint64_t before = links->sequence;
     unsigned long long returned = self->returned;
-    PyObject *done = link_collectives_run(links, request), *confirming = NULL;
+    PyObject *done = link_collectives_run(links, request);
     AtomicFailure failure = {links->sequence, done == Py_True, false, NULL};
     bool has_begun = links->sequence != before;
     int failed = done == NULL ? -1 : 0;
@@ -100,18 +88,14 @@ static PyObject *carry_out(AtomicObject *self, LinkCollectivesObject *links,
         self->last_kind = request->arguments.kind;
         self->last_bytes = links->nbytes;
         self->computed++;
-        failed = confirm(self, links, &failure, &confirming);
+        failed = confirm(self, links, &failure);
     }
     if (self->returned > returned) self->last_number++;
     bool is_open = has_begun && failed && self->returned == returned;
     self->state = is_open ? ATOMIC_FAILED : ATOMIC_IDLE;
-    if (tell_idle(self) < 0 && !is_open) Py_CLEAR(done);
-    if (failed && !is_open) Py_CLEAR(done);
-    if (is_open) {
-        Py_XDECREF(done);
-        done = atomic_hand_over(self, &failure, &output, count);
-    }
-    Py_XDECREF(confirming);
+    if (tell_idle(self) < 0) Py_CLEAR(done);
+    if (is_open) done = atomic_hand_over(self, &failure, &output, count);
+    Py_XDECREF(failure.confirming);
     return done;
 }
 

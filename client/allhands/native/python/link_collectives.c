@@ -116,28 +116,23 @@ int link_collectives_read(LinkCollectivesObject *self, ah_kind kind, PyObject *c
     return 1;
 }
 
-static PyObject *run(PyObject *self_, PyObject *const *args, Py_ssize_t nargs, ah_kind kind) {
+static PyObject *make_call(PyObject *self_, PyObject *const *args, Py_ssize_t nargs, ah_kind kind,
+                           LinkMode mode) {
     LinkCollectivesObject *self = (LinkCollectivesObject *)self_;
     LinkCallRequest request;
-    int read = link_collectives_read(self, kind, args, nargs, LINK_WAIT, &request);
-    if (read == 0) Py_RETURN_FALSE;
-    return read < 0 ? NULL : link_collectives_run(self, &request);
-}
-
-static PyObject *start(PyObject *self_, PyObject *const *args, Py_ssize_t nargs, ah_kind kind) {
-    LinkCollectivesObject *self = (LinkCollectivesObject *)self_;
-    LinkCallRequest request;
-    int read = link_collectives_read(self, kind, args, nargs, LINK_BEGIN, &request);
-    if (read == 0) Py_RETURN_NONE;
-    return read < 0 ? NULL : link_collectives_start(self, &request);
+    int read = link_collectives_read(self, kind, args, nargs, mode, &request);
+    if (read < 0) return NULL;
+    if (read == 0) return Py_NewRef(mode == LINK_BEGIN ? Py_None : Py_False);
+    return mode == LINK_BEGIN ? link_collectives_start(self, &request)
+                              : link_collectives_run(self, &request);
 }
 
 #define DEFINE_METHODS(name, kind)                                                                 \
     static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {               \
-        return run(self, args, nargs, kind);                                                       \
+        return make_call(self, args, nargs, kind, LINK_WAIT);                                      \
     }                                                                                              \
     static PyObject *start_##name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {       \
-        return start(self, args, nargs, kind);                                                     \
+        return make_call(self, args, nargs, kind, LINK_BEGIN);                                     \
     }
 
 /* clang-format off */

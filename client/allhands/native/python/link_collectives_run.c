@@ -1,11 +1,11 @@
 #define _GNU_SOURCE
 #include "python/deadline.h"
+#include "python/first_error.h"
 #include "python/kind_names.h"
 #include "python/link_collectives_state.h"
 
 #define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
 #define NANOSECONDS 1e9
-#define ATTEMPTS 3              /* of what the handler of a signal may break into */
 #define MOST_BYTES (2 << 20)    /* of an array; is_staged in engine/links/output_guard.py */
 #define START_BYTES (128 << 10) /* of an array of a call that is only begun */
 
@@ -251,18 +251,14 @@ static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan,
  * so, and one of a handler that has run meanwhile is set. */
 static PyObject *delay_signals(LinkCollectivesObject *self, PyObject *delayed) {
     if (delayed != NULL && delayed != Py_None) return delayed;
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
+    FirstError first = first_error_keep();
     Py_XDECREF(delayed);
     delayed = NULL;
-    for (int i = 0; i < ATTEMPTS && delayed == NULL; i++) {
+    for (int i = 0; i < FIRST_ERROR_ATTEMPTS && delayed == NULL; i++) {
         delayed = gate_delay_signals(&self->gate, true);
-        if (delayed == NULL && type == NULL)
-            PyErr_Fetch(&type, &value, &trace);
-        else if (delayed == NULL)
-            PyErr_Clear();
+        first_error_add(&first);
     }
-    PyErr_Restore(type, value, trace);
+    first_error_raise(&first);
     return delayed;
 }
 

@@ -3,10 +3,10 @@
 
 #include <time.h>
 
+#include "python/first_error.h"
 #include "python/p2p_object_state.h"
 
 #define CREDIT_STEP (256 << 10) /* bytes taken in that are given back at once */
-#define ATTEMPTS 3
 
 PyObject *gate_find(PyObject *object, const char *lock, const char *method) {
     PyObject *found = PyObject_GetAttrString(object, lock);
@@ -100,19 +100,12 @@ int gate_enter(LinkGate *gate) {
 
 int gate_call_owner(LinkGate *gate, const char *method, long rank, LinkStateObject *link,
                     bool (*is_due)(const LinkStateObject *)) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    for (int i = 0; i < ATTEMPTS && is_due(link); i++) {
-        PyObject *done = PyObject_CallMethod(gate->owner, method, "l", rank);
-        if (done == NULL && type == NULL)
-            PyErr_Fetch(&type, &value, &trace);
-        else if (done == NULL)
-            PyErr_Clear();
-        Py_XDECREF(done);
+    FirstError first = first_error_keep();
+    for (int i = 0; i < FIRST_ERROR_ATTEMPTS && is_due(link); i++) {
+        Py_XDECREF(PyObject_CallMethod(gate->owner, method, "l", rank));
+        first_error_add(&first);
     }
-    int failed = type == NULL ? 0 : -1;
-    PyErr_Restore(type, value, trace);
-    return failed;
+    return first_error_raise(&first);
 }
 
 /* Whether the loop has to know of what was read ahead or taken in, or that nothing is any more. */
