@@ -148,6 +148,8 @@ class TlsChannel:
         page: memoryview,
     ) -> Self: ...
 
+Digester = Callable[[int, memoryview, memoryview], int]
+
 class LinkState:
     """Links to and from one peer, as a call on its caller's thread needs them.
 
@@ -158,6 +160,10 @@ class LinkState:
     """Bytes of unasked messages that may be sent."""
     consumed: int
     """Bytes of unasked messages that calls took in, for which no credit was given back."""
+    signed_frames: int
+    """Frames with a digest that have left."""
+    verified_frames: int
+    """Frames with a digest that have been taken in, except those that were put back."""
     has_rest: bool
     """Whether a frame of a call has left in part."""
     is_lent: bool
@@ -178,6 +184,13 @@ class LinkState:
 
     def connect_outbound(self, descriptor: int, channel: TlsChannel | None, /) -> None:
         """Set the descriptor to write to, and its encryption; -1: there is none."""
+
+    def set_digesters(self, sign: Digester, verify: Digester, /) -> None:
+        """Set what makes the digests of frames that go, and that come.
+
+        Called with the number of the frame among those with a digest, its header, which has 0 for
+        it, and its payload.
+        """
 
     def feed(self, data: bytes, /) -> None:
         """Put bytes behind those that were read ahead."""
@@ -278,8 +291,12 @@ class LinkCall:
         divisor: int,
         rounds: tuple[LinkRound, ...],
         steps: HostSteps | None = None,
+        digests: bool = False,
     ) -> Self:
-        """`op` -1: nothing is reduced. `steps`: those of the ranks of a host, around the rounds."""
+        """`op` -1: nothing is reduced. `steps`: those of the ranks of a host, around the rounds.
+
+        `digests`: the frames of the group have some.
+        """
 
     def begin(
         self,

@@ -5,6 +5,8 @@ import struct
 import threading
 import time
 import zlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ from allhands.engine.call_runner import CallRunner
 from allhands.engine.result_check import ResultCheck
 from allhands.testing.faults import flipped
 from allhands.transport import digests
+from allhands.transport.digests import LinkKey
 from allhands.transport.frame import HEADER_BYTES, whole
+from allhands.transport.link_state import PlainLinkState
 from programs.protocol import failure, hear, tell
 from support.arrays.collective_cases import (
     EVERY,
@@ -148,14 +152,19 @@ def flip_a_bit(length: int, calls_before: int) -> None:
     if me == 2:
         changed: list[int] = []
 
+        def is_due(number: int) -> bool:
+            if changed in ([], [number]):
+                changed[:] = [number]  # it is offered again where a link was full
+            return changed == [number]
+
         def stamped(frame, number, key):
             sent = whole(honest(frame, number, key))
-            if len(sent) > min(4 * length, 100_000) and changed in ([], [number]):
-                changed[:] = [number]  # it is offered again where a link was full
+            if len(sent) > min(4 * length, 100_000) and is_due(number):
                 sent = flipped(sent, [8 * len(sent) - 7])
             return [sent]
 
         digests._add_digest = stamped
+        sign_other_payloads(is_due)
     x[...] = 1
     try:
         ah.all_reduce(x)
@@ -165,6 +174,22 @@ def flip_a_bit(length: int, calls_before: int) -> None:
     ah.all_reduce(x)
     tell("sum", sum=float(x.sum()))
     ah.destroy_process_group()
+
+
+def sign_other_payloads(is_due: Callable[[int], bool]) -> None:
+    """Have the native core send payloads in which a bit is not the one that was signed."""
+    engine: Any = ah.default_group().submitter.engine
+    mesh, me = engine._mesh, ah.get_rank()
+    for peer, state in mesh._link_states.items():
+
+        def sign(number: int, header: memoryview, payload: memoryview, key: LinkKey) -> int:
+            is_changed = len(payload) > 0 and is_due(number)
+            other = flipped(bytes(payload), [8 * len(payload) - 7]) if is_changed else payload
+            return key.compute_digest(number, header, other)
+
+        if not isinstance(state, PlainLinkState):
+            key = LinkKey(mesh._secret, me, peer)
+            state.set_digesters(partial(sign, key=key), mesh._verifying_keys[peer].compute_digest)
 
 
 def relay_changed_frames() -> None:

@@ -19,7 +19,6 @@ from allhands.engine.links.native_calls import (
     NativeCall,
     NativeCalls,
     Remainder,
-    make_native_calls,
 )
 from allhands.engine.links.output_guard import (
     ArrivalCondition,
@@ -264,15 +263,14 @@ class LinkCalls:
     # ------------------------------------------------------------ one level
 
     def get_native_calls(self) -> NativeCalls | None:
-        """Return the compiled calls of the group; None: there are no links to lend.
-
-        The core knows no digests.
-        """
-        if self._mesh.has_digests(self._hash):
-            return None
-        if self._native_calls is None:
-            self._native_calls = make_native_calls(
-                self._mesh.lent_links, self._ranks, self._rank, self._hash
+        """Return the compiled calls of the group; None: there are no links to lend."""
+        if self._native_calls is None and (links := self._mesh.lent_links) is not None:
+            self._native_calls = NativeCalls(
+                links,
+                self._ranks,
+                self._rank,
+                self._hash,
+                has_digests=self._mesh.has_digests(self._hash),
             )
         return self._native_calls
 

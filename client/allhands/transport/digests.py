@@ -9,10 +9,12 @@ itself away as well. Other groups' frames are as they would be without.
 
 import hmac
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
-from allhands.transport.frame import DIGEST_FLAG, Frame, FrameError, MessageKey
+from allhands.transport.frame import DIGEST_FLAG, Frame, FrameError, MessageKey, whole
+from allhands.transport.link_state import LinkState
 
 _GROUP = struct.Struct("<8xQ")
 _TAIL = struct.Struct("<QQII")
@@ -43,8 +45,13 @@ class LinkKey:
     """Digest key of one link, from rank `start` to rank `end`."""
 
     def __init__(self, secret: bytes, start: int, end: int) -> None:
-        key = hmac.digest(secret, b"frames of the link %d>%d" % (start, end), "sha256")
-        self._base = hmac.new(key, digestmod="sha256")
+        self._secret = secret
+        self._link = start, end
+
+    @cached_property
+    def _base(self) -> hmac.HMAC:
+        key = hmac.digest(self._secret, b"frames of the link %d>%d" % self._link, "sha256")
+        return hmac.new(key, digestmod="sha256")
 
     def compute_digest(self, number: int, *pieces: "bytes | bytearray | memoryview") -> int:
         """Return the digest of the frame with that number among those checked on the link."""
@@ -56,12 +63,12 @@ class LinkKey:
 
 
 class FrameSigner:
-    """Signs the frames of one link."""
+    """Signs the frames of one link, whose `state` has how many have left."""
 
-    def __init__(self, groups: Mapping[int, object], key: LinkKey) -> None:
+    def __init__(self, groups: Mapping[int, object], key: LinkKey, state: LinkState) -> None:
         self._groups = groups
         self._key = key
-        self._count = 0
+        self.state = state
 
     def offer(self, frame: Frame, offer_to_link: Callable[[Frame], bool]) -> bool:
         """Offer a frame to the link, signed if its group verifies; return whether the link took it.
@@ -70,30 +77,33 @@ class FrameSigner:
         """
         if not self._groups or not self._needs_digest(frame):
             return offer_to_link(frame)
-        if not offer_to_link(_add_digest(frame, self._count, self._key)):
+        if not offer_to_link(_add_digest(frame, self.state.signed_frames, self._key)):
             return False
-        self._count += 1
+        self.state.signed_frames += 1
         return True
 
     def sign(self, frame: Frame) -> Frame:
         """Return the frame in its final, signed form; the link must send it next."""
         if not self._groups or not self._needs_digest(frame):
             return frame
-        self._count += 1
-        return _add_digest(frame, self._count - 1, self._key)
+        self.state.signed_frames += 1
+        return _add_digest(frame, self.state.signed_frames - 1, self._key)
 
     def _needs_digest(self, frame: Frame) -> bool:
         return _GROUP.unpack_from(frame[0])[0] in self._groups
 
 
 class FrameVerifier:
-    """Verifies the frames of all links of a rank; `key_from` gives a peer's key."""
+    """Verifies the frames of all links of a rank.
 
-    def __init__(self, groups: Mapping[int, object], key_from: Callable[[int], LinkKey]) -> None:
+    `find_link` gives the key of the link from a peer, and the state that has how many have come.
+    """
+
+    def __init__(
+        self, groups: Mapping[int, object], find_link: Callable[[int], tuple[LinkKey, LinkState]]
+    ) -> None:
         self._groups = groups
-        self._key_from = key_from
-        self._keys: dict[int, LinkKey] = {}
-        self._counts: dict[int, int] = {}
+        self._find_link = find_link
 
     def verify(self, peer: int, frame: bytes | memoryview) -> bool:
         """Return whether a whole frame is intact, if its group requested verification.
@@ -110,10 +120,9 @@ class FrameVerifier:
         header = bytearray(frame[: _TAIL_AT + _TAIL.size])
         _TAIL.pack_into(header, _TAIL_AT, total & _BELOW, offset & _BELOW, length, flags)
         payload = memoryview(frame)[len(header) :]
-        expected = self._counts.get(peer, 0)
-        self._counts[peer] = expected + 1
-        if (key := self._keys.get(peer)) is None:
-            key = self._keys[peer] = self._key_from(peer)
+        key, state = self._find_link(peer)
+        expected = state.verified_frames
+        state.verified_frames = expected + 1
         if key.compute_digest(expected, header, payload) == claimed:
             return True
         for number in range(max(expected - _WINDOW, 0), expected + _WINDOW):
@@ -123,6 +132,22 @@ class FrameVerifier:
                     f"frame {number + 1} of those checked {what}: frame {expected + 1} was due"
                 )
         return False
+
+    def take_back(self, peer: int, frames: Sequence[Frame]) -> bytes:
+        """Return verified frames as if they had not come yet, but came next, in this order.
+
+        Others have come since they did, so they get new numbers. Those of groups that do not
+        request verification stay as they are.
+        """
+        key, state = self._find_link(peer)
+        signed = [_GROUP.unpack_from(frame[0])[0] in self._groups for frame in frames]
+        state.verified_frames -= sum(signed)
+        number = state.verified_frames
+        taken: list[bytes] = []
+        for frame, is_signed in zip(frames, signed, strict=True):
+            taken.append(whole(_add_digest(frame, number, key) if is_signed else frame))
+            number += is_signed
+        return b"".join(taken)
 
 
 def _add_digest(frame: Frame, number: int, key: LinkKey) -> Frame:

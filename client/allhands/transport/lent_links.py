@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from allhands.runtime import native_core
+from allhands.transport.digests import FrameVerifier
 from allhands.transport.early_calls import EarlyMessage
+from allhands.transport.frame import Frame
 from allhands.transport.inbox import Inbox
 from allhands.transport.link import Lender
 from allhands.transport.peer_calls import PeerCallTracker
@@ -32,6 +34,7 @@ class LentLinks:
         senders: Mapping[int, PeerSender],
         inbox: Inbox,
         peer_calls: PeerCallTracker,
+        verifier: FrameVerifier,
         on_heard: Callable[[int], None],
     ) -> None:
         """`on_heard` is told of a peer from which a call has received messages."""
@@ -39,6 +42,7 @@ class LentLinks:
         self._senders = senders
         self._inbox = inbox
         self._peer_calls = peer_calls
+        self._verifier = verifier
         self._on_heard = on_heard
         self._loop = asyncio.get_running_loop()
         self._states: dict[int, LinkState] = {}
@@ -69,7 +73,7 @@ class LentLinks:
         early = self._inbox.take_early(group, range(sequence, sequence + 1), peers)
         if early is None:
             return False
-        for peer, frames in _join(early).items():
+        for peer, frames in self._join(early).items():
             self._states[peer].unread(frames)
         return True
 
@@ -116,7 +120,7 @@ class LentLinks:
         early = self._inbox.take_early(group, sequences, self._list_lent())
         if early is None:
             return False
-        self._put_back(_join(early))
+        self._put_back(self._join(early))
         # The messages that told of the peers will be read again.
         told = ((one.header.key.sequence, one.peer) for one in early)
         self._peer_calls.forget_early(group, told)
@@ -138,6 +142,14 @@ class LentLinks:
         for peer, frames in early.items():
             self._states[peer].unread(frames)
             self._note(peer, self._states[peer])
+
+    def _join(self, messages: Iterable[EarlyMessage]) -> dict[int, bytes]:
+        """Return messages as the bytes that came of them, by peer."""
+        frames: dict[int, list[Frame]] = {}
+        for one in messages:
+            assert one.payload is not None
+            frames.setdefault(one.peer, []).append((one.header.pack(), one.payload))
+        return {peer: self._verifier.take_back(peer, found) for peer, found in frames.items()}
 
     @property
     def received_counts(self) -> dict[tuple[int, int], int]:
@@ -193,12 +205,3 @@ class LentLinks:
         self._unread.discard(peer)
         self._states[peer].is_noted = False
         self._fabric.read_ahead(peer)
-
-
-def _join(messages: Iterable[EarlyMessage]) -> dict[int, bytes]:
-    """Return messages as the bytes that came of them, by peer."""
-    pieces: dict[int, list[bytes]] = {}
-    for one in messages:
-        assert one.payload is not None
-        pieces.setdefault(one.peer, []).extend((one.header.pack(), one.payload))
-    return {peer: b"".join(found) for peer, found in pieces.items()}

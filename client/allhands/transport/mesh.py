@@ -32,7 +32,8 @@ from allhands.transport.link import (
     LinkBroken,
     Sink,
 )
-from allhands.transport.outbox import PendingSend
+from allhands.transport.link_state import LinkState, PlainLinkState
+from allhands.transport.outbox import PendingSend, make_state
 from allhands.transport.peer_calls import PeerCallTracker
 from allhands.transport.peer_sender import PeerSender
 
@@ -105,9 +106,9 @@ class Mesh:
         self._digest_listeners: dict[int, DigestListener] = {}
         self._secret = secret
         self._rank = rank
-        self._verifier = FrameVerifier(
-            self._digest_listeners, lambda peer: LinkKey(secret, peer, rank)
-        )
+        self._link_states: dict[int, LinkState] = {}
+        self._verifying_keys: dict[int, LinkKey] = {}
+        self._verifier = FrameVerifier(self._digest_listeners, self._find_link)
 
     def attach(self, fabric: Fabric) -> None:
         """Set the fabric; required before any send."""
@@ -116,7 +117,12 @@ class Mesh:
             self._activity_reporter = fabric
         if isinstance(fabric, Lender) and native_core.find()[0] is not None:
             self.lent_links = LentLinks(
-                fabric, self._senders, self._inbox, self._peer_calls, self._on_heard
+                fabric,
+                self._senders,
+                self._inbox,
+                self._peer_calls,
+                self._verifier,
+                self._on_heard,
             )
 
     def send(self, peer: int, message: PendingSend) -> None:
@@ -460,13 +466,24 @@ class Mesh:
         """Return the sender to a peer, dialled on first use."""
         sender = self._senders.get(peer)
         if sender is None:
+            key = LinkKey(self._secret, self._rank, peer)
+            verifying_key, state = self._find_link(peer)
+            if not isinstance(state, PlainLinkState):
+                state.set_digesters(key.compute_digest, verifying_key.compute_digest)
             sender = self._senders[peer] = PeerSender(
-                FrameSigner(self._digest_listeners, LinkKey(self._secret, self._rank, peer))
+                FrameSigner(self._digest_listeners, key, state)
             )
             sender.task = asyncio.create_task(
                 self._run_sender(peer, sender), name=f"link to rank {peer}"
             )
         return sender
+
+    def _find_link(self, peer: int) -> tuple[LinkKey, LinkState]:
+        """Return the key of the link from a peer, and the state of the links with it."""
+        if (state := self._link_states.get(peer)) is None:
+            state = self._link_states[peer] = make_state()
+            self._verifying_keys[peer] = LinkKey(self._secret, peer, self._rank)
+        return self._verifying_keys[peer], state
 
     async def _run_sender(self, peer: int, sender: PeerSender) -> None:
         """Dial the peer, then send the outbox's frames until the link breaks."""

@@ -19,7 +19,7 @@ from allhands.transport.frame import (
     MessageKey,
     whole,
 )
-from allhands.transport.link_state import make_link_state
+from allhands.transport.link_state import LinkState, make_link_state
 
 EAGER_BYTES = MAX_PAYLOAD_BYTES
 """Messages up to this many bytes go unasked, in one frame; both ends rely on it."""
@@ -94,6 +94,11 @@ class PendingSend:
         return pieces
 
 
+def make_state() -> LinkState:
+    """Return the state of new links, with all of the credit that there is."""
+    return make_link_state(EAGER_BUDGET)
+
+
 class Outbox:
     """The order of frames to one peer: control and small messages first, then the large ones.
 
@@ -103,9 +108,11 @@ class Outbox:
     `offer` takes a frame at once if the link has room for it, and says whether.
     """
 
-    def __init__(self, offer: Callable[[Frame], bool] = lambda _: False) -> None:
+    def __init__(
+        self, offer: Callable[[Frame], bool] = lambda _: False, state: "LinkState | None" = None
+    ) -> None:
         self._offer = offer
-        self.state = make_link_state(EAGER_BUDGET)
+        self.state = make_state() if state is None else state
         """Has the credit for unasked messages."""
         self._urgent: deque[Frame] = deque()
         self._announced: dict[MessageKey, PendingSend] = {}

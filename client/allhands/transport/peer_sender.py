@@ -13,7 +13,7 @@ class PeerSender:
     """Sender to one peer: an outbox, and the task that empties the outbox over a link."""
 
     def __init__(self, signer: FrameSigner) -> None:
-        self.outbox = Outbox(self.offer)
+        self.outbox = Outbox(self.offer, signer.state)
         self.signer = signer
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()

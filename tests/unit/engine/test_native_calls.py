@@ -16,10 +16,13 @@ from allhands.collectives.algorithms import bruck, dissemination, doubling
 from allhands.collectives.buffer import Array, Buffer
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, TYPES, ReduceOp, check
+from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
 from allhands.engine.links.executor import Execution, MismatchFound
 from allhands.engine.links.native_calls import NativeCall, NativeCalls
 from allhands.runtime import native_core
-from allhands.transport.frame import FrameKind, Header, MessageKey
+from allhands.transport.digests import FrameSigner, LinkKey
+from allhands.transport.frame import HEADER_BYTES, FrameKind, Header, MessageKey, whole
+from allhands.transport.link_state import PlainLinkState
 from allhands.transport.socket_inbound import make_bye
 from support.arrays.link_algorithms import (
     ALGORITHMS,
@@ -93,12 +96,25 @@ class Call:
 class World:
     """Ranks and their native calls."""
 
-    def __init__(self, ranks: list[MeshRank]) -> None:
+    def __init__(self, ranks: list[MeshRank], *, digests: bool = False) -> None:
+        """`digests`: the frames of the calls have some."""
         self.ranks = ranks
         self.size = len(ranks)
+        self.corruptions: list[tuple[int, MessageKey]] = []
+        """Peers of frames that were changed, and of what messages."""
+        for one in ranks if digests else ():
+            one.mesh.enable_digests(GROUP, self)
         places = range(self.size)
-        self.native = [NativeCalls(one.links, places, one.rank, GROUP) for one in ranks]
+        self.native = [
+            NativeCalls(one.links, places, one.rank, GROUP, has_digests=digests) for one in ranks
+        ]
         self._sequence = 0
+
+    def on_corrupt_frame(self, peer: int, key: MessageKey) -> None:
+        self.corruptions.append((peer, key))
+
+    def on_corruption_report(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
+        raise AssertionError("no rank reports anything here")
 
     def make_calls(
         self,
@@ -155,16 +171,33 @@ CASES = [
 ]
 
 
+DIGESTS = pytest.mark.parametrize("digests", [False, True], ids=["plain", "digests"])
+
+
+async def wait_digests(ranks: Sequence[MeshRank]) -> None:
+    """Wait until as many frames with a digest have been taken in on each link as have left."""
+
+    def are_counted(sender: MeshRank, receiver: MeshRank) -> bool:
+        sent, came = sender.links.get_state(receiver.rank), receiver.links.get_state(sender.rank)
+        assert sent is not None
+        assert came is not None
+        return sent.signed_frames == came.verified_frames
+
+    pairs = list(itertools.permutations(ranks, 2))
+    await wait_until(lambda: all(are_counted(*pair) for pair in pairs))
+
+
+@DIGESTS
 @pytest.mark.parametrize(("name", "size"), CASES)
 async def test_a_call_given_up_after_any_step_ends_with_the_same_numbers(
-    name: str, size: int
+    name: str, size: int, digests: bool
 ) -> None:
     """Steps are those of all ranks in turn; some ranks are a step ahead of the others."""
     algorithm = ALGORITHMS[name]
     op = ReduceOp.SUM if algorithm.reduces else None
     stops: set[tuple[int, bool]] = set()
     async with socket_meshes(size) as ranks:
-        world = World(ranks)
+        world = World(ranks, digests=digests)
         for number, dtype in enumerate(DTYPES):
             values = make_values(size, dtype, number)
             for steps, ahead in itertools.product(range(4), range(size)):
@@ -183,6 +216,11 @@ async def test_a_call_given_up_after_any_step_ends_with_the_same_numbers(
                     stops.update(call.stops)
                 assert_results(calls, algorithm, values)
                 await wait_credit(ranks)
+        assert not world.corruptions
+        await wait_digests(ranks)
+        states = [ranks[0].links.get_state(peer) for peer in range(1, size)]
+        frames = sum(one.signed_frames + one.verified_frames for one in states if one is not None)
+        assert (frames > 0) is digests
     assert {(0, False), (0, True)} <= stops
     if name in LONG and size > 2:
         assert any(index > 0 for index, _ in stops)
@@ -197,13 +235,14 @@ async def test_a_barrier_given_up_after_any_step_ends() -> None:
             await hand_over_after(calls, steps)
 
 
+@DIGESTS
 @pytest.mark.parametrize("name", ["doubling", "ring", "bruck"])
-async def test_what_came_before_the_call_began_is_used(name: str) -> None:
+async def test_what_came_before_the_call_began_is_used(name: str, digests: bool) -> None:
     """Rank 0 is late: the loop has taken in what the others sent."""
     algorithm = ALGORITHMS[name]
     values = make_values(3, "float32")
     async with socket_meshes(3) as ranks:
-        world = World(ranks)
+        world = World(ranks, digests=digests)
         calls = world.make_calls(algorithm, values, ReduceOp.SUM if algorithm.reduces else None)
         for call in calls[1:]:
             call.begin()
@@ -259,13 +298,16 @@ def _make_odd_values(dtype: "np.dtype[Any]") -> list[Array]:
         return [np.asarray(one).astype(dtype) for one in values]
 
 
+@DIGESTS
 @pytest.mark.parametrize("name", ["doubling", "bruck"])
-async def test_messages_longer_than_what_is_read_ahead_come_in_pieces(name: str) -> None:
+async def test_messages_longer_than_what_is_read_ahead_come_in_pieces(
+    name: str, digests: bool
+) -> None:
     """Each is 400 KB, and the connection takes less at a time."""
     length = 100_000
     build = {"doubling": doubling.all_reduce, "bruck": None}[name]
     async with socket_meshes(2) as ranks:
-        world = World(ranks)
+        world = World(ranks, digests=digests)
         values = [np.arange(length, dtype=np.float32) + rank for rank in range(2)]
         algorithm = Algorithm(
             (lambda rank, size: build(rank, size, length))
@@ -282,6 +324,11 @@ async def test_messages_longer_than_what_is_read_ahead_come_in_pieces(name: str)
 
 
 # ---------------------------------------------------------------- what does not belong there
+
+THIRDS = tuple(
+    Span(Area.OUTPUT, start, end)
+    for start, end in itertools.pairwise((0, LENGTH // 3, 2 * LENGTH // 3, LENGTH))
+)
 
 
 def outbound(one: MeshRank, peer: int) -> socket.socket:
@@ -395,6 +442,90 @@ async def test_frames_of_others_are_taken_in_while_the_call_goes_on() -> None:
         await second.finish()
         assert_results([second], ALGORITHMS["doubling"], values)
         await wait_until(lambda: len(ranks[1].events.pongs) > before)
+
+
+@pytest.mark.parametrize("given_up", [False, True], ids=["whole", "in part"])
+async def test_frames_with_digests_between_those_of_a_call_are_counted_once(given_up: bool) -> None:
+    """A call of three messages of one link is given up before the last of them has come whole."""
+    values = make_values(2, "float32")
+    algorithm = Algorithm(
+        lambda rank, size: Schedule(
+            (
+                Round(sends=tuple(Send(0, span) for span in THIRDS)),
+                Round(recvs=tuple(Recv(1, span) for span in THIRDS)),
+            )[1 - rank : 2 - rank]
+        ),
+        lambda values, rank: [values[1]] if rank else [],
+        lambda values, rank: [] if rank else [np.zeros_like(values[0])],
+        lambda values, rank: values[1][: 0 if rank else LENGTH],
+    )
+    async with socket_meshes(2) as ranks:
+        world = World(ranks, digests=True)
+        mine, _ = world.make_calls(algorithm, values)
+        signer = FrameSigner({GROUP: None}, LinkKey(b"", 1, 0), PlainLinkState(0))
+        payload, sent = values[1].tobytes(), []
+        for number, span in enumerate(THIRDS):
+            part = payload[4 * span.start : 4 * span.stop]
+            sent.append(whole(signer.sign([frame(mine.sequence, part, step=number)])))
+            key = MessageKey(GROUP, number + 1, part=5, is_p2p=True)
+            sent.append(
+                whole(signer.sign([Header(FrameKind.DATA, key, 3, 4, 0, 4).pack() + b"beside"[:4]]))
+            )
+        mine.begin()
+        bytes_sent = b"".join(sent)
+        cut = len(bytes_sent) - len(sent[-1]) - 3 if given_up else len(bytes_sent)
+        outbound(ranks[1], 0).send(bytes_sent[:cut])
+        state = ranks[0].links.get_state(1)
+        assert state is not None
+        for _ in range(1000):
+            mine.step(PATIENCE / 1000)
+            if mine.has_ended or state.verified_frames == 4:
+                break
+        assert mine.has_ended is not given_up
+        mine.hand_over()
+        outbound(ranks[1], 0).send(bytes_sent[cut:])
+        await mine.finish()
+        await wait_until(lambda: state.verified_frames == len(sent))
+        assert not world.corruptions
+        assert mine.part.output.arrays[0].tobytes() == payload
+
+
+@pytest.mark.parametrize("at", [4, 45, 47, 54, HEADER_BYTES, HEADER_BYTES + 4 * LENGTH - 1])
+async def test_a_changed_frame_touches_nothing_and_is_named_once(at: int) -> None:
+    """Its epoch, a size, either half of its digest, or its payload."""
+    async with socket_meshes(2) as ranks:
+        world = World(ranks, digests=True)
+        call, values = await begin_pair(world)
+        signer = FrameSigner({GROUP: None}, LinkKey(b"", 1, 0), PlainLinkState(0))
+        changed = bytearray(whole(signer.sign([frame(call.sequence, values[1].tobytes())])))
+        changed[at] ^= 0x10
+        outbound(ranks[1], 0).send(changed)
+        call.step(PATIENCE)
+        assert not call.has_ended
+        call.hand_over()
+        await wait_until(lambda: world.corruptions or not ranks[0].events.breaks.empty())
+        if at != 45:  # a size that cannot be: the link is broken off
+            assert [peer for peer, _ in world.corruptions] == [1]
+            assert world.corruptions[0][1].sequence == call.sequence
+        assert call.part.output.arrays[0].tolist() == values[0].tolist()
+        assert call.execution is not None
+        call.execution.stop()
+
+
+async def test_a_frame_that_comes_twice_is_no_frame_of_the_next_call() -> None:
+    async with socket_meshes(2) as ranks:
+        world = World(ranks, digests=True)
+        call, values = await begin_pair(world)
+        signer = FrameSigner({GROUP: None}, LinkKey(b"", 1, 0), PlainLinkState(0))
+        sent = whole(signer.sign([frame(call.sequence, values[1].tobytes())]))
+        outbound(ranks[1], 0).send(sent)
+        call.step(PATIENCE)
+        assert call.has_ended
+        await call.finish()
+        outbound(ranks[1], 0).send(sent)
+        async with asyncio.timeout(PATIENCE):
+            peer, reason = await ranks[0].events.breaks.get()
+        assert (peer, "frame 1 of those checked came twice" in reason) == (1, True)
 
 
 async def test_what_a_peer_sent_before_it_closed_the_link_is_used() -> None:

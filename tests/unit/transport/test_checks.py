@@ -2,6 +2,8 @@
 
 import random
 import zlib
+from collections import defaultdict
+from collections.abc import Mapping
 
 import pytest
 
@@ -19,10 +21,20 @@ from allhands.transport.frame import (
     unpack,
     whole,
 )
+from allhands.transport.link_state import LinkState, PlainLinkState
 
 GROUPS = {1: None}
 PEER = 3
 KEY = LinkKey(b"secret", PEER, 0)
+
+
+def signer(groups: Mapping[int, object] = GROUPS, key: LinkKey = KEY) -> FrameSigner:
+    return FrameSigner(groups, key, PlainLinkState(0))
+
+
+def verifier(groups: Mapping[int, object] = GROUPS) -> FrameVerifier:
+    states: defaultdict[int, LinkState] = defaultdict(lambda: PlainLinkState(0))
+    return FrameVerifier(groups, lambda peer: (KEY, states[peer]))
 
 
 def data(number: int, payload: bytes = b"some payload", group: int = 1) -> Frame:
@@ -37,7 +49,7 @@ def stamped(stamper: FrameSigner, frame: Frame) -> bytes:
 
 
 def test_what_arrives_as_it_was_sent_passes_and_reads_as_before() -> None:
-    stamper, inspector = FrameSigner(GROUPS, KEY), FrameVerifier(GROUPS, lambda _: KEY)
+    stamper, inspector = signer(), verifier()
     for number in range(3):
         frame = data(number)
         sent = stamped(stamper, frame)
@@ -47,20 +59,20 @@ def test_what_arrives_as_it_was_sent_passes_and_reads_as_before() -> None:
 
 
 def test_frames_in_one_piece_and_without_payload_are_stamped_as_well() -> None:
-    stamper, inspector = FrameSigner(GROUPS, KEY), FrameVerifier(GROUPS, lambda _: KEY)
+    stamper, inspector = signer(), verifier()
     for frame in ([whole(data(1))], [Header(FrameKind.CTS, MessageKey(1, 2), 5, 10).pack()]):
         assert inspector.verify(PEER, stamped(stamper, frame))
 
 
 def test_other_groups_frames_stay_as_they_are() -> None:
     frame = data(1, group=2)
-    assert FrameSigner(GROUPS, KEY).sign(frame) is frame
-    assert FrameVerifier(GROUPS, lambda _: KEY).verify(PEER, whole(frame))
-    assert FrameSigner({}, KEY).sign(data(1)) == data(1)
+    assert signer().sign(frame) is frame
+    assert verifier().verify(PEER, whole(frame))
+    assert signer({}, KEY).sign(data(1)) == data(1)
 
 
 def test_a_frame_that_the_link_did_not_take_is_counted_when_it_goes() -> None:
-    stamper, inspector = FrameSigner(GROUPS, KEY), FrameVerifier(GROUPS, lambda _: KEY)
+    stamper, inspector = signer(), verifier()
     assert not stamper.offer(data(1), lambda _: False)
     taken: list[Frame] = []
     for number in (1, 2):
@@ -69,10 +81,10 @@ def test_a_frame_that_the_link_did_not_take_is_counted_when_it_goes() -> None:
 
 
 def test_every_single_bit_that_changes_is_found() -> None:
-    sent = stamped(FrameSigner(GROUPS, KEY), data(1))
+    sent = stamped(signer(), data(1))
     for bit in range(len(sent) * 8):
         changed = flipped(sent, [bit])
-        inspector = FrameVerifier(GROUPS, lambda _: KEY)
+        inspector = verifier()
         try:
             assert not inspector.verify(PEER, changed), bit
         except FrameError:
@@ -81,42 +93,55 @@ def test_every_single_bit_that_changes_is_found() -> None:
 
 def test_a_changed_payload_of_a_full_frame_is_found() -> None:
     payload = random.Random(1).randbytes(MAX_PAYLOAD_BYTES)
-    sent = stamped(FrameSigner(GROUPS, KEY), data(1, payload))
+    sent = stamped(signer(), data(1, payload))
     for bit in random.Random(2).choices(range(MAX_PAYLOAD_BYTES * 8), k=5):
-        assert not FrameVerifier(GROUPS, lambda _: KEY).verify(
-            PEER, flipped(sent, [HEADER_BYTES * 8 + bit])
-        )
+        assert not verifier().verify(PEER, flipped(sent, [HEADER_BYTES * 8 + bit]))
 
 
 def test_a_frame_that_is_lost_comes_twice_or_is_overtaken_is_a_protocol_error() -> None:
-    stamper = FrameSigner(GROUPS, KEY)
+    stamper = signer()
     first, second, third = (stamped(stamper, data(number)) for number in range(3))
-    inspector = FrameVerifier(GROUPS, lambda _: KEY)
+    inspector = verifier()
     assert inspector.verify(PEER, first)
     with pytest.raises(FrameError, match=r"frame 3 .* came too early: frame 2 was due"):
         inspector.verify(PEER, third)
-    inspector = FrameVerifier(GROUPS, lambda _: KEY)
+    inspector = verifier()
     assert inspector.verify(PEER, first)
     assert inspector.verify(PEER, second)
     with pytest.raises(FrameError, match=r"frame 2 .* came twice or too late: frame 3 was due"):
         inspector.verify(PEER, second)
 
 
+def test_frames_that_are_taken_back_come_next_as_often_as_they_are() -> None:
+    """Beside others that were taken in meanwhile, and frames of groups without digests."""
+    sender, receiver = signer(), verifier()
+    frames = [data(number) for number in range(4)]
+    sent = [stamped(sender, frame) for frame in frames]
+    assert all(receiver.verify(PEER, one) for one in sent[:3])
+    for _ in range(3):
+        again = receiver.take_back(PEER, [frames[0], data(7, group=2), frames[2]])
+        length = len(sent[0])
+        assert again[length : 2 * length] == whole(data(7, group=2))
+        assert receiver.verify(PEER, again[:length])
+        assert receiver.verify(PEER, again[2 * length :])
+    assert receiver.verify(PEER, sent[3])
+
+
 def test_frames_of_each_peer_are_counted_by_themselves() -> None:
-    inspector = FrameVerifier(GROUPS, lambda _: KEY)
+    inspector = verifier()
     for peer in (1, 2):
-        assert inspector.verify(peer, stamped(FrameSigner(GROUPS, KEY), data(1)))
+        assert inspector.verify(peer, stamped(signer(), data(1)))
 
 
 def test_a_frame_without_digest_of_a_group_that_verifies_is_a_protocol_error() -> None:
     with pytest.raises(FrameError, match="without digest"):
-        FrameVerifier(GROUPS, lambda _: KEY).verify(PEER, whole(data(1)))
+        verifier().verify(PEER, whole(data(1)))
 
 
 def test_a_frame_with_digest_of_a_group_that_is_not_open_yet_is_looked_at() -> None:
-    sent = stamped(FrameSigner(GROUPS, KEY), data(1))
-    assert FrameVerifier({}, lambda _: KEY).verify(PEER, sent)
-    assert not FrameVerifier({}, lambda _: KEY).verify(PEER, flipped(sent, [HEADER_BYTES * 8]))
+    sent = stamped(signer(), data(1))
+    assert verifier({}).verify(PEER, sent)
+    assert not verifier({}).verify(PEER, flipped(sent, [HEADER_BYTES * 8]))
 
 
 @pytest.mark.parametrize(
@@ -125,18 +150,18 @@ def test_a_frame_with_digest_of_a_group_that_is_not_open_yet_is_looked_at() -> N
     ids=["another secret", "another direction", "another link"],
 )
 def test_a_digest_under_another_key_is_none(other: LinkKey) -> None:
-    forged = whole(FrameSigner(GROUPS, other).sign(data(1)))
-    assert not FrameVerifier(GROUPS, lambda _: KEY).verify(PEER, forged)
+    forged = whole(signer(GROUPS, other).sign(data(1)))
+    assert not verifier().verify(PEER, forged)
 
 
 def test_who_does_not_hold_the_secret_cannot_repair_what_he_changed() -> None:
-    sent = bytearray(stamped(FrameSigner(GROUPS, KEY), data(1, b"1.0")))
+    sent = bytearray(stamped(signer(), data(1, b"1.0")))
     sent[HEADER_BYTES:] = b"3.0"
     halves = (total_at, offset_at) = 40 + 6, 48 + 6
     crc = zlib.crc32(_without(sent, halves), 0)  # of frame 0, as it was before there was a key
     sent[total_at : total_at + 2] = (crc & 0xFFFF).to_bytes(2, "little")
     sent[offset_at : offset_at + 2] = (crc >> 16).to_bytes(2, "little")
-    assert not FrameVerifier(GROUPS, lambda _: KEY).verify(PEER, bytes(sent))
+    assert not verifier().verify(PEER, bytes(sent))
 
 
 def _without(frame: bytearray, halves: tuple[int, int]) -> bytes:

@@ -107,8 +107,17 @@ class NativeCall:
 class NativeCalls:
     """Compiled calls of one group. Owned by the holder of the loop."""
 
-    def __init__(self, lent_links: LentLinks, ranks: Sequence[int], rank: int, group: int) -> None:
+    def __init__(
+        self,
+        lent_links: LentLinks,
+        ranks: Sequence[int],
+        rank: int,
+        group: int,
+        *,
+        has_digests: bool = False,
+    ) -> None:
         self._links = lent_links
+        self._has_digests = has_digests
         self._ranks = ranks
         self._rank = rank
         self._group = group
@@ -219,6 +228,7 @@ class NativeCalls:
                 for index, step in enumerate(part.schedule.rounds)
             ),
             steps=source.steps,
+            digests=self._has_digests,
         )
         return CompiledCall(part.schedule, call, world, _make_scratch(part))
 
@@ -239,13 +249,6 @@ class _CallSource:
     steps: "HostSteps | None" = None
     number: int = 0
     """Of the part in its call."""
-
-
-def make_native_calls(
-    lent_links: LentLinks | None, ranks: Sequence[int], rank: int, group: int
-) -> NativeCalls | None:
-    """Return the native calls of a group; None: there are no links to lend."""
-    return None if lent_links is None else NativeCalls(lent_links, ranks, rank, group)
 
 
 def list_areas(plan: TwoLevelPlan) -> tuple[list[Array], list[Array]]:

@@ -61,9 +61,7 @@ static bool is_sent(const ah_send *send) {
     return send->sent == AH_FRAME_HEADER + send->span.nbytes;
 }
 
-static bool is_here(const ah_recv *recv) {
-    return recv->is_begun && recv->came == recv->span.nbytes;
-}
+static bool is_here(const ah_recv *recv) { return recv->is_begun && recv->is_whole; }
 
 /* Whether all messages of a round go unasked. */
 static bool is_short(const ah_round *round) {
@@ -89,6 +87,22 @@ static bool is_starved(const ah_call *call, const ah_round *round) {
     return false;
 }
 
+static uint32_t get_flags(const ah_call *call) { return call->has_digests ? AH_FRAME_DIGEST : 0; }
+
+static void pack(const ah_call *call, uint32_t step, size_t nbytes, uint32_t digest,
+                 uint8_t *header) {
+    ah_frame_pack(header, &(ah_frame){.kind = AH_FRAME_DATA,
+                                      .group = call->group,
+                                      .sequence = call->sequence,
+                                      .step = step,
+                                      .part = call->part,
+                                      .signature = call->signature,
+                                      .total = nbytes,
+                                      .length = (uint32_t)nbytes,
+                                      .flags = get_flags(call),
+                                      .digest = digest});
+}
+
 static void begin_round(ah_call *call) {
     ah_round *round = current(call);
     for (int i = 0; i < round->move_count; i++) {
@@ -101,23 +115,17 @@ static void begin_round(ah_call *call) {
     }
     for (int i = 0; i < round->send_count; i++) {
         ah_send *send = &round->sends[i];
-        ah_frame_pack(send->header, &(ah_frame){.kind = AH_FRAME_DATA,
-                                                .group = call->group,
-                                                .sequence = call->sequence,
-                                                .step = send->step,
-                                                .part = call->part,
-                                                .signature = call->signature,
-                                                .total = send->span.nbytes,
-                                                .length = (uint32_t)send->span.nbytes});
+        pack(call, send->step, send->span.nbytes, 0, send->header);
         send->payload = locate(call, &send->span);
         send->sent = 0;
+        send->is_signed = false;
         call->links[send->link]->credit -= (int64_t)send->span.nbytes;
     }
     for (int i = 0; i < round->recv_count; i++) {
         ah_recv *recv = &round->recvs[i];
         recv->target = recv->is_direct ? locate(call, &recv->span) : call->staging + recv->place;
         recv->came = 0;
-        recv->is_begun = false;
+        recv->is_begun = recv->is_whole = false;
     }
     call->is_begun = true;
 }
@@ -158,6 +166,24 @@ static void end_round(ah_call *call) {
 
 /* ---------------------------------------------------------------- sending */
 
+/* Give a message that leaves next its digest, where it needs one; false: that is not possible. */
+static bool sign(const ah_call *call, ah_send *send) {
+    ah_link *link = call->links[send->link];
+    if (!call->has_digests || send->sent > 0) return true;
+    /* Frames that others send meanwhile are counted as well. */
+    if (send->is_signed && send->number == link->signed_frames) return true;
+    uint32_t digest;
+    pack(call, send->step, send->span.nbytes, 0, send->header);
+    if (link->signer == NULL ||
+        !link->signer->compute(link->signer, link->signed_frames, send->header, send->payload,
+                               send->span.nbytes, &digest))
+        return false;
+    pack(call, send->step, send->span.nbytes, digest, send->header);
+    send->number = link->signed_frames;
+    send->is_signed = true;
+    return true;
+}
+
 /* Send what goes at once; false: a link has failed. `*moved`: something went. */
 static bool send_more(ah_call *call, bool *moved) {
     ah_round *round = current(call);
@@ -169,7 +195,7 @@ static bool send_more(ah_call *call, bool *moved) {
         for (int k = 0; k < i && !is_blocked; k++) /* in their order */
             is_blocked = round->sends[k].link == send->link && !is_sent(&round->sends[k]);
         if (is_blocked) continue;
-        if (link->out < 0) return false;
+        if (link->out < 0 || !sign(call, send)) return false;
         struct iovec pieces[2];
         int count = 0;
         size_t past = 0;
@@ -183,6 +209,7 @@ static bool send_more(ah_call *call, bool *moved) {
                 (struct iovec){(void *)(send->payload + past), send->span.nbytes - past};
         int64_t sent = ah_link_write(link, pieces, count);
         if (sent < 0) return false;
+        link->signed_frames += call->has_digests && sent > 0 && send->sent == 0;
         send->sent += (size_t)sent;
         *moved |= sent > 0;
     }
@@ -205,8 +232,8 @@ static bool is_of_call(const ah_call *call, const ah_frame *frame) {
 
 /* Whether a frame is the whole message that is due. */
 static bool is_due(const ah_call *call, const ah_frame *frame, const ah_recv *due) {
-    return due != NULL && frame->kind == AH_FRAME_DATA && frame->flags == 0 &&
-           frame->sequence == call->sequence && frame->part == call->part &&
+    return due != NULL && frame->kind == AH_FRAME_DATA && frame->flags == get_flags(call) &&
+           frame->epoch == 0 && frame->sequence == call->sequence && frame->part == call->part &&
            frame->step == due->step && frame->signature == call->signature &&
            frame->total == due->span.nbytes && frame->offset == 0 &&
            frame->length == due->span.nbytes;
@@ -222,27 +249,54 @@ static bool is_early(const ah_call *call, const ah_frame *frame) {
     default: return false;
     }
     if (frame->sequence != call->sequence) return frame->sequence > call->sequence;
-    return frame->kind == AH_FRAME_DATA && frame->flags == 0 && frame->part == call->part &&
-           frame->signature == call->signature &&
+    return frame->kind == AH_FRAME_DATA && frame->flags == get_flags(call) &&
+           frame->part == call->part && frame->signature == call->signature &&
            frame->step >> 12 >= (uint32_t)call->at + call->is_begun;
 }
 
-static void take_in(ah_link *link, ah_recv *recv, size_t nbytes) {
-    recv->came += nbytes;
-    if (is_here(recv)) link->consumed += (int64_t)recv->span.nbytes;
+/* The digest that a message which has come should have as the frame of that number; false: none can
+ * be made. */
+static bool compute_digest(const ah_call *call, const ah_recv *recv, uint64_t number,
+                           uint32_t *digest) {
+    ah_digester *verifier = call->links[recv->link]->verifier;
+    uint8_t header[AH_FRAME_HEADER];
+    pack(call, recv->step, recv->span.nbytes, 0, header);
+    return verifier != NULL &&
+           verifier->compute(verifier, number, header, recv->target, recv->span.nbytes, digest);
+}
+
+/* Take in a message of which all bytes have come; false: they may not be those that were sent. */
+static bool take_in(const ah_call *call, ah_recv *recv) {
+    ah_link *link = call->links[recv->link];
+    if (call->has_digests) {
+        uint32_t digest;
+        if (!compute_digest(call, recv, link->verified_frames, &digest) || digest != recv->digest)
+            return false;
+        link->verified_frames++;
+    }
+    recv->is_whole = true;
+    link->consumed += (int64_t)recv->span.nbytes;
+    return true;
 }
 
 /* Use what a link has read ahead, as far as it is of this round. */
 static parsed parse(ah_call *call, int at, bool *moved) {
     ah_link *link = call->links[at];
-    while (ah_link_pending(link) > 0) {
+    for (;;) {
         ah_recv *due = find_due(call, at);
+        if (due != NULL && due->is_begun && due->came == due->span.nbytes) {
+            /* Who looks at the links next finds out what is wrong with it. */
+            if (!take_in(call, due)) return PARSED_STUCK;
+            *moved = true;
+            continue;
+        }
+        if (ah_link_pending(link) == 0) return PARSED_ALL;
         if (due != NULL && due->is_begun) { /* the payload goes on */
             size_t room = due->span.nbytes - due->came, have = ah_link_pending(link);
             size_t nbytes = room < have ? room : have;
             memcpy(due->target + due->came, link->data + link->start, nbytes);
             link->start += nbytes;
-            take_in(link, due, nbytes);
+            due->came += nbytes;
             *moved = true;
             continue;
         }
@@ -253,8 +307,8 @@ static parsed parse(ah_call *call, int at, bool *moved) {
             if (is_due(call, &frame, due)) {
                 link->start += AH_FRAME_HEADER;
                 due->is_begun = true;
+                due->digest = frame.digest;
                 if (due->is_direct) touch(call, &due->span);
-                take_in(link, due, 0);
                 *moved = true;
                 continue;
             }
@@ -273,7 +327,6 @@ static parsed parse(ah_call *call, int at, bool *moved) {
         call->foreign_bytes = nbytes;
         return PARSED_FOREIGN;
     }
-    return PARSED_ALL;
 }
 
 /* Read once from an encrypted link, as read_link. */
@@ -285,7 +338,7 @@ static bool read_encrypted(ah_link *link, ah_recv *due, bool *moved) {
                                   due->span.nbytes - due->came, &direct);
     else
         came = ah_link_read_ahead(link);
-    if (direct) take_in(link, due, direct);
+    if (direct) due->came += direct;
     *moved |= came > 0;
     return came >= 0;
 }
@@ -318,7 +371,7 @@ static bool read_link(ah_call *call, int at, bool *moved) {
     if (came < 0) return errno == EAGAIN || errno == EINTR;
     *moved = true;
     if (ahead == 0) {
-        take_in(link, due, (size_t)came);
+        due->came += (size_t)came;
         return true;
     }
     size_t own = (size_t)came < ahead ? (size_t)came : ahead, rest = (size_t)came - own;
@@ -329,7 +382,8 @@ static bool read_link(ah_call *call, int at, bool *moved) {
         is_due(call, &frame, due)) {
         link->start += AH_FRAME_HEADER;
         due->is_begun = true;
-        take_in(link, due, rest);
+        due->digest = frame.digest;
+        due->came += rest;
         return true;
     }
     return ah_link_feed(link, due->target, rest);
@@ -450,19 +504,29 @@ const uint8_t *ah_call_take_foreign(ah_call *call, int *link, size_t *nbytes) {
     return frame;
 }
 
+bool ah_call_sign_unsent(ah_call *call) {
+    if (!call->is_begun || !call->has_digests) return true;
+    ah_round *round = current(call);
+    for (int i = 0; i < round->send_count; i++)
+        if (round->sends[i].sent == 0) {
+            if (!sign(call, &round->sends[i])) return false;
+            call->links[round->sends[i].link]->signed_frames++;
+        }
+    return true;
+}
+
 /* Put a message back as the bytes that came of it. */
 static bool give_back(const ah_call *call, const ah_recv *recv) {
     ah_link *link = call->links[recv->link];
     uint8_t header[AH_FRAME_HEADER];
-    ah_frame_pack(header, &(ah_frame){.kind = AH_FRAME_DATA,
-                                      .group = call->group,
-                                      .sequence = call->sequence,
-                                      .step = recv->step,
-                                      .part = call->part,
-                                      .signature = call->signature,
-                                      .total = recv->span.nbytes,
-                                      .length = (uint32_t)recv->span.nbytes});
-    if (is_here(recv)) link->consumed -= (int64_t)recv->span.nbytes;
+    uint32_t digest = recv->digest;
+    if (is_here(recv)) {
+        link->consumed -= (int64_t)recv->span.nbytes;
+        /* Others may have been taken in since: it is the next one again, under a new number. */
+        if (call->has_digests && !compute_digest(call, recv, --link->verified_frames, &digest))
+            return false;
+    }
+    pack(call, recv->step, recv->span.nbytes, digest, header);
     return ah_link_unread(link, recv->target, recv->came) &&
            ah_link_unread(link, header, sizeof header);
 }
@@ -473,7 +537,7 @@ bool ah_call_withdraw(ah_call *call) {
     for (int i = round->recv_count; i-- > 0;) /* the last first: each goes before those there */
         if (round->recvs[i].is_begun) {
             if (!give_back(call, &round->recvs[i])) return false;
-            round->recvs[i].is_begun = false;
+            round->recvs[i].is_begun = round->recvs[i].is_whole = false;
             round->recvs[i].came = 0;
         }
     return true;

@@ -58,6 +58,8 @@ typedef struct {
     uint8_t header[AH_FRAME_HEADER];
     const uint8_t *payload;
     size_t sent;
+    bool is_signed;  /* the header has the digest under `number` */
+    uint64_t number; /* among the link's frames with a digest */
 } ah_send;
 
 typedef struct {
@@ -71,7 +73,9 @@ typedef struct {
     /* while the round is under way */
     uint8_t *target;
     size_t came;
-    bool is_begun; /* its header has come */
+    bool is_begun;   /* its header has come */
+    bool is_whole;   /* so has its payload, and its digest is right */
+    uint32_t digest; /* in its header */
 } ah_recv;
 
 typedef struct {
@@ -89,6 +93,7 @@ typedef struct {
     int round_count;
     uint64_t group, signature;
     uint32_t part;
+    bool has_digests; /* all frames of the group have one */
     ah_op op;
     ah_type type;
     size_t divisor;
@@ -121,8 +126,12 @@ ah_call_status ah_call_run(ah_call *call, int64_t until, int64_t spin);
 /* The frame that is in the way; it is valid until the call runs again. */
 const uint8_t *ah_call_take_foreign(ah_call *call, int *link, size_t *nbytes);
 
-/* Give back to the links what came of the round under way: false: no memory. What its sends have
- * not sent is for the caller to send. */
+/* Sign the messages of the round under way of which nothing is sent, for who sends them, before
+ * anything else; false: that is not possible. */
+bool ah_call_sign_unsent(ah_call *call);
+
+/* Give back to the links what came of the round under way: false: no memory, or no digest. What its
+ * sends have not sent is for the caller to send. */
 bool ah_call_withdraw(ah_call *call);
 
 /* The memory of a span in the call under way; NULL: it is empty. */

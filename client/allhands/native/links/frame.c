@@ -5,6 +5,7 @@
 enum { VERSION = 1 };
 enum { /* where fields begin */
        KIND = 3,
+       EPOCH = 4,
        GROUP = 8,
        SEQUENCE = 16,
        STEP = 24,
@@ -15,6 +16,8 @@ enum { /* where fields begin */
        LENGTH = 56,
        FLAGS = 60,
 };
+enum { HALF = 48 }; /* bits of total and offset, above which each has half of the digest */
+#define BELOW ((UINT64_C(1) << HALF) - 1)
 
 static void put(uint8_t *at, uint64_t value, int nbytes) {
     for (int i = 0; i < nbytes; i++) at[i] = (uint8_t)(value >> 8 * i);
@@ -31,14 +34,20 @@ void ah_frame_pack(uint8_t *out, const ah_frame *frame) {
     out[0] = 'A';
     out[1] = 'H';
     out[2] = VERSION;
+    uint64_t low = 0, high = 0; /* of the digest */
+    if (frame->flags & AH_FRAME_DIGEST) {
+        low = (uint64_t)(frame->digest & 0xFFFF) << HALF;
+        high = (uint64_t)(frame->digest >> 16) << HALF;
+    }
     out[KIND] = frame->kind;
+    put(out + EPOCH, frame->epoch, 4);
     put(out + GROUP, frame->group, 8);
     put(out + SEQUENCE, frame->sequence, 8);
     put(out + STEP, frame->step, 4);
     put(out + PART, frame->part, 4);
     put(out + SIGNATURE, frame->signature, 8);
-    put(out + TOTAL, frame->total, 8);
-    put(out + OFFSET, frame->offset, 8);
+    put(out + TOTAL, frame->total | low, 8);
+    put(out + OFFSET, frame->offset | high, 8);
     put(out + LENGTH, frame->length, 4);
     put(out + FLAGS, frame->flags, 4);
 }
@@ -46,6 +55,7 @@ void ah_frame_pack(uint8_t *out, const ah_frame *frame) {
 bool ah_frame_unpack(const uint8_t *in, ah_frame *frame) {
     *frame = (ah_frame){
         .kind = in[KIND],
+        .epoch = (uint32_t)get(in + EPOCH, 4),
         .group = get(in + GROUP, 8),
         .sequence = get(in + SEQUENCE, 8),
         .step = (uint32_t)get(in + STEP, 4),
@@ -56,5 +66,10 @@ bool ah_frame_unpack(const uint8_t *in, ah_frame *frame) {
         .length = (uint32_t)get(in + LENGTH, 4),
         .flags = (uint32_t)get(in + FLAGS, 4),
     };
+    if (frame->flags & AH_FRAME_DIGEST) {
+        frame->digest = (uint32_t)(frame->total >> HALF | frame->offset >> HALF << 16);
+        frame->total &= BELOW;
+        frame->offset &= BELOW;
+    }
     return in[0] == 'A' && in[1] == 'H' && in[2] == VERSION && frame->length <= AH_FRAME_PAYLOAD;
 }

@@ -20,14 +20,17 @@ enum { /* kinds */
 
 enum { /* flags */
        AH_FRAME_P2P = 1,
+       AH_FRAME_DIGEST = 4, /* as in transport/digests.py */
 };
 
 typedef struct {
     uint8_t kind;
+    uint32_t epoch;
     uint64_t group, sequence;
     uint32_t step, part;
     uint64_t signature, total, offset;
     uint32_t length, flags;
+    uint32_t digest; /* 0 without the flag */
 } ah_frame;
 
 void ah_frame_pack(uint8_t *out, const ah_frame *frame);

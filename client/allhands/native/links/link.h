@@ -29,10 +29,21 @@ struct ah_channel {
     bool (*flush)(ah_channel *channel, ah_link *link);
 };
 
+/* Makes the digests of the frames of one direction of a link. */
+typedef struct ah_digester ah_digester;
+struct ah_digester {
+    /* The digest of the frame of that number among those of its direction that have one; its header
+     * has 0 for it. False: none can be made. */
+    bool (*compute)(ah_digester *digester, uint64_t number, const uint8_t *header,
+                    const uint8_t *payload, size_t nbytes, uint32_t *digest);
+};
+
 struct ah_link {
-    int in, out;                 /* descriptors; -1: there is none */
-    ah_channel *opener, *sealer; /* of what comes, and of what goes; NULL: it is plain */
-    uint8_t *data;               /* what was read and belongs to nobody yet: from start to end */
+    int in, out;                    /* descriptors; -1: there is none */
+    ah_channel *opener, *sealer;    /* of what comes, and of what goes; NULL: it is plain */
+    ah_digester *signer, *verifier; /* of what goes, and of what comes; NULL: there is none */
+    uint64_t signed_frames, verified_frames; /* that have left, and are taken in, with a digest */
+    uint8_t *data; /* what was read and belongs to nobody yet: from start to end */
     size_t start, end, room;
     int64_t credit;   /* bytes of unasked messages that may be sent */
     int64_t consumed; /* bytes of unasked messages taken in, for which no credit was given back */

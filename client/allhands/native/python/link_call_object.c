@@ -198,16 +198,17 @@ static bool read_steps(LinkCallObject *self, PyObject *row) {
 }
 
 static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"links", "group",   "signature", "part",  "op",
-                            "dtype", "divisor", "rounds",    "steps", NULL};
+    static char *names[] = {"links",   "group",  "signature", "part",    "op", "dtype",
+                            "divisor", "rounds", "steps",     "digests", NULL};
     PyObject *links, *rounds, *steps = Py_None;
     unsigned long long group, signature;
     unsigned int part;
     int op, dtype;
     Py_ssize_t divisor;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!KKIiinO!|O", names, &PyTuple_Type, &links,
+    int digests = false;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!KKIiinO!|Op", names, &PyTuple_Type, &links,
                                      &group, &signature, &part, &op, &dtype, &divisor,
-                                     &PyTuple_Type, &rounds, &steps))
+                                     &PyTuple_Type, &rounds, &steps, &digests))
         return NULL;
     if (op >= 0 &&
         (op >= AH_OPS || dtype < 0 || dtype >= AH_TYPES || divisor < 1 || !ah_supports(op, dtype)))
@@ -218,6 +219,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     self->call.group = group;
     self->call.signature = signature;
     self->call.part = part;
+    self->call.has_digests = digests;
     self->call.op = op < 0 ? AH_SUM : (ah_op)op;
     self->call.type = op < 0 ? AH_UINT8 : (ah_type)dtype;
     self->call.divisor = (size_t)divisor;
@@ -417,11 +419,13 @@ static PyObject *call_withdraw(LinkCallObject *self, PyObject *unused) {
     ah_call *call = &self->call;
     if (self->is_running || !self->is_under_way)
         return PyErr_Format(PyExc_RuntimeError, "no call is under way");
+    if (!ah_call_sign_unsent(call))
+        return PyErr_Format(PyExc_RuntimeError, "a frame cannot be signed");
     PyObject *rests = list_rests(call);
     if (rests == NULL) return NULL;
     if (!ah_call_withdraw(call)) {
         Py_DECREF(rests);
-        return PyErr_NoMemory();
+        return PyErr_Format(PyExc_RuntimeError, "a frame cannot be put back");
     }
     for (int i = 0; i < call->link_count; i++)
         call->links[i]->has_rest = call->links[i]->has_unsent = false;

@@ -22,6 +22,8 @@ static void link_dealloc(LinkStateObject *self) {
     Py_XDECREF(self->rest);
     Py_XDECREF(self->opener);
     Py_XDECREF(self->sealer);
+    Py_XDECREF(self->signer.compute);
+    Py_XDECREF(self->verifier.compute);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -51,6 +53,14 @@ static PyObject *link_connect_inbound(LinkStateObject *self, PyObject *args) {
 static PyObject *link_connect_outbound(LinkStateObject *self, PyObject *args) {
     if (!read_connection(args, &self->link.out, &self->sealer, &self->link.sealer)) return NULL;
     self->link.has_unsent = false;
+    Py_RETURN_NONE;
+}
+
+static PyObject *link_set_digesters(LinkStateObject *self, PyObject *args) {
+    PyObject *sign, *verify;
+    if (!PyArg_ParseTuple(args, "OO", &sign, &verify)) return NULL;
+    self->link.signer = frame_digester_set(&self->signer, sign);
+    self->link.verifier = frame_digester_set(&self->verifier, verify);
     Py_RETURN_NONE;
 }
 
@@ -103,6 +113,7 @@ static PyObject *link_pending(LinkStateObject *self, void *unused) {
 static PyMethodDef link_methods[] = {
     {"connect_inbound", (PyCFunction)link_connect_inbound, METH_VARARGS, NULL},
     {"connect_outbound", (PyCFunction)link_connect_outbound, METH_VARARGS, NULL},
+    {"set_digesters", (PyCFunction)link_set_digesters, METH_VARARGS, NULL},
     {"feed", (PyCFunction)link_feed, METH_O, NULL},
     {"unread", (PyCFunction)link_unread, METH_O, NULL},
     {"take", (PyCFunction)link_take, METH_VARARGS, NULL},
@@ -114,6 +125,8 @@ static PyMethodDef link_methods[] = {
 static PyMemberDef link_members[] = {
     {"credit", T_LONGLONG, AT(credit), 0, NULL},
     {"consumed", T_LONGLONG, AT(consumed), 0, NULL},
+    {"signed_frames", T_ULONGLONG, AT(signed_frames), 0, NULL},
+    {"verified_frames", T_ULONGLONG, AT(verified_frames), 0, NULL},
     {"has_rest", T_BOOL, AT(has_rest), 0, NULL},
     {"has_stopped", T_BOOL, AT(has_stopped), READONLY, NULL},
     {"is_lent", T_BOOL, AT(is_lent), 0, NULL},

@@ -6,12 +6,14 @@
 #include <Python.h>
 
 #include "links/link.h"
+#include "python/frame_digester.h"
 
 typedef struct {
     PyObject_HEAD
     ah_link link;
     PyObject *rest; /* bytes of a frame that has left in part, while `link.has_rest`; or NULL */
     PyObject *opener, *sealer; /* TlsChannels of `link`, or NULL */
+    FrameDigester signer, verifier;
 } LinkStateObject;
 
 extern PyTypeObject *LinkState_Type;
