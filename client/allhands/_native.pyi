@@ -332,6 +332,15 @@ class LinkCall:
 
 Piece = tuple[int, int, int]
 """Memory (0: the first array, 1: the second, 2: staging, 3: scratch), first byte, bytes."""
+ComparisonRow = tuple[
+    LinkCall,
+    object,  # what the owner knows it by
+    tuple[int, ...],  # ranks of the world, by its links
+    NDArray[np.uint64],  # this rank's digest
+    NDArray[np.uint64],  # those of all ranks
+    NDArray[Any],  # scratch
+    bool,  # the first array is the result, the same on all ranks; else there is none
+]
 PlanRow = tuple[
     LinkCall,
     object,  # what the owner knows the call by
@@ -347,6 +356,7 @@ PlanRow = tuple[
     tuple[tuple[Piece, Piece], ...],  # staged outputs: in the staging memory, in an array
     bool,  # what is staged begins as the output
     bool,  # the first array is divided by the group's size in the end
+    ComparisonRow | None,  # the exchange of digests of the results
 ]
 LinkCallRow = tuple[
     int,  # sequence
@@ -385,6 +395,7 @@ class LinkCollectives:
         calls: dict[int, CallSignature | str],
         completed: dict[int, int],
         note_duration: Callable[[float], object],
+        checksum: Callable[[memoryview], int],
         rank: int,
         size: int,
         records: int,

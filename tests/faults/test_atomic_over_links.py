@@ -12,11 +12,12 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("verify", [False, True], ids=["unverified", "verified"])
 @pytest.mark.parametrize(("size", "seed"), [(2, 1), (3, 2)])
 def test_calls_that_ranks_make_in_several_ways_give_the_right_values(
-    job: Job, size: int, seed: int
+    job: Job, size: int, seed: int, verify: bool
 ) -> None:
-    for said in finish(job(size, atomic_over_links.mix_calls, seed, 300)):
+    for said in finish(job(size, atomic_over_links.mix_calls, seed, 300, verify)):
         assert said["wrong"] == []
         assert 20 < said["queued"] < 280, said
         assert said["handed"] > 0, said

@@ -61,9 +61,12 @@ def test_a_rank_killed_among_messages_of_the_core_is_named(job: Job, victim: int
     assert (told["error"], told["ranks"]) == ("PeerFailed", [victim]), told
 
 
+@pytest.mark.parametrize("verify", [False, True], ids=["unverified", "verified"])
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_calls_handed_over_at_any_time_give_the_right_numbers(job: Job, size: int) -> None:
-    ranks = job(size, lent_links.hand_over_at_any_time, 100)
+def test_calls_handed_over_at_any_time_give_the_right_numbers(
+    job: Job, size: int, verify: bool
+) -> None:
+    ranks = job(size, lent_links.hand_over_at_any_time, 100, verify)
     told = [rank.expect("done") for rank in ranks]
     assert [one["wrong"] for one in told] == [[]] * size
     assert all(one["seen"] > one["handed"] > 0 for one in told), told

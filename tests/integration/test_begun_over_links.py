@@ -12,11 +12,12 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("verify", [False, True], ids=["unverified", "verified"])
 @pytest.mark.parametrize(("size", "seed"), [(2, 1), (3, 2), (4, 3)])
 def test_begun_calls_give_the_right_values_whether_they_end_at_once_or_later(
-    job: Job, size: int, seed: int
+    job: Job, size: int, seed: int, verify: bool
 ) -> None:
-    said = finish(job(size, begun_over_links.begin_calls_of_all_kinds, seed, 300))
+    said = finish(job(size, begun_over_links.begin_calls_of_all_kinds, seed, 300, verify))
     assert [one["wrong"] for one in said] == [[]] * size
     assert all(one["at_once"] > 20 for one in said), said
     assert all(one["handed"] > 0 for one in said), said

@@ -28,6 +28,7 @@ def test_short_calls_end_on_their_callers_threads_or_go_on_from_where_they_are(
         assert seen["on the loop"] < done["calls"] - 50, seen
         assert seen["gone on with"] > 5, seen
         assert seen["compared there"] > 5, seen
+        assert min(seen["called"], seen["comparing"]) > 3, seen
         assert rank.ended() == 0, "".join(rank.errors)
 
 
@@ -50,26 +51,38 @@ def test_a_result_unlike_the_others_is_named_on_every_rank(
     job: Job, backend: str, calls_before: int
 ) -> None:
     ranks = job(3, verified.differ_in_a_result, calls_before)
+    found_in_the_core = 0
     for rank in ranks:
-        error = rank.expect("error")
-        assert error["ranks"] == [1]
-        assert (error["link"], error["seq"]) == (None, calls_before + 1)
-        assert "different results: rank 1, unlike the others" in error["text"]
+        for number in range(verified.DIFFERING_CALLS):
+            error = rank.expect("error")
+            assert error["ranks"] == [1]
+            assert (error["link"], error["seq"]) == (None, calls_before + 1 + number)
+            assert "different results: rank 1, unlike the others" in error["text"]
+        found_in_the_core += rank.expect("progress")["compared"]
+    if calls_before and backend == "socket":
+        assert found_in_the_core > 0
+    for rank in ranks:
         assert rank.expect("sum")["sum"] == 3.0
         assert rank.ended() == 0, "".join(rank.errors)
 
 
 @pytest.mark.parametrize("backend", ["socket", "grpc"])
+@pytest.mark.parametrize("retryable", [False, True], ids=["once", "retryable"])
 @pytest.mark.parametrize(("length", "calls_before"), [(400_000, 0), (50, 20)])
 def test_a_bit_that_flips_on_a_link_names_it_on_every_rank(
-    job: Job, backend: str, length: int, calls_before: int
+    job: Job, backend: str, length: int, calls_before: int, retryable: bool
 ) -> None:
-    ranks = job(3, verified.flip_a_bit, length, calls_before)
+    ranks = job(3, verified.flip_a_bit, length, calls_before, retryable)
     links = set()
     for rank in ranks:
         error = rank.expect("error")
         links.add(tuple(error["link"]))
-        assert (error["op"], error["seq"]) == ("all_reduce", calls_before + 1)
+        number = calls_before + 1
+        assert (error["op"], error["seq"]) == (
+            "all_reduce",
+            2 * number - 1 if retryable else number,
+        )
+        assert error["kept"] or not retryable
         assert rank.expect("sum")["sum"] == 3.0 * length
         assert rank.ended() == 0, "".join(rank.errors)
     [(start, _)] = links

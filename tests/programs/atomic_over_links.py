@@ -18,8 +18,8 @@ from programs.counts import count_calls
 from programs.protocol import failure, hear, tell, until
 
 
-def _join() -> tuple[int, int]:
-    ah.init_process_group(backend="socket", timeout=30, retryable=True)
+def _join(*, verify: bool = False) -> tuple[int, int]:
+    ah.init_process_group(backend="socket", timeout=30, retryable=True, verify=verify)
     x = np.zeros(3)
     for _ in range(5):
         ah.all_reduce(x)
@@ -73,13 +73,13 @@ def _wait(work: Any) -> None:
 _CHECKS = (_check_all_reduce, _check_broadcast, _check_reduce, _check_all_gather, _check_barrier)
 
 
-def mix_calls(seed: int, calls: int) -> None:
+def mix_calls(seed: int, calls: int, verify: bool) -> None:
     """Make calls that each rank takes another way, after a pause or not, in an order drawn alike.
 
     What is begun goes through the queue. Barriers behind calls are declined by the core at times.
     """
     barriers = count_calls(ResilientSubmitter, "_begin_confirmation")
-    me, size = _join()
+    me, size = _join(verify=verify)
     alike, own, wrong = random.Random(seed), random.Random(seed + me), []
     barriers.clear()
     queued, handed = (

@@ -24,17 +24,17 @@ Begun: TypeAlias = tuple[Work, np.ndarray[Any, Any], Any, Any]
 """A work, an output, what that is to be, and what the work's result is to be."""
 
 
-def _join() -> tuple[int, int]:
-    ah.init_process_group(backend="socket", timeout=30)
+def _join(*, verify: bool = False) -> tuple[int, int]:
+    ah.init_process_group(backend="socket", timeout=30, verify=verify)
     x = np.zeros(4)
     for _ in range(5):
         ah.all_reduce(x, async_op=True).wait()
     return ah.get_rank(), ah.get_world_size()
 
 
-def begin_calls_of_all_kinds(seed: int, rounds: int) -> None:
+def begin_calls_of_all_kinds(seed: int, rounds: int, verify: bool) -> None:
     """Begin runs of calls, to some of which ranks come late, and wait for them in any order."""
-    me, size = _join()
+    me, size = _join(verify=verify)
     at_once, handed = (
         count_calls(DirectCalls, "make_completed_work"),
         count_calls(DirectCalls, "hand_over"),

@@ -117,9 +117,9 @@ def die_within_messages() -> None:
     os._exit(0)
 
 
-def hand_over_at_any_time(count: int) -> None:
+def hand_over_at_any_time(count: int, verify: bool) -> None:
     """Ranks stop their calls in the core after other times, and go on."""
-    ah.init_process_group(timeout=40, backend="socket")
+    ah.init_process_group(timeout=40, backend="socket", verify=verify)
     rank, size = ah.get_rank(), ah.get_world_size()
     _warm_up(8)
     rng = np.random.default_rng(rank)

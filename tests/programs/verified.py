@@ -1,5 +1,6 @@
 """Verifying groups: differing results, and frames changed on the link."""
 
+import os
 import random
 import struct
 import threading
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 
 import allhands as ah
+from allhands.engine import direct_calls
 from allhands.engine.call_runner import CallRunner
+from allhands.engine.direct_calls import DirectCalls
 from allhands.engine.result_check import ResultCheck
 from allhands.testing.faults import flipped
 from allhands.transport import digests
@@ -47,6 +50,16 @@ def every_collective() -> None:
 
 def come_late(rounds: int) -> None:
     """Make short calls of all kinds, to some of which ranks come later than others wait here."""
+    own, core = random.Random(int(os.environ["RANK"])), _core()
+    crc = core.crc32
+
+    def checksum(data: memoryview) -> Any:
+        if own.random() < 0.1:
+            time.sleep(0.005)
+        return crc(data)
+
+    core.crc32 = checksum
+    progress = count_progress()
     ah.init_process_group(timeout=20, verify=True)
     n, me = ah.get_world_size(), ah.get_rank()
     runner: Any = CallRunner
@@ -62,7 +75,7 @@ def come_late(rounds: int) -> None:
         await verify(self, operation, check, comparison)
 
     runner._run_call, runner._verify = note_run, note_verify
-    own, wrong, x = random.Random(me), [], np.zeros(3)
+    wrong, x = [], np.zeros(3)
     honest = ResultCheck.begin_comparison
 
     def begin(self: Any, *arguments: Any) -> Any:
@@ -81,8 +94,29 @@ def come_late(rounds: int) -> None:
         ah.all_reduce(x, "avg")
         if not (x == (n - 1) / 2 + step).all():
             wrong.append(f"average {step}")
-    tell("done", wrong=wrong, seen=seen, calls=2 * rounds)
+    tell("done", wrong=wrong, seen=seen | progress, calls=2 * rounds)
     ah.destroy_process_group()
+
+
+def _core() -> Any:
+    """Return the module that gives the native core the function for digests of results."""
+    return direct_calls
+
+
+def count_progress() -> dict[str, int]:
+    """Count how far calls have come in the native core that are handed over from there."""
+    handed_over, found = DirectCalls.hand_over, {"called": 0, "comparing": 0, "compared": 0}
+
+    def hand_over(self: Any, *arguments: Any) -> Any:
+        _, staged, comparison = arguments[3]
+        if staged is not None:
+            found["called"] += 1
+        elif comparison is not None:
+            found["compared" if comparison[0] is None else "comparing"] += 1
+        return handed_over(self, *arguments)
+
+    DirectCalls.hand_over = hand_over  # type: ignore[method-assign, assignment]
+    return found
 
 
 def change_memory_of_a_call() -> None:
@@ -116,7 +150,14 @@ def flip_once_posted(x: Any) -> None:
     tell("flipped")
 
 
+DIFFERING_CALLS = 5
+
+
 def differ_in_a_result(calls_before: int) -> None:
+    core, change = _core(), [0]
+    crc = core.crc32
+    core.crc32 = lambda data: crc(data) ^ change[0]
+    progress = count_progress()
     ah.init_process_group(timeout=20, verify=True)
     me = ah.get_rank()
     x = np.zeros(1000, np.float32)
@@ -130,20 +171,24 @@ def differ_in_a_result(calls_before: int) -> None:
             return honest(self, sequence, signature, digest ^ 1)
 
         check.begin_comparison = differ
-    x[...] = 1
-    try:
-        ah.all_reduce(x)
-    except ah.DataCorrupted as error:
-        tell("error", text=str(error), ranks=error.ranks, link=error.link, seq=error.seq)
+        change[0] = 1
+    for _ in range(DIFFERING_CALLS):
+        x[...] = 1
+        try:
+            ah.all_reduce(x)
+        except ah.DataCorrupted as error:
+            tell("error", text=str(error), ranks=error.ranks, link=error.link, seq=error.seq)
+    tell("progress", **progress)
     check.begin_comparison = honest
+    change[0] = 0
     x[...] = 1
     ah.all_reduce(x)
     tell("sum", sum=float(x[0]))
     ah.destroy_process_group()
 
 
-def flip_a_bit(length: int, calls_before: int) -> None:
-    ah.init_process_group(timeout=20, verify=True)
+def flip_a_bit(length: int, calls_before: int, retryable: bool) -> None:
+    ah.init_process_group(timeout=20, verify=True, retryable=retryable)
     me = ah.get_rank()
     x = np.zeros(length, np.float32)
     for _ in range(calls_before):
@@ -169,7 +214,7 @@ def flip_a_bit(length: int, calls_before: int) -> None:
     try:
         ah.all_reduce(x)
     except ah.DataCorrupted as error:
-        tell("error", link=error.link, op=error.op, seq=error.seq)
+        tell("error", link=error.link, op=error.op, seq=error.seq, kept=bool((x == 1).all()))
     x[...] = 1
     ah.all_reduce(x)
     tell("sum", sum=float(x.sum()))

@@ -7,9 +7,11 @@ call that does not end there within moments goes on in the queue, from the round
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
+from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import Step, StepBuilder
@@ -17,12 +19,14 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result
 from allhands.engine.context import EngineContext
+from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.hosts.two_level import TwoLevelCalls
 from allhands.engine.link_calls import LinkCalls
 from allhands.engine.links.native_calls import CompiledCall, NativeCall, NativeCalls, list_areas
 from allhands.engine.links.output_guard import StagingBuffer, guard_outputs, is_staged
 from allhands.engine.operation import Operation
 from allhands.engine.queue import CallQueue
+from allhands.engine.result_check import COMPARISON_PART, ResultCheck
 from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work
 from allhands.runtime import native_core
@@ -32,10 +36,15 @@ from allhands.transport.lent_links import LentLinks
 from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from allhands._native import LinkCollectives, Piece, PlanRow
+    from allhands._native import ComparisonRow, LinkCollectives, Piece, PlanRow
 
 _STAGING, _SCRATCH = 2, 3
 """Memory of a piece, beside the arrays of the call; as `Place` in the core."""
+
+ComparisonProgress: TypeAlias = "tuple[CompiledCall | None, NDArray[np.uint64], NDArray[np.uint64]]"
+"""The exchange of digests, None: it has ended; this rank's digest, and those that have come."""
+CallProgress: TypeAlias = "tuple[CompiledCall, bytes | None, ComparisonProgress | None]"
+"""A call's schedule; its staged outputs, None: it has ended; then the comparison, if it began."""
 
 _PREPARED_CALLS = 64
 """Calls whose messages are put back at once: peers may be thousands of calls ahead."""
@@ -54,6 +63,10 @@ class DirectCallParts:
     """Whether calls go over links, and nothing speaks against that."""
     has_phases: Callable[[CollectiveRequest], bool]
     """Whether a call is made in phases, within hosts and between them."""
+    find_failure: Callable[[int], ErrorFactory | None]
+    """Why a call cannot succeed, if that is known."""
+    result_check: ResultCheck | None
+    """Of a group that verifies."""
 
 
 class DirectCalls:
@@ -78,6 +91,7 @@ class DirectCalls:
             calls=context.failures.own_calls,
             completed=self._links.completed_calls,
             note_duration=context.failures.durations.append,
+            checksum=crc32,
             rank=context.rank,
             size=len(context.ranks),
             records=context.recorder.size,
@@ -96,9 +110,9 @@ class DirectCalls:
             if (
                 not parts.is_plain()
                 or not parts.queue.is_idle
-                or context.mesh.has_digests(context.hash)
                 or context.mesh.is_asked_for(context.hash)
                 or not context.failures.is_quiet
+                or not (parts.result_check is None or parts.result_check.is_quiet)
             ):
                 return False
             if self._link_cost != parts.link_calls.link_cost:
@@ -140,6 +154,8 @@ class DirectCalls:
             )
             if compiled is None:
                 return False  # there may be a link later
+            if (comparison := self._compile_comparison(request)) is False:
+                return False
             own, guarded = parts[0], guard.parts[0]
             staged: list[tuple[Array, Array]] = []
             if guarded is not own:
@@ -153,7 +169,31 @@ class DirectCalls:
                 link_calls.explain(own.name),
                 loads=request.primitive.is_in_place and not request.primitive.is_rooted,
                 divides=not request.is_ordered(size, context.deterministic),
+                comparison=comparison,
             )
+
+    def _compile_comparison(
+        self, request: CollectiveRequest
+    ) -> "ComparisonRow | Literal[False] | None":
+        """Compile the comparison of results; None: there is none. False: not yet."""
+        if (check := self._parts.result_check) is None:
+            return None
+        mine, digests = np.zeros(1, np.uint64), np.zeros(len(self._context.ranks), np.uint64)
+        compiled = self._parts.native_calls.find(
+            check.plan_comparison(mine, digests), None, request.call.signature, COMPARISON_PART
+        )
+        if compiled is None:
+            return False
+        is_same = request.primitive.has_same_result and bool(request.targets)
+        return (
+            compiled.call,
+            compiled,
+            compiled.peers,
+            mine,
+            digests,
+            compiled.scratch,
+            is_same,
+        )
 
     def _compile_two_level(
         self, calls: TwoLevelCalls, request: CollectiveRequest, arrays: Sequence[Array]
@@ -185,9 +225,8 @@ class DirectCalls:
             self._thread.turns += 1
             self._links.deliver(rank, frame)
             sequence = self._context.order.last_number
-            return self._context.failures.find_failure(
-                sequence
-            ) is None and self._links.are_lendable(compiled.peers)
+            is_well = self._parts.find_failure(sequence) is None
+            return is_well and self._links.are_lendable(compiled.peers)
 
     def take_back(self, rank: int) -> None:
         """Look after the credit and what was read ahead of a rank of the world."""
@@ -200,8 +239,7 @@ class DirectCalls:
         kind: str,
         arguments: Sequence[object],
         sequence: int,
-        compiled: CompiledCall,
-        staged: bytes,
+        progress: "CallProgress",
         timeout: float,
         began: float,
         waits: bool,
@@ -227,8 +265,27 @@ class DirectCalls:
             )
             work.own(lambda: self._thread.call(queue.cancel, operation))
             context.order.adopt(work)
-            queue.go_on(operation, NativeCall(self._links, compiled), staged)
+            self._go_on(operation, *progress)
             return work
+
+    def _go_on(
+        self,
+        operation: Operation,
+        compiled: CompiledCall,
+        staged: bytes | None,
+        comparison: "ComparisonProgress | None",
+    ) -> None:
+        queue, links = self._parts.queue, self._links
+        if staged is not None:
+            queue.go_on(operation, NativeCall(links, compiled), staged)
+            return
+        links.take_back(compiled.peers)
+        if comparison is None:
+            queue.compare(operation)
+            return
+        under_way, mine, digests = comparison
+        left = None if under_way is None else NativeCall(links, under_way)
+        queue.go_on_comparing(operation, mine.copy(), digests.copy(), left)
 
     def make_completed_work(self, result: Result) -> Work:
         """Return the work of the call that has just ended."""
@@ -289,6 +346,7 @@ def _make_row(
     *,
     loads: bool,
     divides: bool,
+    comparison: "ComparisonRow | None" = None,
 ) -> "PlanRow":
     """Return the row of a plan; `divides` where an average is still to be divided."""
     scratch = source.compiled.scratch
@@ -309,6 +367,7 @@ def _make_row(
         ),
         loads,
         divides and request.op is ReduceOp.AVG and bool(request.targets),
+        comparison,
     )
 
 

@@ -367,7 +367,6 @@ class GroupEngine:
         if (
             native_calls is None
             or self._mesh.lent_links is None
-            or self.verifies
             or not self.p2p_router.is_plain_links
         ):
             return None
@@ -379,6 +378,8 @@ class GroupEngine:
             native_calls,
             lambda: self.p2p_router.is_plain_links,
             self._has_phases,
+            self._runner.find_failure,
+            self._result_check,
         )
         return DirectCalls(thread, parts).native
 

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.staging import INLINE_COPY_BYTES, Staging
 from allhands.engine.call_runner import CallRunner
@@ -14,7 +17,7 @@ from allhands.engine.context import EngineContext
 from allhands.engine.link_calls import LinkCalls, StartedCall
 from allhands.engine.links.native_calls import NativeCall
 from allhands.engine.operation import Operation
-from allhands.engine.result_check import ResultCheck, compute_digest
+from allhands.engine.result_check import Comparison, ResultCheck, compute_digest
 from allhands.engine.watchdog import Watchdog
 from allhands.errors import AllhandsError, CollectiveMismatch
 
@@ -188,6 +191,36 @@ class CallQueue:
         self._enter(operation)
         begun = StartedCall(self._watchdog.begin_matching(operation))
         begun.execution = self._link_calls.go_on(operation, call, staged)
+        self._task = asyncio.create_task(
+            self._run_queue(operation, begun), name=f"group {self._name}"
+        )
+
+    def compare(self, operation: Operation) -> None:
+        """Go on with a call that has ended in the native core, with its comparison to come."""
+        self._go_on_computed(operation, None)
+
+    def go_on_comparing(
+        self,
+        operation: Operation,
+        mine: NDArray[np.uint64],
+        digests: NDArray[np.uint64],
+        call: NativeCall | None,
+    ) -> None:
+        """Go on with a comparison that the native core began, or with what it has found."""
+        assert self._result_check is not None, "else nothing is compared"
+        left = None if call is None else call.withdraw()
+        comparison = self._result_check.go_on_comparing(
+            operation.work.sequence, operation.signature, mine, digests, left
+        )
+        self._go_on_computed(operation, comparison)
+        if call is not None:
+            call.give_back()
+
+    def _go_on_computed(self, operation: Operation, comparison: Comparison | None) -> None:
+        self._enter(operation)
+        begun = StartedCall(self._watchdog.begin_matching(operation), has_ended=True)
+        begun.comparison = comparison
+        operation.has_touched = True
         self._task = asyncio.create_task(
             self._run_queue(operation, begun), name=f"group {self._name}"
         )

@@ -6,19 +6,22 @@ from collections.abc import Callable, Sequence
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allhands.collectives import plan
 from allhands.collectives.buffer import view_as_bytes
+from allhands.collectives.part import Part
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.failures import call_errors
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.links.executor import Execution
+from allhands.engine.links.native_calls import Remainder
 from allhands.transport.frame import FrameError, MessageKey
 from allhands.transport.mesh import Mesh
 
 INLINE_DIGEST_BYTES = 1 << 20
 """Up to which a digest is made where the loop runs; zlib takes 0.25 ms for so many."""
-_FIRST_PART = 1 << 31
+COMPARISON_PART = 1 << 31
 """Of the exchange of digests; those of the call itself, and of its phases, are below."""
 _MAX_AHEAD = 64
 """How far ahead of this rank's calls a frame is believed to be."""
@@ -82,18 +85,46 @@ class ResultCheck:
 
     # ------------------------------------------------------------ digests
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no call that goes on, or is to come, is known to have changed data."""
+        return not self._corrupted_links
+
     def begin_comparison(self, sequence: int, signature: int, digest: int) -> "Comparison":
         """Begin to compare the result of a call successful so far, by its digest."""
-        execution = Execution(
+        mine, digests = np.array([digest], np.uint64), np.zeros(len(self._ranks), np.uint64)
+        part = self.plan_comparison(mine, digests)
+        return Comparison(self._make_execution(sequence, signature), part, digests, None)
+
+    def go_on_comparing(
+        self,
+        sequence: int,
+        signature: int,
+        mine: NDArray[np.uint64],
+        digests: NDArray[np.uint64],
+        remainder: Remainder | None,
+    ) -> "Comparison":
+        """Go on with the `remainder` of a comparison; None: all `digests` are there."""
+        part = self.plan_comparison(mine, digests)
+        if remainder is None:
+            remainder = Remainder(len(part.schedule.rounds), False, digests[:0], True)
+        return Comparison(self._make_execution(sequence, signature), part, digests, remainder)
+
+    def _make_execution(self, sequence: int, signature: int) -> Execution:
+        return Execution(
             self._mesh,
             peers=self._ranks,
             rank=self._rank,
             group=self._group,
             sequence=sequence,
             signature=signature,
-            first_part=_FIRST_PART,
+            first_part=COMPARISON_PART,
         )
-        return Comparison(execution, digest)
+
+    def plan_comparison(self, mine: NDArray[np.uint64], digests: NDArray[np.uint64]) -> Part:
+        """Plan the exchange of the ranks' digests."""
+        [part] = plan.all_gather(self._rank, len(self._ranks), mine, [digests])
+        return part
 
     def _record_corruption(self, sequence: int, link: tuple[int, int]) -> None:
         if sequence > self._get_last_ended() and sequence not in self._corrupted_links:
@@ -104,14 +135,17 @@ class ResultCheck:
 class Comparison:
     """The comparison of a call's result with those of the other ranks, under way."""
 
-    def __init__(self, execution: Execution, digest: int) -> None:
-        """Begin it: the ranks exchange their digests."""
+    def __init__(
+        self,
+        execution: Execution,
+        part: Part,
+        digests: NDArray[np.uint64],
+        remainder: Remainder | None,
+    ) -> None:
+        """Begin the exchange of `digests`, or go on with what is left of it."""
         self._execution = execution
-        self._digests = np.zeros(len(execution.peers), np.uint64)
-        mine = np.array([digest], np.uint64)
-        self.completion: asyncio.Future[None] = execution.begin(
-            plan.all_gather(execution.rank, len(execution.peers), mine, [self._digests])
-        )
+        self._digests = digests
+        self.completion: asyncio.Future[None] = execution.begin([part], remainder=remainder)
 
     def stop(self) -> None:
         """Let nothing land from now on, and nothing more be sent. Idempotent."""

@@ -15,7 +15,7 @@ from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature
 from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
-from allhands.engine.numbering import CallNumbering, Numbering
+from allhands.engine.numbering import CallNumbering, Numbering, SingleCallNumbering
 from allhands.engine.operation import MonitoredBarrierCall, Operation
 from allhands.engine.routes import Caller, Route, list_starts
 from allhands.engine.work.waiting import StartedWork
@@ -125,10 +125,10 @@ class QueuedSubmitter(MessageSubmitter):
 
     def _open_direct_calls(self) -> None:
         """Let the next plain calls go over links without the interpreter, if they can."""
-        order, executor = self.order, self.executor
+        order, executor = self.engine.order, self.executor
         if (
             order.direct_calls is None
-            and isinstance(order, CallNumbering)
+            and isinstance(self.order, CallNumbering | SingleCallNumbering)
             and isinstance(executor, LoopThread)
         ):
             direct = self.engine.make_direct_calls(executor)

@@ -325,11 +325,6 @@ async def test_messages_longer_than_what_is_read_ahead_come_in_pieces(
 
 # ---------------------------------------------------------------- what does not belong there
 
-THIRDS = tuple(
-    Span(Area.OUTPUT, start, end)
-    for start, end in itertools.pairwise((0, LENGTH // 3, 2 * LENGTH // 3, LENGTH))
-)
-
 
 def outbound(one: MeshRank, peer: int) -> socket.socket:
     """Return the connection over which a rank sends to a peer."""
@@ -444,33 +439,40 @@ async def test_frames_of_others_are_taken_in_while_the_call_goes_on() -> None:
         await wait_until(lambda: len(ranks[1].events.pongs) > before)
 
 
+def in_thirds(length: int) -> Algorithm:
+    """Rank 1 of two sends its array to rank 0, in three messages of one round."""
+    ends = (0, length // 3, 2 * length // 3, length)
+
+    def build(rank: int, size: int) -> Schedule:
+        area = Area.INPUT if rank else Area.OUTPUT
+        thirds = [Span(area, start, end) for start, end in itertools.pairwise(ends)]
+        if rank:
+            return Schedule((Round(sends=tuple(Send(0, span) for span in thirds)),))
+        return Schedule((Round(recvs=tuple(Recv(1, span) for span in thirds)),))
+
+    return Algorithm(
+        build,
+        lambda values, rank: [values[1]] if rank else [],
+        lambda values, rank: [] if rank else [np.zeros_like(values[0])],
+        lambda values, rank: values[1][: 0 if rank else length],
+    )
+
+
 @pytest.mark.parametrize("given_up", [False, True], ids=["whole", "in part"])
 async def test_frames_with_digests_between_those_of_a_call_are_counted_once(given_up: bool) -> None:
     """A call of three messages of one link is given up before the last of them has come whole."""
     values = make_values(2, "float32")
-    algorithm = Algorithm(
-        lambda rank, size: Schedule(
-            (
-                Round(sends=tuple(Send(0, span) for span in THIRDS)),
-                Round(recvs=tuple(Recv(1, span) for span in THIRDS)),
-            )[1 - rank : 2 - rank]
-        ),
-        lambda values, rank: [values[1]] if rank else [],
-        lambda values, rank: [] if rank else [np.zeros_like(values[0])],
-        lambda values, rank: values[1][: 0 if rank else LENGTH],
-    )
     async with socket_meshes(2) as ranks:
         world = World(ranks, digests=True)
-        mine, _ = world.make_calls(algorithm, values)
+        mine, other = world.make_calls(in_thirds(LENGTH), values)
         signer = FrameSigner({GROUP: None}, LinkKey(b"", 1, 0), PlainLinkState(0))
         payload, sent = values[1].tobytes(), []
-        for number, span in enumerate(THIRDS):
-            part = payload[4 * span.start : 4 * span.stop]
+        for number, one in enumerate(other.part.schedule.rounds[0].sends):
+            part = payload[4 * one.span.start : 4 * one.span.stop]
             sent.append(whole(signer.sign([frame(mine.sequence, part, step=number)])))
             key = MessageKey(GROUP, number + 1, part=5, is_p2p=True)
-            sent.append(
-                whole(signer.sign([Header(FrameKind.DATA, key, 3, 4, 0, 4).pack() + b"beside"[:4]]))
-            )
+            message = Header(FrameKind.DATA, key, 3, 4, 0, 4).pack() + b"some"
+            sent.append(whole(signer.sign([message])))
         mine.begin()
         bytes_sent = b"".join(sent)
         cut = len(bytes_sent) - len(sent[-1]) - 3 if given_up else len(bytes_sent)
@@ -487,7 +489,61 @@ async def test_frames_with_digests_between_those_of_a_call_are_counted_once(give
         await mine.finish()
         await wait_until(lambda: state.verified_frames == len(sent))
         assert not world.corruptions
-        assert mine.part.output.arrays[0].tobytes() == payload
+        assert_results([mine], in_thirds(LENGTH), values)
+
+
+async def test_frames_that_have_not_left_are_signed_in_the_order_in_which_they_go() -> None:
+    """The first of three messages leaves in part, and two calls follow."""
+    length = 700_000
+    values = [np.arange(length, dtype=np.float32) + rank for rank in range(2)]
+    async with socket_meshes(2) as ranks:
+        world = World(ranks, digests=True)
+        outbound(ranks[1], 0).setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        for _ in range(3):
+            mine, other = world.make_calls(in_thirds(length), values)
+            mine.begin()
+            other.begin()
+            other.step()
+            assert not other.has_ended
+            other.hand_over()
+            mine.hand_over()
+            for call in (mine, other):
+                await call.finish()
+            assert_results([mine], in_thirds(length), values)
+        await wait_digests(ranks)
+        assert not world.corruptions
+        assert ranks[0].events.breaks.empty()
+
+
+async def test_a_frame_that_waits_is_signed_again_when_another_goes_before_it() -> None:
+    values = make_values(2, "float32")
+    async with socket_meshes(2) as ranks:
+        world = World(ranks, digests=True)
+        link, state = outbound(ranks[1], 0), ranks[1].links.get_state(0)
+        assert state is not None
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        calls: list[tuple[Call, Call]] = []
+        has_room = True
+        while has_room:
+            mine, last = world.make_calls(in_thirds(LENGTH), values)
+            calls.append((mine, last))
+            last.begin()
+            last.step()
+            has_room = last.has_ended
+        before = state.signed_frames
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        ranks[1].mesh.send_call(0, MessageKey(GROUP, len(calls) + 1), SIGNATURE)
+        assert state.signed_frames == before + 1
+        last.step(PATIENCE)
+        for mine, other in calls:
+            mine.begin()
+            mine.hand_over()
+            for call in (mine, other):
+                await call.finish()
+            assert_results([mine], in_thirds(LENGTH), values)
+        await wait_digests(ranks)
+        assert not world.corruptions
+        assert ranks[0].events.breaks.empty()
 
 
 @pytest.mark.parametrize("at", [4, 45, 47, 54, HEADER_BYTES, HEADER_BYTES + 4 * LENGTH - 1])

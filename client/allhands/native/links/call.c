@@ -239,7 +239,7 @@ static bool is_due(const ah_call *call, const ah_frame *frame, const ah_recv *du
            frame->length == due->span.nbytes;
 }
 
-/* Whether a frame belongs to a later round or call, whose turn comes. */
+/* Whether a frame belongs to a later round, part or call, whose turn comes. */
 static bool is_early(const ah_call *call, const ah_frame *frame) {
     switch (frame->kind) {
     case AH_FRAME_DATA:
@@ -249,9 +249,11 @@ static bool is_early(const ah_call *call, const ah_frame *frame) {
     default: return false;
     }
     if (frame->sequence != call->sequence) return frame->sequence > call->sequence;
-    return frame->kind == AH_FRAME_DATA && frame->flags == get_flags(call) &&
-           frame->part == call->part && frame->signature == call->signature &&
-           frame->step >> 12 >= (uint32_t)call->at + call->is_begun;
+    if (frame->kind != AH_FRAME_DATA || frame->flags != get_flags(call) ||
+        frame->signature != call->signature)
+        return false;
+    if (frame->part != call->part) return frame->part > call->part;
+    return frame->step >> 12 >= (uint32_t)call->at + call->is_begun;
 }
 
 /* The digest that a message which has come should have as the frame of that number; false: none can

@@ -184,16 +184,17 @@ static PyObject *forget_plans(LinkCollectivesObject *self, PyObject *unused) {
 /* ---------------------------------------------------------------- life */
 
 static PyObject *collectives_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"thread",     "owner",   "order",     "progress",      "group",
-                            "signatures", "calls",   "completed", "note_duration", "rank",
-                            "size",       "records", NULL};
+    static char *names[] = {
+        "thread",    "owner",         "order",    "progress", "group", "signatures", "calls",
+        "completed", "note_duration", "checksum", "rank",     "size",  "records",    NULL};
     PyObject *thread, *owner, *order, *progress, *group, *signatures, *calls, *completed, *hear;
+    PyObject *checksum;
     int rank, size;
     Py_ssize_t kept;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOO!O!O!O!Oiin", names, &thread, &owner,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOO!O!O!O!OOiin", names, &thread, &owner,
                                      &order, &progress, &PyLong_Type, &group, &PyDict_Type,
                                      &signatures, &PyDict_Type, &calls, &PyDict_Type, &completed,
-                                     &hear, &rank, &size, &kept))
+                                     &hear, &checksum, &rank, &size, &kept))
         return NULL;
     LinkCollectivesObject *self = (LinkCollectivesObject *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -205,6 +206,7 @@ static PyObject *collectives_new(PyTypeObject *type, PyObject *args, PyObject *k
     self->calls = Py_NewRef(calls);
     self->completed = Py_NewRef(completed);
     self->note_duration = Py_NewRef(hear);
+    self->checksum = Py_NewRef(checksum);
     self->rank = rank;
     self->size = size;
     if (gate_init(&self->gate, thread, owner) < 0 ||
@@ -228,6 +230,7 @@ static int collectives_clear(LinkCollectivesObject *self) {
     Py_CLEAR(self->lock);
     Py_CLEAR(self->unlock);
     Py_CLEAR(self->note_duration);
+    Py_CLEAR(self->checksum);
     return 0;
 }
 

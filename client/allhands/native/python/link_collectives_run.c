@@ -68,17 +68,23 @@ static LinkPlan *find_plan(LinkCollectivesObject *self, const LinkArguments *giv
         if (row != Py_False) plan = plans_add(&self->plans, given, row);
         Py_DECREF(row);
     }
-    return plan == NULL || plan->call == NULL ? NULL : plan;
+    return plan == NULL || plan->own.call == NULL ? NULL : plan;
 }
 
-/* Whether all links of the call can be used as they are. */
-static bool are_lent(const LinkPlan *plan) {
-    if (plan->call->is_running || plan->call->is_under_way) return false;
-    for (int i = 0; i < plan->call->call.link_count; i++) {
-        const ah_link *link = plan->call->call.links[i];
+/* Whether a schedule can be begun, and all its links used as they are. */
+static bool is_ready(const PlannedCall *planned) {
+    if (planned->call->is_running || planned->call->is_under_way) return false;
+    for (int i = 0; i < planned->call->call.link_count; i++) {
+        const ah_link *link = planned->call->call.links[i];
         if (!link->is_lent || link->has_rest || link->in < 0 || link->out < 0) return false;
     }
     return true;
+}
+
+static bool compares(const LinkPlan *plan) { return plan->comparison.planned.call != NULL; }
+
+static bool are_lent(const LinkPlan *plan) {
+    return is_ready(&plan->own) && (!compares(plan) || is_ready(&plan->comparison.planned));
 }
 
 static bool reserve_staging(LinkCollectivesObject *self, size_t nbytes) {
@@ -146,12 +152,13 @@ static int note(PyObject *dict, uint64_t sequence, PyObject *value) {
 }
 
 /* Pass on the frame that is in the way; whether the call may go on here, -1 with an exception. */
-static int deliver(LinkCollectivesObject *self, LinkPlan *plan) {
+static int deliver(LinkCollectivesObject *self, const PlannedCall *planned) {
     int link;
     size_t nbytes;
-    const uint8_t *frame = ah_call_take_foreign(&plan->call->call, &link, &nbytes);
-    PyObject *given = PyObject_CallMethod(self->gate.owner, "deliver", "ly#O", plan->ranks[link],
-                                          (const char *)frame, (Py_ssize_t)nbytes, plan->compiled);
+    const uint8_t *frame = ah_call_take_foreign(&planned->call->call, &link, &nbytes);
+    PyObject *given =
+        PyObject_CallMethod(self->gate.owner, "deliver", "ly#O", planned->ranks[link],
+                            (const char *)frame, (Py_ssize_t)nbytes, planned->compiled);
     int going = given == NULL ? -1 : given == Py_True;
     Py_XDECREF(given);
     return going;
@@ -167,11 +174,11 @@ static int64_t find_hold(const LinkCallRequest *request, uint64_t sequence) {
     return gate_brief_hold((size_t)longest, sequence);
 }
 
-/* Carry the call out as far as it goes here within `hold` nanoseconds: 1: it has ended; 0: it goes
- * on elsewhere; -1 likewise, with an exception. */
-static int carry_out(LinkCollectivesObject *self, LinkPlan *plan, int64_t hold) {
+/* Carry a schedule out as far as it goes here within `hold` nanoseconds: 1: it has ended; 0: it
+ * goes on elsewhere; -1 likewise, with an exception. */
+static int carry_out(LinkCollectivesObject *self, const PlannedCall *planned, int64_t hold) {
     int64_t until = ah_link_now() + hold;
-    LinkCallObject *call = plan->call;
+    LinkCallObject *call = planned->call;
     for (;;) {
         ah_call_status status;
         call->is_running = true;
@@ -179,16 +186,63 @@ static int carry_out(LinkCollectivesObject *self, LinkPlan *plan, int64_t hold) 
         status = link_call_run(call, until, GATE_SPIN_NS);
         Py_END_ALLOW_THREADS
         call->is_running = false;
+        if (status == AH_CALL_DONE) link_call_end(call);
         if (status != AH_CALL_FOREIGN) return status == AH_CALL_DONE;
-        int going = deliver(self, plan);
+        int going = deliver(self, planned);
         if (going <= 0) return going;
     }
 }
 
-static bool is_encrypted(const LinkPlan *plan) {
-    for (int i = 0; i < plan->call->call.link_count; i++)
-        if (ah_link_is_encrypted(plan->call->call.links[i])) return true;
-    return false;
+/* How far a call has come here. */
+typedef enum {
+    CALL_UNDER_WAY,
+    CALL_UNCOMPARED, /* it has ended, and nothing is known of the others' results */
+    CALL_COMPARING,
+    CALL_COMPARED,
+} Progress;
+
+/* The digest of the result: as compute_digest in engine/result_check.py; -1 with an exception. */
+static int compute_digest(LinkCollectivesObject *self, const LinkComparison *comparison,
+                          const LinkArguments *given, uint64_t *digest) {
+    *digest = 0;
+    if (!comparison->is_same) return 0;
+    PyArrayObject *result = given->arrays[0];
+    PyObject *bytes =
+        PyMemoryView_FromMemory(PyArray_DATA(result), PyArray_NBYTES(result), PyBUF_READ);
+    PyObject *made = bytes == NULL ? NULL : PyObject_CallOneArg(self->checksum, bytes);
+    Py_XDECREF(bytes);
+    if (made == NULL) return -1;
+    *digest = PyLong_AsUnsignedLongLong(made);
+    Py_DECREF(made);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Compare the result with those of the other ranks: 1: they are the same; 0 or, with an exception,
+ * -1: not so, or not yet, as `progress` says. */
+static int compare(LinkCollectivesObject *self, LinkPlan *plan, const LinkArguments *given,
+                   int64_t hold, Progress *progress) {
+    LinkComparison *comparison = &plan->comparison;
+    ah_memory memory[AH_AREAS];
+    *progress = CALL_UNCOMPARED;
+    if (!compares(plan)) return 1;
+    if (compute_digest(self, comparison, given, PyArray_DATA((PyArrayObject *)comparison->mine)) <
+        0)
+        return -1;
+    *progress = CALL_COMPARING;
+    comparison_locate(comparison, memory);
+    link_call_begin(comparison->planned.call, self->sequence, memory);
+    int ended = carry_out(self, &comparison->planned, hold);
+    if (ended <= 0) return ended;
+    *progress = CALL_COMPARED;
+    return comparison_agrees(comparison);
+}
+
+/* Whether Python has a part in what goes over the links, which nothing may break into. */
+static bool needs_python(const LinkPlan *plan) {
+    const ah_call *call = &plan->own.call->call;
+    for (int i = 0; i < call->link_count; i++)
+        if (ah_link_is_encrypted(call->links[i])) return true;
+    return call->has_digests;
 }
 
 /* Write down that the call has ended well, where others look; -1 with an exception. */
@@ -211,35 +265,53 @@ static int conclude(LinkCollectivesObject *self, uint64_t sequence, int64_t bega
 }
 
 /* Let the loop know of what was read ahead, with an exception set or not; -1 with one. */
-static int settle(LinkCollectivesObject *self, const LinkPlan *plan) {
+static int settle(LinkCollectivesObject *self, const PlannedCall *planned) {
     int failed = PyErr_Occurred() ? -1 : 0;
-    PyObject *links = plan->call->links;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(links); i++)
-        if (gate_settle(&self->gate, plan->ranks[i],
+    PyObject *links = planned->call == NULL ? NULL : planned->call->links;
+    for (Py_ssize_t i = 0; links != NULL && i < PyTuple_GET_SIZE(links); i++)
+        if (gate_settle(&self->gate, planned->ranks[i],
                         (LinkStateObject *)PyTuple_GET_ITEM(links, i)) < 0)
             failed = -1;
     return failed;
 }
 
+/* A call's progress, as `CallProgress` in Python. */
+static PyObject *describe(LinkCollectivesObject *self, LinkPlan *plan, Progress progress) {
+    LinkComparison *comparison = &plan->comparison;
+    PyObject *under_way = progress == CALL_COMPARING ? comparison->planned.compiled : Py_None;
+    switch (progress) {
+    case CALL_UNDER_WAY:
+        return Py_BuildValue(
+            "(ONO)", plan->own.compiled,
+            PyBytes_FromStringAndSize((const char *)self->staging, (Py_ssize_t)plan->staging_bytes),
+            Py_None);
+    case CALL_UNCOMPARED: return Py_BuildValue("(OOO)", plan->own.compiled, Py_None, Py_None);
+    case CALL_COMPARING:
+    case CALL_COMPARED:
+        return Py_BuildValue("(OO(OOO))", plan->own.compiled, Py_None, under_way, comparison->mine,
+                             comparison->digests);
+    }
+    return PyErr_Format(PyExc_SystemError, "no such progress");
+}
+
 /* Hand the rest of the call over to the loop: the work that ends with it; NULL with an exception.
  * One that is set before stays set. No handler of a signal may run, else the work may be lost. */
-static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan,
+static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan, Progress progress,
                            const LinkCallRequest *request, int64_t limit, int64_t began) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     link_log_drop(&self->log, self->sequence);
     const LinkArguments *given = &request->arguments;
     PyObject *arguments = as_tuple(given, request->rest), *work = NULL;
-    PyObject *staged =
-        PyBytes_FromStringAndSize((const char *)self->staging, (Py_ssize_t)plan->staging_bytes);
+    PyObject *state = describe(self, plan, progress);
     PyObject *waits = request->mode == LINK_BEGIN ? Py_False : Py_True;
-    if (arguments != NULL && staged != NULL)
+    if (arguments != NULL && state != NULL)
         work = PyObject_CallMethod(
-            self->gate.owner, "hand_over", "sOKOSddOO", kind_names[given->kind], arguments,
-            (unsigned long long)self->sequence, plan->compiled, staged, (double)limit / NANOSECONDS,
+            self->gate.owner, "hand_over", "sOKOddOO", kind_names[given->kind], arguments,
+            (unsigned long long)self->sequence, state, (double)limit / NANOSECONDS,
             (double)began / NANOSECONDS, waits, request->value);
     Py_XDECREF(arguments);
-    Py_XDECREF(staged);
+    Py_XDECREF(state);
     if (type != NULL) {
         PyErr_Clear();
         PyErr_Restore(type, value, trace);
@@ -293,26 +365,31 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     link_log_begin(&self->log, sequence, plan->signature, plan->how, self->nbytes);
     plan_load(plan, given, self->staging);
     plan_locate(plan, given, self->staging, memory);
-    link_call_begin(plan->call, sequence, memory);
-    bool is_whole = mode == LINK_CONFIRM || is_encrypted(plan);
+    link_call_begin(plan->own.call, sequence, memory);
+    bool is_whole = mode == LINK_CONFIRM || needs_python(plan);
     PyObject *delayed = gate_delay_signals(&self->gate, is_whole);
+    Progress progress = CALL_UNDER_WAY;
+    int64_t hold = find_hold(request, sequence);
     int ended = delayed == NULL || note(self->signatures, sequence, plan->number) < 0 ||
                         note(self->calls, sequence, plan->signature) < 0
                     ? -1
-                    : carry_out(self, plan, find_hold(request, sequence));
+                    : carry_out(self, &plan->own, hold);
+    if (ended > 0) {
+        plan_commit(plan, given, self->staging);
+        ended = compare(self, plan, given, hold, &progress);
+    }
     PyObject *work = NULL, *result = NULL;
     if (ended > 0) {
-        link_call_end(plan->call);
-        plan_commit(plan, given, self->staging);
         link_log_end(&self->log, sequence);
-        if (conclude(self, sequence, began) == 0 && settle(self, plan) == 0)
+        if (conclude(self, sequence, began) == 0 && settle(self, &plan->own) == 0 &&
+            settle(self, &plan->comparison.planned) == 0)
             result = mode == LINK_BEGIN
                          ? PyObject_CallMethod(self->gate.owner, "make_completed_work", "O",
                                                request->value)
                          : Py_NewRef(Py_True);
     } else {
         delayed = delay_signals(self, delayed);
-        work = hand_over(self, plan, request, limit, began);
+        work = hand_over(self, plan, progress, request, limit, began);
     }
     self->thread = 0;
     gate_leave(&self->gate, ended <= 0);

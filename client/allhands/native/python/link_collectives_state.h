@@ -23,6 +23,7 @@ typedef struct LinkCollectivesObject {
     PyObject *calls;         /* the same calls, as people read them */
     PyObject *completed;     /* the latest call that has ended, by group */
     PyObject *note_duration; /* hears how many seconds a call took */
+    PyObject *checksum;      /* makes the digest of a result */
     int rank, size;
     LinkPlans plans;
     uint8_t *staging;

@@ -45,17 +45,29 @@ void plans_init(LinkPlans *self) {
     for (int i = 0; i < LINK_PLANS; i++) set_none(&self->plans[i]);
 }
 
+static void planned_clear(PlannedCall *planned) {
+    PyMem_Free(planned->ranks);
+    Py_XDECREF((PyObject *)planned->call);
+    Py_XDECREF(planned->compiled);
+}
+
+static void comparison_clear(LinkComparison *comparison) {
+    planned_clear(&comparison->planned);
+    Py_XDECREF(comparison->mine);
+    Py_XDECREF(comparison->digests);
+    Py_XDECREF(comparison->scratch);
+}
+
 static void plan_clear(LinkPlan *plan) {
     LinkPlan old = *plan; /* whose end may run other threads: not before it is gone */
     set_none(plan);
-    PyMem_Free(old.ranks);
+    planned_clear(&old.own);
+    comparison_clear(&old.comparison);
     PyMem_Free(old.pieces);
     PyMem_Free(old.memory);
     PyMem_Free(old.staged);
     Py_XDECREF(old.op);
     Py_XDECREF(old.descr);
-    Py_XDECREF((PyObject *)old.call);
-    Py_XDECREF(old.compiled);
     Py_XDECREF(old.signature);
     Py_XDECREF(old.number);
     Py_XDECREF(old.how);
@@ -147,20 +159,57 @@ static bool read_staged(LinkPlan *plan, const LinkArguments *given, PyObject *ro
     return true;
 }
 
-static bool read_ranks(LinkPlan *plan, PyObject *ranks) {
+static bool read_planned(PlannedCall *planned, PyObject *call, PyObject *compiled,
+                         PyObject *ranks) {
     Py_ssize_t count = PyTuple_GET_SIZE(ranks);
-    if (count != plan->call->call.link_count) {
+    planned->call = (LinkCallObject *)Py_NewRef(call);
+    planned->compiled = Py_NewRef(compiled);
+    if (count != planned->call->call.link_count) {
         PyErr_SetString(PyExc_ValueError, "a rank for each link");
         return false;
     }
-    plan->ranks = PyMem_Calloc((size_t)count + 1, sizeof *plan->ranks);
-    if (plan->ranks == NULL) {
+    planned->ranks = PyMem_Calloc((size_t)count + 1, sizeof *planned->ranks);
+    if (planned->ranks == NULL) {
         PyErr_NoMemory();
         return false;
     }
     for (Py_ssize_t i = 0; i < count; i++)
-        plan->ranks[i] = PyLong_AsLong(PyTuple_GET_ITEM(ranks, i));
+        planned->ranks[i] = PyLong_AsLong(PyTuple_GET_ITEM(ranks, i));
     return !PyErr_Occurred();
+}
+
+static bool is_digests(PyObject *array) {
+    return PyArray_Check(array) && PyArray_IS_C_CONTIGUOUS((PyArrayObject *)array) &&
+           PyArray_ISWRITEABLE((PyArrayObject *)array) &&
+           PyArray_TYPE((PyArrayObject *)array) == NPY_UINT64;
+}
+
+static bool read_comparison(LinkComparison *comparison, const LinkArguments *given, PyObject *row) {
+    PyObject *call, *compiled, *ranks, *mine, *digests, *scratch;
+    int is_same;
+    if (row == Py_None) return true;
+    if (!PyTuple_Check(row)) {
+        PyErr_SetString(PyExc_TypeError, "a comparison is a tuple");
+        return false;
+    }
+    if (!PyArg_ParseTuple(row, "O!OO!OOO!p", LinkCall_Type, &call, &compiled, &PyTuple_Type, &ranks,
+                          &mine, &digests, &PyArray_Type, &scratch, &is_same))
+        return false;
+    if (!is_digests(mine) || !is_digests(digests) || PyArray_SIZE((PyArrayObject *)mine) != 1 ||
+        (is_same && given->array_count == 0)) {
+        PyErr_SetString(PyExc_ValueError, "no such comparison");
+        return false;
+    }
+    comparison->mine = Py_NewRef(mine);
+    comparison->digests = Py_NewRef(digests);
+    comparison->scratch = Py_NewRef(scratch);
+    comparison->is_same = is_same;
+    if (!read_planned(&comparison->planned, call, compiled, ranks)) return false;
+    ah_memory memory[AH_AREAS];
+    comparison_locate(comparison, memory);
+    if (link_call_fits(comparison->planned.call, memory)) return true;
+    PyErr_SetString(PyExc_ValueError, "a comparison exchanges one digest of each rank");
+    return false;
 }
 
 /* Whether the call finds all that it names; false with an exception. */
@@ -172,31 +221,29 @@ static bool check_memory(LinkPlan *plan, const LinkArguments *given) {
         return false;
     }
     plan_locate(plan, given, staging, memory);
-    bool fits = link_call_fits(plan->call, memory);
+    bool fits = link_call_fits(plan->own.call, memory);
     PyMem_Free(staging);
     if (!fits) PyErr_SetString(PyExc_ValueError, "a span of the schedule lies in several pieces");
     return fits;
 }
 
 static bool read_row(LinkPlan *plan, const LinkArguments *given, PyObject *row) {
-    PyObject *call, *compiled, *signature, *number, *how, *scratch, *ranks, *staged;
+    PyObject *call, *compiled, *signature, *number, *how, *scratch, *ranks, *staged, *comparison;
     PyObject *areas[AH_AREAS];
     int loads, divides;
     Py_ssize_t staging_bytes;
-    if (!PyArg_ParseTuple(row, "O!OOO!UO!O!O!O!O!nO!pp", LinkCall_Type, &call, &compiled,
+    if (!PyArg_ParseTuple(row, "O!OOO!UO!O!O!O!O!nO!ppO", LinkCall_Type, &call, &compiled,
                           &signature, &PyLong_Type, &number, &how, &PyArray_Type, &scratch,
                           &PyTuple_Type, &ranks, &PyTuple_Type, &areas[AH_AREA_INPUT],
                           &PyTuple_Type, &areas[AH_AREA_OUTPUT], &PyTuple_Type,
                           &areas[AH_AREA_SCRATCH], &staging_bytes, &PyTuple_Type, &staged, &loads,
-                          &divides))
+                          &divides, &comparison))
         return false;
     if (staging_bytes < 0 || (divides && (given->array_count == 0 || plan->type == AH_TYPES ||
                                           !ah_supports(AH_AVG, plan->type)))) {
         PyErr_SetString(PyExc_ValueError, "no such plan");
         return false;
     }
-    plan->call = (LinkCallObject *)Py_NewRef(call);
-    plan->compiled = Py_NewRef(compiled);
     plan->signature = Py_NewRef(signature);
     plan->number = Py_NewRef(number);
     plan->how = Py_NewRef(how);
@@ -204,8 +251,9 @@ static bool read_row(LinkPlan *plan, const LinkArguments *given, PyObject *row) 
     plan->staging_bytes = (size_t)staging_bytes;
     plan->loads = loads;
     plan->divides = divides;
-    return read_ranks(plan, ranks) && read_areas(plan, given, areas) &&
-           read_staged(plan, given, staged) && check_memory(plan, given);
+    return read_planned(&plan->own, call, compiled, ranks) && read_areas(plan, given, areas) &&
+           read_staged(plan, given, staged) && check_memory(plan, given) &&
+           read_comparison(&plan->comparison, given, comparison);
 }
 
 LinkPlan *plans_add(LinkPlans *self, const LinkArguments *given, PyObject *row) {
@@ -264,6 +312,27 @@ void plan_commit(const LinkPlan *plan, const LinkArguments *given, const uint8_t
         void *sum = PyArray_DATA(given->arrays[0]);
         const void *operands[] = {sum};
         ah_fold(AH_AVG, plan->type, sum, operands, 1, (size_t)PyArray_SIZE(given->arrays[0]),
-                plan->call->call.divisor);
+                plan->own.call->call.divisor);
     }
+}
+
+static ah_piece piece_of(PyObject *array) {
+    PyArrayObject *of = (PyArrayObject *)array;
+    return (ah_piece){PyArray_DATA(of), (size_t)PyArray_NBYTES(of)};
+}
+
+void comparison_locate(LinkComparison *comparison, ah_memory memory[AH_AREAS]) {
+    ah_piece *pieces = comparison->pieces;
+    pieces[AH_AREA_INPUT] = piece_of(comparison->mine);
+    pieces[AH_AREA_OUTPUT] = piece_of(comparison->digests);
+    pieces[AH_AREA_SCRATCH] = piece_of(comparison->scratch);
+    for (int area = 0; area < AH_AREAS; area++) memory[area] = (ah_memory){&pieces[area], 1};
+}
+
+bool comparison_agrees(const LinkComparison *comparison) {
+    PyArrayObject *digests = (PyArrayObject *)comparison->digests;
+    const uint64_t *all = PyArray_DATA(digests);
+    for (npy_intp i = 1; i < PyArray_SIZE(digests); i++)
+        if (all[i] != all[0]) return false;
+    return true;
 }
