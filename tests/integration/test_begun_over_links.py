@@ -46,6 +46,15 @@ def test_awaited_messages_end_at_once_or_later(job: Job, size: int) -> None:
     assert all(one["later"] > 0 for one in said), said
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_begun_messages_arrive_in_order_whether_they_leave_at_once_or_later(
+    job: Job, size: int
+) -> None:
+    for said in finish(job(size, begun_over_links.begin_messages, size, 200)):
+        assert said["wrong"] == []
+        assert 20 < said["at_once"] < said["begun"], said
+
+
 def test_prepared_calls_end_at_once_or_later(job: Job) -> None:
     said = finish(job(2, begun_over_links.prepare_calls, 200))
     assert [one["wrong"] for one in said] == [[]] * 2

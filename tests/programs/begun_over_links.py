@@ -14,6 +14,7 @@ import allhands as ah
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.direct_calls import DirectCalls
 from allhands.engine.p2p.direct_messages import DirectMessages
+from allhands.engine.work.completed import CompletedSend
 from allhands.engine.work.work import Work
 from programs.counts import count_calls
 from programs.protocol import failure, hear, tell
@@ -308,6 +309,39 @@ def await_messages(seed: int, rounds: int) -> None:
             tell("done", wrong=wrong, at_once=at_once, later=len(received) - at_once)
 
     asyncio.run(main())
+
+
+def begin_messages(seed: int, rounds: int) -> None:
+    """Begin to send to all others, of any length, in runs that they receive in any way."""
+    me, size = _join()
+    at_once, begun = count_calls(CompletedSend, "__init__"), 0
+    alike, own, wrong = random.Random(seed), random.Random(seed + me), []
+    others = [rank for rank in range(size) if rank != me]
+    for number in range(rounds):
+        if own.random() < 0.1:
+            time.sleep(0.002)
+        counts = [alike.choice((1, 1000, 16_384, 300_000)) for _ in range(alike.choice((1, 3)))]
+        works = [
+            ah.isend(np.full(count, 100 * me + place + number), rank, tag=number % 2)
+            for rank in others
+            for place, count in enumerate(counts)
+        ]
+        begun += len(works)
+        for rank in others:
+            for place, count in enumerate(counts):
+                y = np.empty(count, np.int64)
+                if own.random() < 0.5:
+                    ah.recv(y, rank, tag=number % 2)
+                else:
+                    ah.irecv(y, rank, tag=number % 2).wait()
+                if not (y == 100 * rank + place + number).all():
+                    wrong.append((number, rank, place))
+        for work in works:
+            work.wait()
+            assert work.is_success()
+    ah.barrier()
+    tell("done", wrong=wrong, at_once=len(at_once), begun=begun)
+    ah.destroy_process_group()
 
 
 def _count_received() -> list[int]:

@@ -35,6 +35,8 @@ from allhands.transport.frame import MessageKey
 from allhands.transport.outbox import EAGER_BYTES
 from allhands_proto.quick_dataclass import dataclass
 
+_LOOP_SECONDS = 0.0003
+"""How long a queued call holds the loop's thread for peers that are about to come."""
 _MAX_AGREED = 256
 """Most signatures remembered of rooted calls that all ranks are known to have made."""
 
@@ -132,6 +134,7 @@ class LinkCalls:
         """Description of the latest hierarchical call, in phases or of two levels."""
         self._staging = StagingBuffer()
         self._native_calls: NativeCalls | None = None
+        self._loop_seconds = _LOOP_SECONDS
         self.has_lent = False
         """Whether the links are such as the native core takes, by the latest call."""
 
@@ -173,6 +176,17 @@ class LinkCalls:
             guard.commit()
         self.finish(operation)
         return None
+
+    def _run_on_loop(self, operation: Operation) -> CallUnderWay | None:
+        """Carry out a call as `run_here`, on the loop's own thread, and hold that for moments.
+
+        Where the latest such call has waited in vain it is not held, but goes as far as it can.
+        """
+        interrupt = self._watchdog.interruption
+        assert interrupt is not None
+        execution = self.run_here(operation, interrupt.done, self._loop_seconds)
+        self._loop_seconds = _LOOP_SECONDS if execution is None else 0.0
+        return execution
 
     def go_on(self, operation: Operation, call: NativeCall, staged: bytes) -> CallUnderWay:
         """Go on with a call that the native core began, whose outputs are `staged`, if not empty.
@@ -347,7 +361,9 @@ class LinkCalls:
         if not started.agrees:
             await self._watchdog.raise_mismatch(operation)
         if started.execution is None:
-            started.execution = self.start(operation)
+            started.execution = self._run_on_loop(operation)
+            if started.execution is None:
+                return
         execution = started.execution
         try:
             await self._watchdog.guard(operation, execution.completion, execution.list_awaited)

@@ -19,8 +19,8 @@ class MessageRoute(Enum):
     """Ways of a message, each with its condition and the thread that runs it."""
 
     EAGER = "eager"
-    """A send over shared memory that is small and within the receiver's credit: copied at once, on
-    the caller's thread. It has ended when its work is made."""
+    """A send that is small and within the credit: copied at once, on the caller's thread;
+    over links if none before it waits there. It has ended when its work is made."""
     SHARED_MEMORY = "shared memory"
     """The ranks share memory, and no earlier message is on its way to the loop: the thread that
     waits, or the group's thread for messages."""

@@ -88,13 +88,19 @@ class MessageSubmitter:
         limit: float,
         label: str | None,
     ) -> Work | None:
-        """Send a message at once; None: too large, without credit, or not over shared memory."""
-        if peer is None or (p2p := self.order.p2p) is None:
+        """Send a message at once; None: too large, without credit, or behind others."""
+        if peer is None:
             return None
-        place = self.engine.ranks.index(peer)
-        if not p2p.try_send(array, place, tag, limit, label):
+        place, p2p, direct = self.engine.ranks.index(peer), self.order.p2p, self.order.direct_p2p
+        if p2p is not None:
+            is_sent = p2p.try_send(array, place, tag, limit, label)
+        else:
+            to = self.engine.caller_ranks[place]
+            is_sent = direct is not None and direct.send(array, to, tag, limit, label)
+        if not is_sent:
             return None
-        return CompletedSend(array.nbytes, label, self.engine.name, result)
+        path = None if p2p is None else "eager"
+        return CompletedSend(array.nbytes, label, self.engine.name, result, path)
 
     def _begin_over_shm(self, request: P2PRequest) -> bool:
         path = self.engine.p2p_router.shm_path

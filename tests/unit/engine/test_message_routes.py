@@ -14,6 +14,7 @@ from allhands.engine.message_routes import (
 )
 from allhands.engine.numbering import CallNumbering
 from allhands.engine.work.completed import CompletedSend
+from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
 from allhands.group.messages import MessageSubmitter
 
@@ -46,7 +47,7 @@ class Group:
         self.tried.append(name)
         return name == self.takes
 
-    def start(self, operation: str) -> object:
+    def start(self, operation: str) -> Work:
         return self.submitter.start_p2p(operation, X, None, 7, 0, None, None)
 
 
@@ -88,6 +89,19 @@ def test_a_message_begins_by_the_first_route_that_takes_it(
     assert group.tried == tried
     assert isinstance(work, CompletedSend) == (takes == "try_send")
     assert group.order.queued_messages == (tried == ["start"])
+
+
+@pytest.mark.parametrize("takes", ["send", ""])
+def test_a_send_over_links_has_ended_if_they_take_it_at_once(takes: str) -> None:
+    group = Group(has_shm=False, takes=takes)
+    links = SimpleNamespace(send=lambda *_: group.note("send"))
+    group.order.direct_p2p = cast(Any, links)
+    work = group.start("send")
+    assert group.tried == (["send"] if takes else ["send", "start"])
+    assert isinstance(work, CompletedSend) == bool(takes)
+    assert work.explain() == ""
+    group.start("recv")
+    assert group.tried[-1] == "start"
 
 
 def test_a_message_does_not_pass_those_that_left_the_loop_meanwhile() -> None:

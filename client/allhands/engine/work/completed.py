@@ -82,9 +82,12 @@ class CompletedWork(Work):
 class CompletedSend(CompletedWork):
     """A message sent before its work was made."""
 
-    def __init__(self, nbytes: int, label: str | None, group: str, result: Result) -> None:
-        super().__init__((0, "send", nbytes, "eager"), label, group, result)
+    def __init__(
+        self, nbytes: int, label: str | None, group: str, result: Result, path: str | None
+    ) -> None:
+        """`path` is that over shared memory; None: it went over links."""
+        super().__init__((0, "send", nbytes, path or ""), label, group, result)
 
     def explain(self) -> str:
-        _, operation, nbytes, way = self._summary
-        return explanations.explain_shm_p2p(operation, nbytes, way)
+        _, operation, nbytes, path = self._summary
+        return explanations.explain_shm_p2p(operation, nbytes, path) if path else ""

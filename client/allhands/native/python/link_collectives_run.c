@@ -71,20 +71,11 @@ static LinkPlan *find_plan(LinkCollectivesObject *self, const LinkArguments *giv
     return plan == NULL || plan->own.call == NULL ? NULL : plan;
 }
 
-/* Whether a schedule can be begun, and all its links used as they are. */
-static bool is_ready(const PlannedCall *planned) {
-    if (planned->call->is_running || planned->call->is_under_way) return false;
-    for (int i = 0; i < planned->call->call.link_count; i++) {
-        const ah_link *link = planned->call->call.links[i];
-        if (!link->is_lent || link->has_rest || link->in < 0 || link->out < 0) return false;
-    }
-    return true;
-}
-
-static bool compares(const LinkPlan *plan) { return plan->comparison.planned.call != NULL; }
+static bool compares(const LinkPlan *plan) { return plan->comparison.schedule.call != NULL; }
 
 static bool are_lent(const LinkPlan *plan) {
-    return is_ready(&plan->own) && (!compares(plan) || is_ready(&plan->comparison.planned));
+    return link_schedule_is_ready(&plan->own) &&
+           (!compares(plan) || link_schedule_is_ready(&plan->comparison.schedule));
 }
 
 static bool reserve_staging(LinkCollectivesObject *self, size_t nbytes) {
@@ -152,13 +143,13 @@ static int note(PyObject *dict, uint64_t sequence, PyObject *value) {
 }
 
 /* Pass on the frame that is in the way; whether the call may go on here, -1 with an exception. */
-static int deliver(LinkCollectivesObject *self, const PlannedCall *planned) {
+static int deliver(LinkCollectivesObject *self, const LinkSchedule *schedule) {
     int link;
     size_t nbytes;
-    const uint8_t *frame = ah_call_take_foreign(&planned->call->call, &link, &nbytes);
+    const uint8_t *frame = ah_call_take_foreign(&schedule->call->call, &link, &nbytes);
     PyObject *given =
-        PyObject_CallMethod(self->gate.owner, "deliver", "ly#O", planned->ranks[link],
-                            (const char *)frame, (Py_ssize_t)nbytes, planned->compiled);
+        PyObject_CallMethod(self->gate.owner, "deliver", "ly#O", schedule->ranks[link],
+                            (const char *)frame, (Py_ssize_t)nbytes, schedule->compiled);
     int going = given == NULL ? -1 : given == Py_True;
     Py_XDECREF(given);
     return going;
@@ -176,9 +167,9 @@ static int64_t find_hold(const LinkCallRequest *request, uint64_t sequence) {
 
 /* Carry a schedule out as far as it goes here within `hold` nanoseconds: 1: it has ended; 0: it
  * goes on elsewhere; -1 likewise, with an exception. */
-static int carry_out(LinkCollectivesObject *self, const PlannedCall *planned, int64_t hold) {
+static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, int64_t hold) {
     int64_t until = ah_link_now() + hold;
-    LinkCallObject *call = planned->call;
+    LinkCallObject *call = schedule->call;
     for (;;) {
         ah_call_status status;
         call->is_running = true;
@@ -188,7 +179,7 @@ static int carry_out(LinkCollectivesObject *self, const PlannedCall *planned, in
         call->is_running = false;
         if (status == AH_CALL_DONE) link_call_end(call);
         if (status != AH_CALL_FOREIGN) return status == AH_CALL_DONE;
-        int going = deliver(self, planned);
+        int going = deliver(self, schedule);
         if (going <= 0) return going;
     }
 }
@@ -201,40 +192,20 @@ typedef enum {
     CALL_COMPARED,
 } Progress;
 
-/* The digest of the result: as compute_digest in engine/result_check.py; -1 with an exception. */
-static int compute_digest(LinkCollectivesObject *self, const LinkComparison *comparison,
-                          const LinkArguments *given, uint64_t *digest) {
-    *digest = 0;
-    if (!comparison->is_same) return 0;
-    PyArrayObject *result = given->arrays[0];
-    PyObject *bytes =
-        PyMemoryView_FromMemory(PyArray_DATA(result), PyArray_NBYTES(result), PyBUF_READ);
-    PyObject *made = bytes == NULL ? NULL : PyObject_CallOneArg(self->checksum, bytes);
-    Py_XDECREF(bytes);
-    if (made == NULL) return -1;
-    *digest = PyLong_AsUnsignedLongLong(made);
-    Py_DECREF(made);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 /* Compare the result with those of the other ranks: 1: they are the same; 0 or, with an exception,
  * -1: not so, or not yet, as `progress` says. */
 static int compare(LinkCollectivesObject *self, LinkPlan *plan, const LinkArguments *given,
                    int64_t hold, Progress *progress) {
     LinkComparison *comparison = &plan->comparison;
-    ah_memory memory[AH_AREAS];
     *progress = CALL_UNCOMPARED;
     if (!compares(plan)) return 1;
-    if (compute_digest(self, comparison, given, PyArray_DATA((PyArrayObject *)comparison->mine)) <
-        0)
+    if (link_comparison_begin(comparison, self->sequence, given->arrays[0], self->checksum) < 0)
         return -1;
     *progress = CALL_COMPARING;
-    comparison_locate(comparison, memory);
-    link_call_begin(comparison->planned.call, self->sequence, memory);
-    int ended = carry_out(self, &comparison->planned, hold);
+    int ended = carry_out(self, &comparison->schedule, hold);
     if (ended <= 0) return ended;
     *progress = CALL_COMPARED;
-    return comparison_agrees(comparison);
+    return link_comparison_agrees(comparison);
 }
 
 /* Whether Python has a part in what goes over the links, which nothing may break into. */
@@ -265,11 +236,11 @@ static int conclude(LinkCollectivesObject *self, uint64_t sequence, int64_t bega
 }
 
 /* Let the loop know of what was read ahead, with an exception set or not; -1 with one. */
-static int settle(LinkCollectivesObject *self, const PlannedCall *planned) {
+static int settle(LinkCollectivesObject *self, const LinkSchedule *schedule) {
     int failed = PyErr_Occurred() ? -1 : 0;
-    PyObject *links = planned->call == NULL ? NULL : planned->call->links;
+    PyObject *links = schedule->call == NULL ? NULL : schedule->call->links;
     for (Py_ssize_t i = 0; links != NULL && i < PyTuple_GET_SIZE(links); i++)
-        if (gate_settle(&self->gate, planned->ranks[i],
+        if (gate_settle(&self->gate, schedule->ranks[i],
                         (LinkStateObject *)PyTuple_GET_ITEM(links, i)) < 0)
             failed = -1;
     return failed;
@@ -278,7 +249,7 @@ static int settle(LinkCollectivesObject *self, const PlannedCall *planned) {
 /* A call's progress, as `CallProgress` in Python. */
 static PyObject *describe(LinkCollectivesObject *self, LinkPlan *plan, Progress progress) {
     LinkComparison *comparison = &plan->comparison;
-    PyObject *under_way = progress == CALL_COMPARING ? comparison->planned.compiled : Py_None;
+    PyObject *under_way = progress == CALL_COMPARING ? comparison->schedule.compiled : Py_None;
     switch (progress) {
     case CALL_UNDER_WAY:
         return Py_BuildValue(
@@ -382,7 +353,7 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     if (ended > 0) {
         link_log_end(&self->log, sequence);
         if (conclude(self, sequence, began) == 0 && settle(self, &plan->own) == 0 &&
-            settle(self, &plan->comparison.planned) == 0)
+            settle(self, &plan->comparison.schedule) == 0)
             result = mode == LINK_BEGIN
                          ? PyObject_CallMethod(self->gate.owner, "make_completed_work", "O",
                                                request->value)

@@ -45,24 +45,11 @@ void plans_init(LinkPlans *self) {
     for (int i = 0; i < LINK_PLANS; i++) set_none(&self->plans[i]);
 }
 
-static void planned_clear(PlannedCall *planned) {
-    PyMem_Free(planned->ranks);
-    Py_XDECREF((PyObject *)planned->call);
-    Py_XDECREF(planned->compiled);
-}
-
-static void comparison_clear(LinkComparison *comparison) {
-    planned_clear(&comparison->planned);
-    Py_XDECREF(comparison->mine);
-    Py_XDECREF(comparison->digests);
-    Py_XDECREF(comparison->scratch);
-}
-
 static void plan_clear(LinkPlan *plan) {
     LinkPlan old = *plan; /* whose end may run other threads: not before it is gone */
     set_none(plan);
-    planned_clear(&old.own);
-    comparison_clear(&old.comparison);
+    link_schedule_clear(&old.own);
+    link_comparison_clear(&old.comparison);
     PyMem_Free(old.pieces);
     PyMem_Free(old.memory);
     PyMem_Free(old.staged);
@@ -159,59 +146,6 @@ static bool read_staged(LinkPlan *plan, const LinkArguments *given, PyObject *ro
     return true;
 }
 
-static bool read_planned(PlannedCall *planned, PyObject *call, PyObject *compiled,
-                         PyObject *ranks) {
-    Py_ssize_t count = PyTuple_GET_SIZE(ranks);
-    planned->call = (LinkCallObject *)Py_NewRef(call);
-    planned->compiled = Py_NewRef(compiled);
-    if (count != planned->call->call.link_count) {
-        PyErr_SetString(PyExc_ValueError, "a rank for each link");
-        return false;
-    }
-    planned->ranks = PyMem_Calloc((size_t)count + 1, sizeof *planned->ranks);
-    if (planned->ranks == NULL) {
-        PyErr_NoMemory();
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < count; i++)
-        planned->ranks[i] = PyLong_AsLong(PyTuple_GET_ITEM(ranks, i));
-    return !PyErr_Occurred();
-}
-
-static bool is_digests(PyObject *array) {
-    return PyArray_Check(array) && PyArray_IS_C_CONTIGUOUS((PyArrayObject *)array) &&
-           PyArray_ISWRITEABLE((PyArrayObject *)array) &&
-           PyArray_TYPE((PyArrayObject *)array) == NPY_UINT64;
-}
-
-static bool read_comparison(LinkComparison *comparison, const LinkArguments *given, PyObject *row) {
-    PyObject *call, *compiled, *ranks, *mine, *digests, *scratch;
-    int is_same;
-    if (row == Py_None) return true;
-    if (!PyTuple_Check(row)) {
-        PyErr_SetString(PyExc_TypeError, "a comparison is a tuple");
-        return false;
-    }
-    if (!PyArg_ParseTuple(row, "O!OO!OOO!p", LinkCall_Type, &call, &compiled, &PyTuple_Type, &ranks,
-                          &mine, &digests, &PyArray_Type, &scratch, &is_same))
-        return false;
-    if (!is_digests(mine) || !is_digests(digests) || PyArray_SIZE((PyArrayObject *)mine) != 1 ||
-        (is_same && given->array_count == 0)) {
-        PyErr_SetString(PyExc_ValueError, "no such comparison");
-        return false;
-    }
-    comparison->mine = Py_NewRef(mine);
-    comparison->digests = Py_NewRef(digests);
-    comparison->scratch = Py_NewRef(scratch);
-    comparison->is_same = is_same;
-    if (!read_planned(&comparison->planned, call, compiled, ranks)) return false;
-    ah_memory memory[AH_AREAS];
-    comparison_locate(comparison, memory);
-    if (link_call_fits(comparison->planned.call, memory)) return true;
-    PyErr_SetString(PyExc_ValueError, "a comparison exchanges one digest of each rank");
-    return false;
-}
-
 /* Whether the call finds all that it names; false with an exception. */
 static bool check_memory(LinkPlan *plan, const LinkArguments *given) {
     ah_memory memory[AH_AREAS];
@@ -251,9 +185,10 @@ static bool read_row(LinkPlan *plan, const LinkArguments *given, PyObject *row) 
     plan->staging_bytes = (size_t)staging_bytes;
     plan->loads = loads;
     plan->divides = divides;
-    return read_planned(&plan->own, call, compiled, ranks) && read_areas(plan, given, areas) &&
-           read_staged(plan, given, staged) && check_memory(plan, given) &&
-           read_comparison(&plan->comparison, given, comparison);
+    return link_schedule_read(&plan->own, call, compiled, ranks) &&
+           read_areas(plan, given, areas) && read_staged(plan, given, staged) &&
+           check_memory(plan, given) &&
+           link_comparison_read(&plan->comparison, given->array_count > 0, comparison);
 }
 
 LinkPlan *plans_add(LinkPlans *self, const LinkArguments *given, PyObject *row) {
@@ -314,25 +249,4 @@ void plan_commit(const LinkPlan *plan, const LinkArguments *given, const uint8_t
         ah_fold(AH_AVG, plan->type, sum, operands, 1, (size_t)PyArray_SIZE(given->arrays[0]),
                 plan->own.call->call.divisor);
     }
-}
-
-static ah_piece piece_of(PyObject *array) {
-    PyArrayObject *of = (PyArrayObject *)array;
-    return (ah_piece){PyArray_DATA(of), (size_t)PyArray_NBYTES(of)};
-}
-
-void comparison_locate(LinkComparison *comparison, ah_memory memory[AH_AREAS]) {
-    ah_piece *pieces = comparison->pieces;
-    pieces[AH_AREA_INPUT] = piece_of(comparison->mine);
-    pieces[AH_AREA_OUTPUT] = piece_of(comparison->digests);
-    pieces[AH_AREA_SCRATCH] = piece_of(comparison->scratch);
-    for (int area = 0; area < AH_AREAS; area++) memory[area] = (ah_memory){&pieces[area], 1};
-}
-
-bool comparison_agrees(const LinkComparison *comparison) {
-    PyArrayObject *digests = (PyArrayObject *)comparison->digests;
-    const uint64_t *all = PyArray_DATA(digests);
-    for (npy_intp i = 1; i < PyArray_SIZE(digests); i++)
-        if (all[i] != all[0]) return false;
-    return true;
 }

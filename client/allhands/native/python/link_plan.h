@@ -12,7 +12,7 @@
 
 #include "collectives/kinds.h"
 #include "python/arrays.h"
-#include "python/link_call_object_state.h"
+#include "python/link_comparison.h"
 
 #define LINK_PLANS 64
 
@@ -37,23 +37,6 @@ typedef struct {
     PlanPiece staged, output;
 } StagedOutput;
 
-/* A compiled schedule, with what its links are called elsewhere. */
-typedef struct {
-    LinkCallObject *call;
-    PyObject *compiled; /* what the owner knows it by */
-    long *ranks;        /* of the world, by the call's links */
-} PlannedCall;
-
-/* The exchange of the digests of a result, by ranks that compare theirs. */
-typedef struct {
-    PlannedCall planned; /* its call NULL: results are not compared */
-    PyObject *digests;   /* array of the ranks' digests, in which a call of the exchange lands */
-    PyObject *mine;      /* array of this rank's */
-    PyObject *scratch;   /* array */
-    bool is_same;        /* the result of all ranks is the first array; else there is none */
-    ah_piece pieces[AH_AREAS]; /* of the exchange under way */
-} LinkComparison;
-
 typedef struct {
     /* the arguments */
     ah_kind kind;
@@ -62,7 +45,7 @@ typedef struct {
     int ndim[2];
     npy_intp dims[2][SHAPE_DIMS];
     /* the call */
-    PlannedCall own; /* its call NULL: calls with these arguments do not go this way */
+    LinkSchedule own; /* its call NULL: calls with these arguments do not go this way */
     LinkComparison comparison;
     PyObject *signature; /* CallSignature */
     PyObject *number;    /* its 64 bits */
@@ -96,12 +79,6 @@ LinkPlan *plans_add(LinkPlans *self, const LinkArguments *given, PyObject *row);
 /* Find the memory of a call's areas, `staging` having `staging_bytes`. */
 void plan_locate(LinkPlan *plan, const LinkArguments *given, uint8_t *staging,
                  ah_memory memory[AH_AREAS]);
-
-/* Find the memory of the areas of an exchange of digests. */
-void comparison_locate(LinkComparison *comparison, ah_memory memory[AH_AREAS]);
-
-/* Whether all ranks have the same digest. */
-bool comparison_agrees(const LinkComparison *comparison);
 
 /* Fill the staging memory with what the outputs hold, where the call reads them. */
 void plan_load(const LinkPlan *plan, const LinkArguments *given, uint8_t *staging);
