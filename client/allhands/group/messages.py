@@ -91,7 +91,8 @@ class MessageSubmitter:
         """Send a message at once; None: too large, without credit, or behind others."""
         if peer is None:
             return None
-        place, p2p, direct = self.engine.ranks.index(peer), self.order.p2p, self.order.direct_p2p
+        place = self.engine.ranks.index(peer)
+        p2p, direct = self.order.p2p, self.order.direct_p2p
         if p2p is not None:
             is_sent = p2p.try_send(array, place, tag, limit, label)
         else:

@@ -214,7 +214,10 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
     }
     ah_status status = await_root(comm, signature, nbytes, root);
     if (status != AH_OK) return status;
-    if (comm->rank == root) ah_copy_small(out, in[root], nbytes);
+    if (comm->rank == root) {
+        comm->call->touches_output = true; /* it has not waited for all others */
+        ah_copy_small(out, in[root], nbytes);
+    }
     uint64_t where = ah_slot_table(comm, root, 0)[comm->rank];
     return move_from_root(comm, signature, &what, true, where, root);
 }

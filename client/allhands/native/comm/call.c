@@ -185,7 +185,7 @@ ah_status ah_await_posted(ah_comm *comm, uint64_t ranks, uint64_t signature) {
     ah_status status = ah_await(comm, ranks, goal);
     if (status == AH_MISMATCH) return ah_check_posted(comm, signature);
     if (status == AH_OK) status = compare(comm, ranks, signature);
-    comm->call->touches_output = status == AH_OK && ranks == comm->others;
+    comm->call->touches_output |= status == AH_OK && ranks == comm->others;
     return status;
 }
 
