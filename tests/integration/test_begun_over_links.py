@@ -21,6 +21,7 @@ def test_begun_calls_give_the_right_values_whether_they_end_at_once_or_later(
     assert [one["wrong"] for one in said] == [[]] * size
     assert all(one["at_once"] > 20 for one in said), said
     assert all(one["handed"] > 0 for one in said), said
+    assert all(5 < one["core"] < one["queued"] for one in said), said
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -13,13 +13,15 @@ import numpy as np
 import allhands as ah
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.direct_calls import DirectCalls
+from allhands.engine.link_calls import LinkCalls
 from allhands.engine.p2p.direct_messages import DirectMessages
 from allhands.engine.work.completed import CompletedSend
 from allhands.engine.work.work import Work
 from programs.counts import count_calls
 from programs.protocol import failure, hear, tell
 
-COUNTS = (1, 8, 1000, 16_384)
+COUNTS = (1, 8, 1000, 16_384, 100_000)
+"""The last is queued, and made on the loop's thread."""
 
 Begun: TypeAlias = tuple[Work, np.ndarray[Any, Any], Any, Any]
 """A work, an output, what that is to be, and what the work's result is to be."""
@@ -40,6 +42,7 @@ def begin_calls_of_all_kinds(seed: int, rounds: int, verify: bool) -> None:
         count_calls(DirectCalls, "make_completed_work"),
         count_calls(DirectCalls, "hand_over"),
     )
+    queued = _note_queued()
     alike, own, wrong = random.Random(seed), random.Random(seed + me), []
     for number in range(rounds):
         if own.random() < 0.1:
@@ -52,8 +55,29 @@ def begin_calls_of_all_kinds(seed: int, rounds: int, verify: bool) -> None:
         for kind, work, output, wanted, result in begun:
             if work.result() is not result or not (output == wanted).all():
                 wrong.append((kind, number))
-    tell("done", wrong=wrong, at_once=len(at_once), handed=len(handed))
+    core = sum(execution is None for execution in queued)
+    tell(
+        "done",
+        wrong=wrong,
+        at_once=len(at_once),
+        handed=len(handed),
+        core=core,
+        queued=len(queued),
+    )
     ah.destroy_process_group()
+
+
+def _note_queued() -> list[object]:
+    """Return a list that gets what is left of each queued call after the core has had it."""
+    seen: list[object] = []
+    run = LinkCalls._run_on_loop
+
+    def note(self: LinkCalls, operation: Any) -> Any:
+        seen.append(run(self, operation))
+        return seen[-1]
+
+    LinkCalls._run_on_loop = note  # type: ignore[method-assign]
+    return seen
 
 
 def _begin_all_reduce(me: int, size: int, count: int, number: int) -> Begun:

@@ -35,8 +35,10 @@ from allhands.transport.frame import MessageKey
 from allhands.transport.outbox import EAGER_BYTES
 from allhands_proto.quick_dataclass import dataclass
 
-_LOOP_SECONDS = 0.0003
-"""How long a queued call holds the loop's thread for peers that are about to come."""
+_LOOP_SECONDS, _BYTE_SECONDS = 0.0003, 2e-9
+"""How long a queued call holds the loop's thread for peers that are about to come, and for what it
+moves."""
+_MEETING_PERIOD = 4
 _MAX_AGREED = 256
 """Most signatures remembered of rooted calls that all ranks are known to have made."""
 
@@ -134,7 +136,8 @@ class LinkCalls:
         """Description of the latest hierarchical call, in phases or of two levels."""
         self._staging = StagingBuffer()
         self._native_calls: NativeCalls | None = None
-        self._loop_seconds = _LOOP_SECONDS
+        self._ends_on_loop = True
+        """Whether the latest queued call has ended where it was tried on the loop's thread."""
         self.has_lent = False
         """Whether the links are such as the native core takes, by the latest call."""
 
@@ -180,12 +183,16 @@ class LinkCalls:
     def _run_on_loop(self, operation: Operation) -> CallUnderWay | None:
         """Carry out a call as `run_here`, on the loop's own thread, and hold that for moments.
 
-        Where the latest such call has waited in vain it is not held, but goes as far as it can.
+        Where the latest such call has waited in vain it is not held, but goes as far as it can; but
+        all ranks hold for some calls, by number, so that they meet again.
         """
         interrupt = self._watchdog.interruption
         assert interrupt is not None
-        execution = self.run_here(operation, interrupt.done, self._loop_seconds)
-        self._loop_seconds = _LOOP_SECONDS if execution is None else 0.0
+        seconds = 0.0
+        if self._ends_on_loop or operation.work.sequence % _MEETING_PERIOD == 0:
+            seconds = _LOOP_SECONDS + operation.request.nbytes * _BYTE_SECONDS
+        execution = self.run_here(operation, interrupt.done, seconds)
+        self._ends_on_loop = execution is None
         return execution
 
     def go_on(self, operation: Operation, call: NativeCall, staged: bytes) -> CallUnderWay:
