@@ -56,6 +56,11 @@ def test_begun_messages_arrive_in_order_whether_they_leave_at_once_or_later(
         assert 20 < said["at_once"] < said["begun"], said
 
 
+def test_who_waits_needs_not_wait_until_the_loop_has_been_left_alone(job: Job) -> None:
+    for said in finish(job(2, begun_over_links.wait_while_the_loop_is_left_alone, 10)):
+        assert said["wrong"] == []
+
+
 def test_prepared_calls_end_at_once_or_later(job: Job) -> None:
     said = finish(job(2, begun_over_links.prepare_calls, 200))
     assert [one["wrong"] for one in said] == [[]] * 2

@@ -17,6 +17,7 @@ from allhands.engine.link_calls import LinkCalls
 from allhands.engine.p2p.direct_messages import DirectMessages
 from allhands.engine.work.completed import CompletedSend
 from allhands.engine.work.work import Work
+from allhands.runtime import loop_thread
 from programs.counts import count_calls
 from programs.protocol import failure, hear, tell
 
@@ -365,6 +366,35 @@ def begin_messages(seed: int, rounds: int) -> None:
             assert work.is_success()
     ah.barrier()
     tell("done", wrong=wrong, at_once=len(at_once), begun=begun)
+    ah.destroy_process_group()
+
+
+def wait_while_the_loop_is_left_alone(rounds: int) -> None:
+    """Wait for what was begun, with the loop borrowed meanwhile, so that its thread leaves it."""
+    loop_thread.PARK_SECONDS = loop_thread.MAX_PARK_SECONDS = 600.0
+    me, _ = _join()
+    other, wrong = 1 - me, []
+    for number in range(rounds):
+        for count in (1, 16_384, 60_000, 300_000):
+            x, y = np.full(count, me + number), np.empty(count, np.int64)
+            small, back = np.full(2, me), np.empty(2, np.int64)
+            receiving = ah.irecv(y, other, tag=1)
+            sending = ah.isend(x, other, tag=1)
+            for act in (ah.send, ah.recv) if me else (ah.recv, ah.send):
+                act(back if act is ah.recv else small, other, tag=2)
+            receiving.wait()
+            sending.wait()
+            sending = ah.isend(x, other, tag=3)
+            ah.recv(x if sending.is_completed() else x.copy(), other, tag=3)
+            sending.wait()
+            total = np.full(count, me)
+            reducing = ah.all_reduce(total, async_op=True)
+            for act in (ah.send, ah.recv) if me else (ah.recv, ah.send):
+                act(back if act is ah.recv else small, other, tag=2)
+            reducing.wait()
+            if not ((y == other + number).all() and (total == 1).all() and (back == other).all()):
+                wrong.append((number, count))
+    tell("done", wrong=wrong)
     ah.destroy_process_group()
 
 

@@ -343,6 +343,10 @@ class GroupEngine:
     def _is_for_core(self, request: CollectiveRequest) -> bool:
         return self._link_calls.has_lent and is_staged(request, len(self.ranks))
 
+    def pump(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Receive over links until something is over, or for so long; the loop is lent."""
+        self._mesh.pump(is_over, seconds)
+
     def make_direct_messages(self, thread: LoopThread) -> DirectMessages | None:
         """Return the way of blocking messages over links; None: there is none."""
         if self._mesh.lent_links is None or not self.p2p_router.is_plain_links:

@@ -18,6 +18,12 @@ class InlineLimits:
     """Whether a larger call is taken where the core makes it, on a copy of its outputs."""
 
 
+BEGUN_MESSAGE_BYTES = 128 << 10
+"""Of a message over links that is begun: a larger one waits for room on its way, and its sender may
+be about to receive as much."""
+MESSAGE_SECONDS = 0.0003
+"""Longest hold of the loop by a thread that waits for a message it has begun to receive: what this
+rank sends may need the loop."""
 WAITED = InlineLimits(0.002, 64 << 10, 1 << 20, takes_staged=True)
 """Of a call that its thread waits for: most small ones end within a tenth of the time."""
 AWAITED = InlineLimits(0.0003, 64 << 10, 128 << 10, takes_staged=False)

@@ -24,6 +24,9 @@ class MessageRoute(Enum):
     SHARED_MEMORY = "shared memory"
     """The ranks share memory, and no earlier message is on its way to the loop: the thread that
     waits, or the group's thread for messages."""
+    LENT_LOOP = "lent loop"
+    """A receive over links of what goes unasked, with no earlier message on its way to the loop:
+    posted by the caller's thread, which holds the loop. Who waits for it reads the links."""
     QUEUE = "queue"
     """Any message: the event loop, in the order in which messages were begun."""
     HELD = "held"
@@ -39,7 +42,7 @@ _STARTS: Mapping[tuple[bool, bool], tuple[MessageRoute, ...]] = {
     (True, False): (MessageRoute.EAGER,),
     (False, False): (),
     (True, True): (MessageRoute.SHARED_MEMORY, MessageRoute.QUEUE),
-    (False, True): (MessageRoute.SHARED_MEMORY, MessageRoute.QUEUE),
+    (False, True): (MessageRoute.SHARED_MEMORY, MessageRoute.LENT_LOOP, MessageRoute.QUEUE),
 }
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from allhands.collectives.buffer import Array
@@ -11,6 +12,7 @@ from allhands.collectives.staging import Staging
 from allhands.deadlines import clip_timeout
 from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
+from allhands.engine.inline_limits import BEGUN_MESSAGE_BYTES, MESSAGE_SECONDS
 from allhands.engine.message_routes import MessageRoute, list_message_starts
 from allhands.engine.numbering import Numbering
 from allhands.engine.p2p.message import P2PRequest, name_message
@@ -33,6 +35,7 @@ class MessageSubmitter:
         attempts = {MessageRoute.EAGER: self._send_eagerly}
         begins: Mapping[MessageRoute, _Begin] = {
             MessageRoute.SHARED_MEMORY: self._begin_over_shm,
+            MessageRoute.LENT_LOOP: self._post_on_lent_loop,
             MessageRoute.QUEUE: self._queue_message,
         }
         self._message_starts = {
@@ -95,9 +98,10 @@ class MessageSubmitter:
         p2p, direct = self.order.p2p, self.order.direct_p2p
         if p2p is not None:
             is_sent = p2p.try_send(array, place, tag, limit, label)
+        elif direct is None or array.nbytes > BEGUN_MESSAGE_BYTES:
+            return None
         else:
-            to = self.engine.caller_ranks[place]
-            is_sent = direct is not None and direct.send(array, to, tag, limit, label)
+            is_sent = direct.send(array, self.engine.caller_ranks[place], tag, limit, label)
         if not is_sent:
             return None
         path = None if p2p is None else "eager"
@@ -106,6 +110,43 @@ class MessageSubmitter:
     def _begin_over_shm(self, request: P2PRequest) -> bool:
         path = self.engine.p2p_router.shm_path
         return path is not None and path.begin(request)
+
+    def _post_on_lent_loop(self, request: P2PRequest) -> bool:
+        """Post a receive over links here; False: large, behind others, or the loop is not lent."""
+        order, router, work = self.order, self.engine.p2p_router, request.work
+        is_small = request.array.nbytes <= BEGUN_MESSAGE_BYTES
+        if (
+            order.direct_p2p is None
+            or order.p2p is not None
+            or not is_small
+            or not request.receives
+        ):
+            return False
+        is_posted = False
+
+        def post() -> bool:
+            nonlocal is_posted
+            with order.lock:
+                is_posted = order.queued_messages == 0 and router.shm_path is None
+                order.queued_messages += is_posted
+            if is_posted:
+                work.own(lambda: self.executor.call(router.cancel, request))
+                work.helped(partial(self._receive, work))
+                router.start(request)
+            return False
+
+        self.executor.run_on_caller_thread(post)
+        return is_posted
+
+    def _receive(self, work: Work, seconds: float) -> bool:
+        """Read the links for moments on a thread that waits for a message; it then just waits."""
+
+        def pump() -> bool:
+            self.engine.pump(lambda: work.has_ended, min(seconds, MESSAGE_SECONDS))
+            return not work.has_ended
+
+        self.executor.run_on_caller_thread(pump)
+        return True
 
     def _queue_message(self, request: P2PRequest) -> bool:
         """Hand a message over to the loop, unless those before it have left there meanwhile."""
@@ -129,4 +170,12 @@ class MessageSubmitter:
         item: object,
     ) -> None:
         work.own(lambda: self.executor.call(cancel, item))
+        if isinstance(self.executor, LoopThread):
+            work.helped(partial(_wake, self.executor))
         self.executor.call(start, item)
+
+
+def _wake(thread: LoopThread, seconds: float) -> bool:
+    """Have the thread take the loop, which others may have borrowed, for somebody who waits."""
+    thread.wake()
+    return True

@@ -87,6 +87,7 @@ class P2POverLinks:
             if unlike is None:
                 request.work.received_from(sender)
                 future.set_result(None)
+                request.work.succeed(request.result)  # who waits may have lent this thread
                 return
             self._mesh.send_nack(incoming.peer, unlike.key, str(request.call))
             message = describe_sent(unlike.total, unlike.signature, _sign_message)
@@ -174,7 +175,8 @@ class P2POverLinks:
             add_intact(error, request.receives, request.has_touched)
             work.fail(error)
         else:
-            work.succeed(request.result)
+            if not work.has_ended:
+                work.succeed(request.result)
         finally:
             if unwatch is not None:
                 unwatch()

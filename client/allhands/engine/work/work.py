@@ -111,7 +111,7 @@ class Work:
 
     def is_completed(self) -> bool:
         """Say whether the operation has ended, well or not."""
-        return self._future.done()
+        return self._try_complete(0.0)
 
     def is_success(self) -> bool:
         """Say whether the operation has ended well."""
@@ -141,6 +141,7 @@ class Work:
 
         Only the operation completes it; `cancel` the work to end it early.
         """
+        self._try_complete(0.0)
         return self._future
 
     def source_rank(self) -> int:
