@@ -11,7 +11,6 @@ Raises, besides what all calls do:
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -27,6 +26,7 @@ from allhands.api.calls import (
 )
 from allhands.api.default_world import AnyGroup, default, require_world
 from allhands.collectives import object_calls
+from allhands.collectives.buffer import Array
 from allhands.data.serializer import check_size
 from allhands.group.group import Group
 from allhands.options import CallOptions
@@ -188,11 +188,10 @@ def send_object_list(
         if not isinstance(object_list, list):
             raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
         peer = resolve_dst(found, dst, group_dst)
-        send = partial(found.send, dst=peer, tag=tag, timeout=timeout, label="object")
         data = found.objects.encode(object_list)
         size = np.array([len(data)], np.int64)
         for part in (size, data):
-            start_and_wait(partial(send, part))
+            _send(found, part, peer, tag, timeout)
     except Exception as error:
         trim_traceback(error)
         raise
@@ -222,11 +221,10 @@ def recv_object_list(
         if not isinstance(object_list, list):
             raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
         source = resolve_src(found, src, group_src)
-        recv = partial(found.recv, tag=tag, timeout=timeout, label="object")
         size = np.zeros(1, np.int64)
-        sender = start_and_wait(partial(recv, size, source)).source_rank()
+        sender = _receive(found, size, source, tag, timeout)
         data = np.empty(check_size(int(size[0])), np.uint8)
-        start_and_wait(partial(recv, data, sender))
+        _receive(found, data, sender, tag, timeout)
         received = found.objects.decode(data)
         if not isinstance(received, list) or len(received) != len(object_list):
             raise ValueError(
@@ -238,6 +236,24 @@ def recv_object_list(
     except Exception as error:
         trim_traceback(error)
         raise
+
+
+def _send(group: Group, part: Array, dst: int, tag: int, timeout: float | None) -> None:
+    """Send a part of an object to a rank of the group, on this thread where that is possible."""
+    p2p, label = group.order.direct_p2p, "object"
+    if p2p is None or not p2p.send(part, group.ranks[dst], tag, timeout, label):
+        start_and_wait(lambda: group.send(part, dst, tag, timeout=timeout, label=label))
+
+
+def _receive(group: Group, part: Array, src: int | None, tag: int, timeout: float | None) -> int:
+    """Receive a part of an object likewise, None: from any rank; return the sender's."""
+    p2p, label = group.order.direct_p2p, "object"
+    if p2p is not None:
+        wanted = None if src is None else group.ranks[src]
+        if (sender := p2p.recv(part, wanted, tag, timeout, label)) >= 0:
+            return group.ranks.index(sender)
+    work = start_and_wait(lambda: group.recv(part, src, tag, timeout=timeout, label=label))
+    return work.source_rank()
 
 
 def _find_comm(group: AnyGroup, options: CallOptions) -> "tuple[Group, ShmComm] | None":
