@@ -777,9 +777,6 @@ class ShmComm:
             TypeError: an array does not fit, or the core does not know the operation.
         """
 
-    def make_collector(self, thread: int, /) -> CallCollector:
-        """Return a stand-in for this that collects the calls of a thread."""
-
     def all_reduce_coalesced(
         self,
         sequence: int,
@@ -1173,11 +1170,14 @@ class PlainCall:
     def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
 
 class CallCollector:
-    """A communicator's stand-in in a block that collects the calls of one thread.
+    """Stand-in for a group's communicator or links in a block that collects calls of one thread.
 
     It takes blocking all_reduces of plain arrays of one dtype, with one operation and without
-    timeout or label. All other calls it declines, as a communicator does.
+    timeout or label. All other calls it declines, as those do.
     """
+
+    def __new__(cls, *, ops: tuple[object, ...], thread: int) -> Self:
+        """`ops` are the operations in the order of the core's."""
 
     def shapes(self) -> bytes:
         """Return the shapes of the arrays collected since: of each the number of dimensions, then

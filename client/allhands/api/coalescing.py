@@ -59,7 +59,7 @@ class CoalescingBlock(AbstractContextManager[CoalescingResult]):
         if made is not None:
             self._result._make_works = made
             return
-        self._result.works = self._submitter.submit_all()
+        self._result.works = self._submitter.submit_all(waits=not self._async_ops)
         if not self._async_ops:
             self._result.wait()
 

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from allhands.collectives import coalesced
 from allhands.collectives.arguments import AnyArray, get_span
@@ -13,17 +15,22 @@ from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
-from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.reduction import OPS, ReduceOp
 from allhands.collectives.request import CollectiveRequest, name_dtype
 from allhands.collectives.signature import CallSignature, CoalescedSignature, Result
 from allhands.collectives.staging import Staging
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import CallNumbering, CollectingNumbering
-from allhands.engine.work.completed import CompletedWork
+from allhands.engine.work.completed import CallSummary, CompletedWork
 from allhands.engine.work.work import Work
 from allhands.futures import Future, add_inline_callback
 from allhands.group.group import Group, make_view
+from allhands.group.interfaces import Submitter
+from allhands.runtime import native_core
 from allhands_proto.quick_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from allhands._native import CallCollector, ShmComm
 
 
 class CallNotSubmitted(RuntimeError):
@@ -98,10 +105,19 @@ class CoalescingSubmitter:
         self.executor = self._submitter.executor
         self.order = self._submitter.order
         self._thread_id = thread_id
+        self._inline = group.inline_submitter
         self._comm = group.order.comm if isinstance(group.order, CallNumbering) else None
-        self.collector = None if self._comm is None else self._comm.make_collector(thread_id)
+        self.collector = self._make_collector(thread_id)
         """Collects what needs no second look; those calls come before the next of the others."""
         self._calls: list[_CoalescedCall] = []
+
+    def _make_collector(self, thread_id: int) -> "CallCollector | None":
+        """Return the native core's collector of plain calls; None: they take no such way."""
+        order, (core, _) = self._group.order, native_core.find()
+        if core is None or not isinstance(order, CallNumbering) or order.direct_calls is None:
+            return None
+        made: CallCollector = core.CallCollector(ops=OPS, thread=thread_id)
+        return made
 
     @property
     def engine(self) -> GroupEngine:
@@ -129,40 +145,65 @@ class CoalescingSubmitter:
 
         Returns a function that makes the work of each.
         """
-        comm = self._comm
-        if comm is None or self.collector is None or self._calls:
+        if self.collector is None or self._calls:
             return None
         shapes = self.collector.shapes()
         arrays, op, nbytes = self.collector.take()
-        seconds = self.order.clip_timeout(None)
-        if len(arrays) > 1 and nbytes <= coalesced.BUCKET_BYTES and seconds > 0:
-            due = time.monotonic() + seconds
-            call = CoalescedSignature(name_dtype(arrays[0].dtype), shapes, op.name)
-            if comm.all_reduce_coalesced(
-                0, arrays, None, op, call, call.operation, seconds, due, None
-            ):
-                summary, name = comm.last_call(), self.engine.name
-                assert summary is not None, "it has just ended"
-                return lambda: [CompletedWork(summary, None, name, array) for array in arrays]
-        self._collect_all(arrays, op)
-        return None
+        summary: CallSummary | None = None
+        if len(arrays) > 1 and nbytes <= coalesced.BUCKET_BYTES:
+            if self._comm is not None:
+                summary = self._reduce_over_comm(self._comm, arrays, shapes, op)
+            elif self._inline is not None and _are_apart(arrays):
+                summary = self._reduce_over_links(self._inline, arrays, op)
+        if summary is None:
+            self._collect_all(arrays, op)
+            return None
+        made, name = summary, self.engine.name
+        return lambda: [CompletedWork(made, None, name, array) for array in arrays]
 
-    def submit_all(self) -> Sequence[Work]:
-        """Submit the collected calls; return a work for each."""
+    def _reduce_over_comm(
+        self, comm: "ShmComm", arrays: list[Array], shapes: bytes, op: ReduceOp
+    ) -> CallSummary | None:
+        """Reduce arrays by one call of the core; None: it is not next in turn, or expired."""
+        if (seconds := self.order.clip_timeout(None)) <= 0:
+            return None
+        due = time.monotonic() + seconds
+        call = CoalescedSignature(name_dtype(arrays[0].dtype), shapes, op.name)
+        if not comm.all_reduce_coalesced(
+            0, arrays, None, op, call, call.operation, seconds, due, None
+        ):
+            return None
+        summary = comm.last_call()
+        assert summary is not None, "it has just ended"
+        return summary
+
+    def _reduce_over_links(
+        self, inline: Submitter, arrays: list[Array], op: ReduceOp
+    ) -> CallSummary:
+        """Reduce arrays by one call over links, and wait for its end."""
+        flat, shapes = [array.reshape(-1) for array in arrays], [array.shape for array in arrays]
+        work = inline.start_composite(coalesced.all_reduce(flat, shapes, op, None), None, None)
+        work.wait()
+        return work.sequence, work.operation, sum(one.nbytes for one in flat), work.explain()
+
+    def submit_all(self, *, waits: bool = False) -> Sequence[Work]:
+        """Submit the collected calls; return a work for each, with `waits` ended or not."""
         self._collect_taken()
-        alike: list[_CoalescedCall] = []
+        batches: list[list[_CoalescedCall]] = []
         written: list[tuple[int, int]] = []
         for one in self._calls:
-            if alike and (
-                one.merge_key != alike[0].merge_key or _overlaps_any(written, one.request)
-            ):
-                self._submit_batch(alike)
-                alike, written = [], []
-            alike.append(one)
+            is_like = bool(batches) and one.merge_key == batches[-1][0].merge_key
+            if not is_like or _overlaps_any(written, one.request):
+                batches.append([])
+                written = []
+            batches[-1].append(one)
             for array in one.request.targets:
                 bisect.insort(written, get_span(array))
-        if alike:
-            self._submit_batch(alike)
+        submitter = self._submitter
+        if waits and len(batches) == 1 and self._inline is not None:
+            submitter = self._inline
+        for batch in batches:
+            self._submit_batch(batch, submitter)
         return [one.work for one in self._calls]
 
     def start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Work:
@@ -224,13 +265,13 @@ class CoalescingSubmitter:
         for array in arrays:
             self._view.all_reduce(array, op)
 
-    def _submit_batch(self, batch: Sequence[_CoalescedCall]) -> None:
+    def _submit_batch(self, batch: Sequence[_CoalescedCall], submitter: Submitter) -> None:
         first = batch[0]
         call: PrimitiveCall | CompositeCall = first.call if len(batch) == 1 else self._merge(batch)
         if isinstance(call, CompositeCall):
-            made = self._submitter.start_composite(call, first.timeout, first.label)
+            made = submitter.start_composite(call, first.timeout, first.label)
         else:
-            made = self._submitter.start(call, first.timeout, first.label)
+            made = submitter.start(call, first.timeout, first.label)
         works = [one.work for one in batch]
         for work in works:
             work.attach_to(made)
@@ -275,6 +316,12 @@ def coalesce(group: Group, thread_id: int) -> CoalescingSubmitter:
     # Nothing goes past it.
     group.order = CollectingNumbering(group.order, collecting.collector)
     return collecting
+
+
+def _are_apart(arrays: Sequence[Array]) -> bool:
+    """Return whether no two arrays share memory."""
+    spans = sorted(map(get_span, arrays))
+    return all(one[1] <= following[0] for one, following in pairwise(spans))
 
 
 def _overlaps_any(written_spans: Sequence[tuple[int, int]], request: CollectiveRequest) -> bool:

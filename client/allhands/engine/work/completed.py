@@ -1,7 +1,7 @@
 """Completed work: the handle of a call that had ended before its work was made."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from allhands.collectives.signature import Result
 from allhands.engine.work import explanations
@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from allhands._native import LinkCollectives, ShmComm
 
 
+CallSummary: TypeAlias = tuple[int, str, int, str]
+"""Sequence, operation, bytes of a rank's part, and way: as `explanations.explain_shm` has it."""
+
+
 class CompletedWork(Work):
     """The cheap work of a call that had succeeded before its work was made."""
 
-    def __init__(
-        self, summary: tuple[int, str, int, str], label: str | None, group: str, result: Result
-    ) -> None:
+    def __init__(self, summary: CallSummary, label: str | None, group: str, result: Result) -> None:
         """Make the work of a call from `ShmComm.last_call`; see `explanations.explain_shm`."""
         self.sequence, self.operation, _, _ = summary
         self.label = label

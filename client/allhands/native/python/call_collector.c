@@ -5,11 +5,11 @@
 #include "python/inline_calls.h"
 #include "python/plan.h"
 
-/* Stands for a communicator in a block that collects a thread's calls: takes all_reduces of one
+/* Stands for a group's way in a block that collects a thread's calls: takes all_reduces of one
  * dtype and operation, and declines all else. */
 typedef struct {
     PyObject_HEAD
-    CommObject *comm;
+    PyObject *ops;    /* tuple of the operations, by their numbers in the core */
     PyObject *arrays; /* a list */
     PyObject *op;     /* of them; NULL: there is none yet */
     int number;       /* of their dtype */
@@ -27,7 +27,7 @@ static PyObject *collector_all_reduce(CollectorObject *self, PyObject *const *ar
         Py_RETURN_FALSE;
     PyArrayObject *x = plain_array(args[0], true);
     if (x == NULL) Py_RETURN_FALSE;
-    int op = comm_op_index(self->comm, args[1]);
+    int op = find_op(self->ops, args[1]);
     if (op < 0 || !ah_supports(op, type_of_number(PyArray_TYPE(x)))) Py_RETURN_FALSE;
     if (self->op == NULL) {
         self->op = Py_NewRef(args[1]);
@@ -80,20 +80,27 @@ static PyObject *collector_take(CollectorObject *self, PyObject *unused) {
     return taken;
 }
 
-PyObject *comm_make_collector(PyObject *comm, PyObject *thread) {
-    unsigned long ident = PyLong_AsUnsignedLong(thread);
-    if (PyErr_Occurred()) return NULL;
-    CollectorObject *self = (CollectorObject *)Collector_Type->tp_alloc(Collector_Type, 0);
+static PyObject *collector_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"ops", "thread", NULL};
+    PyObject *ops;
+    unsigned long thread;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!k", names, &PyTuple_Type, &ops, &thread))
+        return NULL;
+    if (PyTuple_GET_SIZE(ops) > AH_OPS) {
+        PyErr_SetString(PyExc_ValueError, "more operations than the core has");
+        return NULL;
+    }
+    CollectorObject *self = (CollectorObject *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
-    self->comm = (CommObject *)Py_NewRef(comm);
-    self->thread = ident;
+    self->ops = Py_NewRef(ops);
+    self->thread = thread;
     self->arrays = PyList_New(0);
     if (self->arrays == NULL) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
 static int collector_traverse(CollectorObject *self, visitproc visit, void *arg) {
-    Py_VISIT(self->comm);
+    Py_VISIT(self->ops);
     Py_VISIT(self->arrays);
     Py_VISIT(Py_TYPE(self));
     return 0;
@@ -109,7 +116,7 @@ static void collector_dealloc(CollectorObject *self) {
     PyObject_GC_UnTrack(self);
     Py_XDECREF(self->arrays);
     Py_XDECREF(self->op);
-    Py_XDECREF(self->comm);
+    Py_XDECREF(self->ops);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -140,6 +147,7 @@ static PyMethodDef collector_methods[] = {
 
 static PyType_Slot collector_slots[] = {
     {Py_tp_doc, "Collector of a thread's calls on a group; described in _native.pyi."},
+    {Py_tp_new, collector_new},
     {Py_tp_dealloc, collector_dealloc},
     {Py_tp_traverse, collector_traverse},
     {Py_tp_clear, collector_clear},
@@ -150,7 +158,7 @@ static PyType_Slot collector_slots[] = {
 static PyType_Spec collector_spec = {
     .name = "allhands._native.CallCollector",
     .basicsize = sizeof(CollectorObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = collector_slots,
 };
 

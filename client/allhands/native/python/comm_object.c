@@ -8,7 +8,6 @@
 #include "python/async_calls.h"
 #include "python/async_queue.h"
 #include "python/async_run.h"
-#include "python/call_collector.h"
 #include "python/call_records.h"
 #include "python/call_run.h"
 #include "python/coalesced_call.h"
@@ -244,7 +243,6 @@ static PyMethodDef comm_methods[] = {
     /* clang-format on */
     {"all_reduce_coalesced", (PyCFunction)(void (*)(void))comm_all_reduce_coalesced, METH_FASTCALL,
      NULL},
-    {"make_collector", comm_make_collector, METH_O, NULL},
     {"leave", (PyCFunction)comm_leave, METH_NOARGS, NULL},
     {"take_number", (PyCFunction)comm_take_number, METH_NOARGS, NULL},
     {"release", (PyCFunction)comm_release, METH_NOARGS, NULL},
@@ -352,8 +350,7 @@ int add_comm_type(PyObject *module) {
     if (Comm_Type == NULL || pthread_atfork(NULL, NULL, in_child) != 0) return -1;
     if (PyModule_AddIntConstant(module, "MAX_RANKS", AH_MAX_RANKS) < 0 ||
         PyModule_AddFunctions(module, functions) < 0 || add_request_type(module) < 0 ||
-        add_async_types(module) < 0 || add_record_constants(module) < 0 ||
-        add_collector_type(module) < 0)
+        add_async_types(module) < 0 || add_record_constants(module) < 0)
         return -1;
     return PyModule_AddObjectRef(module, "ShmComm", (PyObject *)Comm_Type);
 }

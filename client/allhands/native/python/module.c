@@ -12,6 +12,7 @@
 #include "python/block_pool.h"
 #include "python/board_object.h"
 #include "python/buffer_spec.h"
+#include "python/call_collector.h"
 #include "python/call_site.h"
 #include "python/comm_object.h"
 #include "python/deadline.h"
@@ -109,7 +110,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     import_array();
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || find_deadlines() < 0 || find_spec_names() < 0 ||
-        add_segment_types(module) < 0 || add_comm_type(module) < 0 || add_atomic_type(module) < 0 ||
+        add_segment_types(module) < 0 || add_comm_type(module) < 0 ||
+        add_collector_type(module) < 0 || add_atomic_type(module) < 0 ||
         add_p2p_types(module) < 0 || add_board_type(module) < 0 ||
         add_tls_channel_type(module) < 0 || add_link_state_type(module) < 0 ||
         add_link_call_type(module) < 0 || add_link_messages_type(module) < 0 ||

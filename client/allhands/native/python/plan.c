@@ -71,8 +71,10 @@ void plan_block(Plan *plan, int size) {
     sign_shape(plan);
 }
 
-int comm_op_index(const CommObject *self, PyObject *op) {
-    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(self->ops); at++)
-        if (PyTuple_GET_ITEM(self->ops, at) == op) return (int)at;
+int find_op(PyObject *ops, PyObject *op) {
+    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(ops); at++)
+        if (PyTuple_GET_ITEM(ops, at) == op) return (int)at;
     return -1;
 }
+
+int comm_op_index(const CommObject *self, PyObject *op) { return find_op(self->ops, op); }

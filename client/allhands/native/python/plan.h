@@ -17,5 +17,7 @@ void plan_no_shape(Plan *plan);
 bool plan_label(Plan *plan, PyObject *label);
 /* The kernels' number of a reduce operation, by its place in the communicator's `ops`; -1: none. */
 int comm_op_index(const CommObject *self, PyObject *op);
+/* Likewise by its place in any such tuple. */
+int find_op(PyObject *ops, PyObject *op);
 
 #endif
