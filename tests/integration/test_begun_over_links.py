@@ -19,7 +19,7 @@ def test_begun_calls_give_the_right_values_whether_they_end_at_once_or_later(
 ) -> None:
     said = finish(job(size, begun_over_links.begin_calls_of_all_kinds, seed, 300, verify))
     assert [one["wrong"] for one in said] == [[]] * size
-    assert all(one["at_once"] > 20 for one in said), said
+    assert all(one["at_once"] > 3 for one in said), said
     assert all(one["handed"] > 0 for one in said), said
     assert all(5 < one["core"] < one["queued"] for one in said), said
 
