@@ -115,7 +115,7 @@ def _watch_beginnings(counts: Counter[str]) -> None:
 
     _match = Watchdog.begin_matching
     Watchdog.begin_matching = match  # type: ignore[method-assign]
-    for name in ("start", "run_here", "go_on"):
+    for name in ("run_here", "go_on"):
         setattr(LinkCalls, name, note(getattr(LinkCalls, name)))
 
 

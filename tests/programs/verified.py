@@ -225,7 +225,7 @@ def sign_other_payloads(is_due: Callable[[int], bool]) -> None:
     """Have the native core send payloads in which a bit is not the one that was signed."""
     engine: Any = ah.default_group().submitter.engine
     mesh, me = engine._mesh, ah.get_rank()
-    for peer, state in mesh._link_states.items():
+    for peer, (verifying_key, state) in mesh._peer_links.items():
 
         def sign(number: int, header: memoryview, payload: memoryview, key: LinkKey) -> int:
             is_changed = len(payload) > 0 and is_due(number)
@@ -234,7 +234,7 @@ def sign_other_payloads(is_due: Callable[[int], bool]) -> None:
 
         if not isinstance(state, PlainLinkState):
             key = LinkKey(mesh._secret, me, peer)
-            state.set_digesters(partial(sign, key=key), mesh._verifying_keys[peer].compute_digest)
+            state.set_digesters(partial(sign, key=key), verifying_key.compute_digest)
 
 
 def relay_changed_frames() -> None:

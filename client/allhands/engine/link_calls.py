@@ -141,12 +141,6 @@ class LinkCalls:
         self.has_lent = False
         """Whether the links are such as the native core takes, by the latest call."""
 
-    def start(self, operation: Operation) -> CallUnderWay:
-        """Start a call's execution over links, and record its explanation."""
-        if self.is_two_level(operation):
-            return self._begin_two_level(operation, self._plan_two_level(operation))
-        return self._begin(operation, self._guard(operation))
-
     def run_here(
         self, operation: Operation, is_interrupted: Callable[[], bool], seconds: float
     ) -> CallUnderWay | None:

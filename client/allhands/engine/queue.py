@@ -63,7 +63,7 @@ class CallQueue:
         """Queue a call; runs after all calls before it have ended."""
         self._queue.append(operation)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run_queue(), name=f"group {self._name}")
+            self._run_task()
 
     def is_next(self, sequence: int) -> bool:
         """Say whether the call with that number could begin at once, and go over links."""
@@ -107,9 +107,7 @@ class CallQueue:
             if not isinstance(error, Exception):
                 raise
             return False
-        self._task = asyncio.create_task(
-            self._run_queue(operation, begun), name=f"group {self._name}"
-        )
+        self._run_task(operation, begun)
         return True
 
     def _take_first_step(
@@ -191,9 +189,7 @@ class CallQueue:
         self._enter(operation)
         begun = StartedCall(self._watchdog.begin_matching(operation))
         begun.execution = self._link_calls.go_on(operation, call, staged)
-        self._task = asyncio.create_task(
-            self._run_queue(operation, begun), name=f"group {self._name}"
-        )
+        self._run_task(operation, begun)
 
     def compare(self, operation: Operation) -> None:
         """Go on with a call that has ended in the native core, with its comparison to come."""
@@ -221,9 +217,7 @@ class CallQueue:
         begun = StartedCall(self._watchdog.begin_matching(operation), has_ended=True)
         begun.comparison = comparison
         operation.has_touched = True
-        self._task = asyncio.create_task(
-            self._run_queue(operation, begun), name=f"group {self._name}"
-        )
+        self._run_task(operation, begun)
 
     def cancel(self, operation: Operation) -> None:
         """End a call early."""
@@ -260,6 +254,14 @@ class CallQueue:
             await asyncio.wait([self._task])
         await self._drain()
         await self._channel.wait_idle()
+
+    def _run_task(
+        self, operation: Operation | None = None, started: StartedCall | None = None
+    ) -> None:
+        """Run the queue beside, from a call already started elsewhere, if any."""
+        self._task = asyncio.create_task(
+            self._run_queue(operation, started), name=f"group {self._name}"
+        )
 
     async def _run_queue(
         self, operation: Operation | None = None, started: StartedCall | None = None

@@ -21,7 +21,8 @@ from allhands.collectives.signature import CallSignature, CoalescedSignature, Re
 from allhands.collectives.staging import Staging
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import CallNumbering, CollectingNumbering
-from allhands.engine.work.completed import CallSummary, CompletedWork
+from allhands.engine.work.completed import CompletedWork
+from allhands.engine.work.explanations import CallSummary
 from allhands.engine.work.work import Work
 from allhands.futures import Future, add_inline_callback
 from allhands.group.group import Group, make_view

@@ -106,8 +106,7 @@ class Mesh:
         self._digest_listeners: dict[int, DigestListener] = {}
         self._secret = secret
         self._rank = rank
-        self._link_states: dict[int, LinkState] = {}
-        self._verifying_keys: dict[int, LinkKey] = {}
+        self._peer_links: dict[int, tuple[LinkKey, LinkState]] = {}
         self._verifier = FrameVerifier(self._digest_listeners, self._find_link)
 
     def attach(self, fabric: Fabric) -> None:
@@ -480,10 +479,10 @@ class Mesh:
 
     def _find_link(self, peer: int) -> tuple[LinkKey, LinkState]:
         """Return the key of the link from a peer, and the state of the links with it."""
-        if (state := self._link_states.get(peer)) is None:
-            state = self._link_states[peer] = make_state()
-            self._verifying_keys[peer] = LinkKey(self._secret, peer, self._rank)
-        return self._verifying_keys[peer], state
+        if (found := self._peer_links.get(peer)) is None:
+            key = LinkKey(self._secret, peer, self._rank)
+            found = self._peer_links[peer] = key, make_state()
+        return found
 
     async def _run_sender(self, peer: int, sender: PeerSender) -> None:
         """Dial the peer, then send the outbox's frames until the link breaks."""

@@ -1,19 +1,16 @@
 """Completed work: the handle of a call that had ended before its work was made."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Self
 
 from allhands.collectives.signature import Result
 from allhands.engine.work import explanations
+from allhands.engine.work.explanations import CallSummary
 from allhands.engine.work.work import INLINE_CALLS, LARGE_BYTES, Work
 from allhands.futures import Future
 
 if TYPE_CHECKING:
     from allhands._native import LinkCollectives, ShmComm
-
-
-CallSummary: TypeAlias = tuple[int, str, int, str]
-"""Sequence, operation, bytes of a rank's part, and way: as `explanations.explain_shm` has it."""
 
 
 class CompletedWork(Work):

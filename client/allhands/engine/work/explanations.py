@@ -1,5 +1,10 @@
 """Explanations of how calls were carried out; for people."""
 
+from typing import TypeAlias
+
+CallSummary: TypeAlias = tuple[int, str, int, str]
+"""Of a call: sequence, operation, bytes of a rank's part, and variant."""
+
 _SHM_VARIANTS = {
     "nothing": "nothing had to move",
     "slots": "every rank's data lay in its slot, in one round",
@@ -11,8 +16,8 @@ _SHM_VARIANTS = {
 }
 
 
-def explain_shm(summary: tuple[int, str, int, str]) -> str:
-    """Word `ShmComm.last_call`: sequence, operation, bytes of a rank's part, variant.
+def explain_shm(summary: CallSummary) -> str:
+    """Word `ShmComm.last_call`.
 
     That of `LinkCollectives` has its description in place of the variant, which is all that queued
     calls over links say.

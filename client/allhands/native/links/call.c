@@ -61,8 +61,6 @@ static bool is_sent(const ah_send *send) {
     return send->sent == AH_FRAME_HEADER + send->span.nbytes;
 }
 
-static bool is_here(const ah_recv *recv) { return recv->is_begun && recv->is_whole; }
-
 /* Whether all messages of a round go unasked. */
 static bool is_short(const ah_round *round) {
     for (int i = 0; i < round->send_count; i++)
@@ -136,7 +134,7 @@ static bool is_over(const ah_call *call) {
         if (!is_sent(&round->sends[i]) || call->links[round->sends[i].link]->has_unsent)
             return false;
     for (int i = 0; i < round->recv_count; i++)
-        if (!is_here(&round->recvs[i])) return false;
+        if (!round->recvs[i].is_whole) return false;
     return true;
 }
 
@@ -222,7 +220,7 @@ static bool send_more(ah_call *call, bool *moved) {
 static ah_recv *find_due(const ah_call *call, int link) {
     ah_round *round = current(call);
     for (int i = 0; call->is_begun && i < round->recv_count; i++)
-        if (round->recvs[i].link == link && !is_here(&round->recvs[i])) return &round->recvs[i];
+        if (round->recvs[i].link == link && !round->recvs[i].is_whole) return &round->recvs[i];
     return NULL;
 }
 
@@ -398,7 +396,7 @@ static void wait_for_links(const ah_call *call, int64_t nanoseconds) {
     nfds_t count = 0;
     const ah_round *round = current(call);
     for (int i = 0; call->is_begun && i < round->recv_count && count < AWAITED; i++)
-        if (!is_here(&round->recvs[i]))
+        if (!round->recvs[i].is_whole)
             wanted[count++] = (struct pollfd){call->links[round->recvs[i].link]->in, POLLIN, 0};
     for (int i = 0; i < round->send_count && count < 2 * AWAITED; i++) {
         const ah_link *link = call->links[round->sends[i].link];
@@ -439,7 +437,7 @@ static ah_call_status seek_credit(ah_call *call, bool *moved) {
 static ah_call_status receive(ah_call *call, bool *moved) {
     const ah_round *round = current(call);
     for (int i = 0; i < round->recv_count; i++) {
-        if (is_here(&round->recvs[i])) continue;
+        if (round->recvs[i].is_whole) continue;
         ah_call_status status = read_once(call, round->recvs[i].link, moved);
         if (status != AH_CALL_DONE) return status;
     }
@@ -522,7 +520,7 @@ static bool give_back(const ah_call *call, const ah_recv *recv) {
     ah_link *link = call->links[recv->link];
     uint8_t header[AH_FRAME_HEADER];
     uint32_t digest = recv->digest;
-    if (is_here(recv)) {
+    if (recv->is_whole) {
         link->consumed -= (int64_t)recv->span.nbytes;
         /* Others may have been taken in since: it is the next one again, under a new number. */
         if (call->has_digests && !compute_digest(call, recv, --link->verified_frames, &digest))
