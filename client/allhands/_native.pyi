@@ -9,9 +9,10 @@ from typing import Any, Literal, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from allhands.collectives.core_call import Reading
 from allhands.collectives.signature import CallSignature
+from allhands.engine.work.shm_work import ShmReadWork, ShmWorkContext
 from allhands.engine.work.shm_work import ShmWork as ShmWork
-from allhands.engine.work.shm_work import ShmWorkContext
 from allhands.engine.work.work import Work
 from allhands.futures import Future
 from allhands.shm.failures import CallFailure, MessageFailure
@@ -736,6 +737,37 @@ class ShmComm:
             ValueError: what came is no array of the dtype.
         """
 
+    def enqueue_exchange(
+        self,
+        messages: Messages,
+        call: object,
+        operation: str,
+        signature: int,
+        timeout: float,
+        label: str | None,
+        root: int,
+        to_root: bool,
+        waits: bool,
+        value: Reading,
+        /,
+    ) -> ShmReadWork | None:
+        """Queue an `exchange`, of which `value` reads what comes; else as `enqueue`."""
+
+    def enqueue_array_exchange(
+        self,
+        arrays: NDArray[Any] | list[NDArray[Any]] | dict[int, NDArray[Any]],
+        call: object,
+        operation: str,
+        signature: int,
+        timeout: float,
+        label: str | None,
+        root: int,
+        to_root: bool,
+        waits: bool,
+        /,
+    ) -> ShmWork | None:
+        """Queue an `exchange_arrays`; else as `enqueue`."""
+
     def all_gather_v(self, x: object, /) -> list[NDArray[Any]] | Literal[False]:
         """Make the call on this thread, with the group's timeout and no label.
 
@@ -777,6 +809,20 @@ class ShmComm:
             TypeError: an array does not fit, or the core does not know the operation.
         """
 
+    def enqueue_reduce_scatter_blocks(
+        self,
+        arrays: list[NDArray[Any]],
+        op: object,
+        call: object,
+        signature: int,
+        timeout: float,
+        label: str | None,
+        value: Reading,
+        waits: bool,
+        /,
+    ) -> ShmReadWork | None:
+        """Queue a `reduce_scatter_blocks`, the result of which `value` reads; as `enqueue`."""
+
     def all_reduce_coalesced(
         self,
         sequence: int,
@@ -809,9 +855,14 @@ class ShmComm:
     """Whether calls are queued here that have not ended."""
 
     def set_async(
-        self, works: type[ShmWork], context: ShmWorkContext, get_timer: Callable[[], DueTimer], /
+        self,
+        works: type[ShmWork],
+        read_works: type[ShmReadWork],
+        context: ShmWorkContext,
+        get_timer: Callable[[], DueTimer],
+        /,
     ) -> None:
-        """Let calls be queued here from now on, once: the type of their works, and what they need.
+        """Let calls be queued here from now on, once: the types of their works, and what they need.
 
         `get_timer`, called before the first, gives what hears when a thread should run them because
         nobody does.
@@ -1089,6 +1140,9 @@ class AsyncCall:
 
     def summary(self) -> tuple[int, str, int, str] | None:
         """Return sequence, operation, bytes and variant, once it has ended well."""
+
+    def take_received(self) -> tuple[NDArray[np.uint8] | None, ...] | None:
+        """Return what an exchange has given, once; None: nothing, or it was taken."""
 
 class AllReduceRequest:
     """An all_reduce of one array, whose arguments were looked at once.

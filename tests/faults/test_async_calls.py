@@ -8,7 +8,8 @@ import pytest
 from programs import broken_works
 from support.ranks.processes import Job, Process
 
-LENGTHS = pytest.mark.parametrize("length", ["SMALL", "LARGE"])
+KINDS = pytest.mark.parametrize("kind", ["SMALL", "LARGE", "BLOCKS", "ARRAYS"])
+REDUCTIONS = pytest.mark.parametrize("kind", ["SMALL", "LARGE", "BLOCKS"])
 
 
 def finished(ranks: list[Process]) -> None:
@@ -16,9 +17,9 @@ def finished(ranks: list[Process]) -> None:
         assert rank.ended() == 0, "".join(rank.errors)
 
 
-@LENGTHS
-def test_the_error_of_a_call_whose_time_is_over_names_who_is_missing(job: Job, length: str) -> None:
-    ranks = job(2, broken_works.wait_past_the_deadline, length)
+@KINDS
+def test_the_error_of_a_call_whose_time_is_over_names_who_is_missing(job: Job, kind: str) -> None:
+    ranks = job(2, broken_works.wait_past_the_deadline, kind)
     told = ranks[0].expect("failed")
     assert (told["error"], told["again"]) == ("CollectiveTimeout", "CollectiveTimeout")
     assert told["ranks"] == [1]
@@ -28,11 +29,9 @@ def test_the_error_of_a_call_whose_time_is_over_names_who_is_missing(job: Job, l
     finished(ranks)
 
 
-@LENGTHS
-def test_who_waits_hears_of_the_death_of_a_rank_and_so_do_those_behind(
-    job: Job, length: str
-) -> None:
-    ranks = job(3, broken_works.wait_for_a_dead_rank, length)
+@KINDS
+def test_who_waits_hears_of_the_death_of_a_rank_and_so_do_those_behind(job: Job, kind: str) -> None:
+    ranks = job(3, broken_works.wait_for_a_dead_rank, kind)
     ranks[1].expect("here")
     for rank in (ranks[0], ranks[2]):
         rank.expect("begun")
@@ -43,10 +42,10 @@ def test_who_waits_hears_of_the_death_of_a_rank_and_so_do_those_behind(
     finished([ranks[0], ranks[2]])
 
 
-@LENGTHS
-def test_calls_that_need_a_rank_that_has_left_fail_at_once(job: Job, length: str) -> None:
+@KINDS
+def test_calls_that_need_a_rank_that_has_left_fail_at_once(job: Job, kind: str) -> None:
     """Calls whose turn comes only after the departure was known fail too."""
-    ranks = job(2, broken_works.wait_for_a_rank_that_left, length)
+    ranks = job(2, broken_works.wait_for_a_rank_that_left, kind)
     ranks[1].expect("failed")
     ranks[1].say()
     for told in ranks[0].expect("failed")["all"]:
@@ -56,10 +55,10 @@ def test_calls_that_need_a_rank_that_has_left_fail_at_once(job: Job, length: str
     finished(ranks)
 
 
-@LENGTHS
+@KINDS
 @pytest.mark.parametrize("is_waited_for", [False, True])
-def test_a_call_can_be_cancelled(job: Job, length: str, is_waited_for: bool) -> None:
-    ranks = job(2, broken_works.cancel_calls, length, is_waited_for)
+def test_a_call_can_be_cancelled(job: Job, kind: str, is_waited_for: bool) -> None:
+    ranks = job(2, broken_works.cancel_calls, kind, is_waited_for)
     told = ranks[0].expect("cancelled")["all"]
     assert len(told) == (4 if is_waited_for else 2)
     for one in told:
@@ -70,16 +69,16 @@ def test_a_call_can_be_cancelled(job: Job, length: str, is_waited_for: bool) -> 
     # Of small ones this rank may have given its part before.
     for _ in range(2):
         told = ranks[1].expect("told")
-        assert told["error"] == "GroupAborted" or length == "SMALL", told
+        assert told["error"] == "GroupAborted" or kind != "LARGE", told
     for rank in ranks:
         assert rank.expect("last")["sum"] == [3.0, 3.0]
         assert rank.expect("next")["fine"]
     finished(ranks)
 
 
-@LENGTHS
-def test_who_cancels_a_call_that_has_ended_keeps_nobody_from_it(job: Job, length: str) -> None:
-    ranks = job(3, broken_works.cancel_an_ended_call, length)
+@KINDS
+def test_who_cancels_a_call_that_has_ended_keeps_nobody_from_it(job: Job, kind: str) -> None:
+    ranks = job(3, broken_works.cancel_an_ended_call, kind)
     for rank in ranks[:2]:
         rank.expect("cancelled")
     for rank in ranks:
@@ -91,9 +90,9 @@ def test_who_cancels_a_call_that_has_ended_keeps_nobody_from_it(job: Job, length
     finished(ranks)
 
 
-@LENGTHS
-def test_ctrl_c_ends_a_wait_and_the_others_are_told(job: Job, length: str) -> None:
-    ranks = job(2, broken_works.interrupt_a_wait, length)
+@KINDS
+def test_ctrl_c_ends_a_wait_and_the_others_are_told(job: Job, kind: str) -> None:
+    ranks = job(2, broken_works.interrupt_a_wait, kind)
     ranks[0].expect("waits")
     os.kill(ranks[0].child.pid, signal.SIGINT)
     ranks[0].expect("interrupted")
@@ -101,7 +100,7 @@ def test_ctrl_c_ends_a_wait_and_the_others_are_told(job: Job, length: str) -> No
     mine, other = (rank.expect("ended") for rank in ranks)
     if mine["error"]:  # else another thread carries it out, or it came before this one did
         assert mine["error"] == "AllhandsError", mine
-    if length == "LARGE" and mine["error"]:  # of a small one it had given its part
+    if kind == "LARGE" and mine["error"]:  # of a small one it had given its part
         assert (other["error"], other["reason"]) == ("GroupAborted", "Ctrl-C"), other
     for rank in ranks:
         assert rank.expect("next")["fine"]
@@ -116,9 +115,9 @@ def test_signals_at_any_moment_leave_no_call_that_does_not_end(job: Job) -> None
     finished(ranks)
 
 
-@LENGTHS
-def test_another_call_under_the_same_number_is_told_with_a_table(job: Job, length: str) -> None:
-    ranks = job(2, broken_works.call_something_else, length)
+@REDUCTIONS
+def test_another_call_under_the_same_number_is_told_with_a_table(job: Job, kind: str) -> None:
+    ranks = job(2, broken_works.call_something_else, kind)
     for rank in ranks:
         told = rank.expect("failed")
         assert told["error"] == "CollectiveMismatch", told

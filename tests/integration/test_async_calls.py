@@ -152,3 +152,41 @@ def test_a_loop_goes_on_while_another_rank_is_late(job: Job) -> None:
     for rank in ranks:
         rank.expect("done")
     finished(ranks)
+
+
+@pytest.mark.parametrize("ask", [*works_over_memory.ASKING])
+def test_however_the_end_of_a_composite_call_is_asked_for_it_comes(job: Job, ask: str) -> None:
+    ranks = job(2, works_over_memory.ask_for_the_end_of_composites, ask)
+    for rank in ranks:
+        rank.expect("done")
+    finished(ranks)
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_composite_calls_are_right_that_were_begun_beside_others(job: Job, n: int) -> None:
+    ranks = job(n, works_over_memory.begin_many_composites)
+    ranks[0].expect("begun")
+    for rank in ranks[1:]:
+        rank.say()
+    for rank in ranks:
+        assert rank.expect("done")["wrong"] == []
+    finished(ranks)
+
+
+def test_what_a_call_gives_is_read_once_though_two_threads_ask_for_it(job: Job) -> None:
+    ranks = job(2, works_over_memory.read_in_two_threads)
+    for rank in ranks:
+        told = rank.expect("done")
+        assert told["ranks"] == [0, 1]
+        assert (told["is_same"], told["readers"]) == (True, 1)
+    finished(ranks)
+
+
+def test_who_cannot_read_an_object_that_was_begun_fails_alone(job: Job) -> None:
+    ranks = job(2, works_over_memory.await_an_unknown_object)
+    for rank, error in zip(ranks, (None, "ValueError"), strict=True):
+        told = rank.expect("done")
+        assert (told["error"], told["again"]) == (error, error), told
+        assert told["is_success"] == (error is None)
+        assert told["sum"] == 2
+    finished(ranks)

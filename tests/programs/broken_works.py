@@ -11,14 +11,29 @@ import allhands as ah
 from programs.protocol import failure, hear, tell, until
 
 SMALL, LARGE = 3, 100_000
-LENGTHS = {"SMALL": SMALL, "LARGE": LARGE}
+LENGTHS = {"SMALL": SMALL, "LARGE": LARGE, "BLOCKS": SMALL, "ARRAYS": SMALL}
 
 
-def begin(length: int, **more: Any) -> ah.Work:
+def begin(kind: str, **more: Any) -> ah.Work:
     """Begin a sum in which each rank counts one more than the rank before."""
-    work: ah.Work = ah.all_reduce(np.full(length, ah.get_rank() + 1.0), async_op=True, **more)
+    x = np.full(LENGTHS[kind], ah.get_rank() + 1.0)
+    work: ah.Work
+    match kind:
+        case "BLOCKS":
+            work = ah.reduce_scatter_v([x] * ah.get_world_size(), async_op=True, **more)
+        case "ARRAYS":
+            work = ah.all_gather_v(x, async_op=True, **more)
+        case _:
+            work = ah.all_reduce(x, async_op=True, **more)
     assert work is not None
     return work
+
+
+def add_up(work: ah.Work) -> list[float]:
+    """Return the last two numbers of a sum, when it is there."""
+    found = work.result()
+    total = np.sum(found, axis=0) if isinstance(found, list) else np.asarray(found)
+    return [float(one) for one in total[-2:]]
 
 
 def is_next_right() -> bool:
@@ -28,12 +43,12 @@ def is_next_right() -> bool:
     return bool((x == n * (n + 1) / 2).all())
 
 
-def wait_past_the_deadline(length: str) -> None:
+def wait_past_the_deadline(kind: str) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     ah.barrier()  # from here on there is a communicator
     if me == 0:
-        work = begin(LENGTHS[length], timeout=0.3)
+        work = begin(kind, timeout=0.3)
         tell("failed", **failure(work.wait), again=failure(work.wait)["error"])
         hear()
     else:
@@ -41,36 +56,36 @@ def wait_past_the_deadline(length: str) -> None:
     ah.destroy_process_group()
 
 
-def wait_for_a_dead_rank(length: str) -> None:
+def wait_for_a_dead_rank(kind: str) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     ah.barrier()  # from here on there is a communicator
     if me == 1:
         tell("here")
         hear()
-    works = [begin(LENGTHS[length]) for _ in range(3)]
+    works = [begin(kind) for _ in range(3)]
     tell("begun")
     tell("failed", all=[failure(work.wait) for work in works])
     ah.destroy_process_group()
 
 
-def wait_for_a_rank_that_left(length: str) -> None:
+def wait_for_a_rank_that_left(kind: str) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     ah.barrier()  # from here on there is a communicator
-    works = [begin(LENGTHS[length]) for _ in range(1 if me else 4)]
+    works = [begin(kind) for _ in range(1 if me else 4)]
     works[0].wait()
     tell("failed", all=[failure(work.wait) for work in works[1:]])
     hear()
     ah.destroy_process_group()
 
 
-def cancel_calls(length: str, is_waited_for: bool) -> None:
+def cancel_calls(kind: str, is_waited_for: bool) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     ah.barrier()  # from here on there is a communicator
     if me == 0:
-        works = [begin(LENGTHS[length]) for _ in range(3)]
+        works = [begin(kind) for _ in range(3)]
         said = []
         if is_waited_for:
             waiting = [
@@ -87,21 +102,21 @@ def cancel_calls(length: str, is_waited_for: bool) -> None:
         tell("cancelled", all=[failure(one.wait) for one in works[:2]] + said)
         hear()
         works[2].wait()
-        tell("last", sum=np.asarray(works[2].result())[-2:].tolist())
+        tell("last", sum=add_up(works[2]))
     else:
         hear()
         for _ in range(2):
-            tell("told", **failure(begin(LENGTHS[length]).wait))
-        tell("last", sum=np.asarray(begin(LENGTHS[length]).result())[-2:].tolist())
+            tell("told", **failure(begin(kind).wait))
+        tell("last", sum=add_up(begin(kind)))
     tell("next", fine=is_next_right())
     ah.destroy_process_group()
 
 
-def cancel_an_ended_call(length: str) -> None:
+def cancel_an_ended_call(kind: str) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     ah.barrier()  # from here on there is a communicator
-    work = begin(LENGTHS[length])
+    work = begin(kind)
     if me == 2:
         hear()  # it has given its part, and not seen the end
     until(work.is_completed)
@@ -113,12 +128,12 @@ def cancel_an_ended_call(length: str) -> None:
     ah.destroy_process_group()
 
 
-def interrupt_a_wait(length: str) -> None:
+def interrupt_a_wait(kind: str) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     ah.barrier()  # from here on there is a communicator
     if me == 0:
-        work = begin(LENGTHS[length])
+        work = begin(kind)
         main = threading.get_ident()
 
         def watch():
@@ -133,7 +148,7 @@ def interrupt_a_wait(length: str) -> None:
         tell("ended", **failure(work.wait))
     else:
         hear()
-        tell("ended", **failure(begin(LENGTHS[length]).wait))
+        tell("ended", **failure(begin(kind).wait))
     tell("next", fine=is_next_right())
     ah.destroy_process_group()
 
@@ -180,14 +195,11 @@ def ring_at_any_moment() -> None:
     ah.destroy_process_group()
 
 
-def call_something_else(length: str) -> None:
+def call_something_else(kind: str) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     ah.barrier()  # from here on there is a communicator
-    x = np.full(LENGTHS[length], 1.0)
-    work = (
-        begin(LENGTHS[length]) if me == 0 else ah.all_reduce(x, op=ah.ReduceOp.MAX, async_op=True)
-    )
+    work = begin(kind, **({} if me == 0 else {"op": ah.ReduceOp.MAX}))
     tell("failed", **failure(work.wait))
     hear()
     ah.destroy_process_group()

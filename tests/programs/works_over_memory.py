@@ -1,17 +1,20 @@
 """Calls over shared memory with a deferred wait: the running thread, and the order."""
 
+import asyncio
 import contextlib
 import gc
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import allhands as ah
-from programs.protocol import hear, tell, until
+from allhands._native import AsyncCall
+from programs.protocol import failure, hear, tell, until
 
 SMALL, LARGE = 3, 100_000
 LENGTHS = {"SMALL": SMALL, "LARGE": LARGE}
@@ -301,3 +304,168 @@ def outlive_a_group() -> None:
         assert (z == 3).all()
         ah.destroy_process_group(later)
     ah.destroy_process_group()
+
+
+COMPOSITES: dict[str, Callable[[Any, int, int], tuple[ah.Work, object]]] = {
+    "all_gather_object": lambda calls, me, n: (
+        calls.all_gather_object({"rank": me}),
+        [{"rank": rank} for rank in range(n)],
+    ),
+    "gather_object": lambda calls, me, n: (
+        calls.gather_object({"rank": me}, 1),
+        [{"rank": rank} for rank in range(n)] if me == 1 else None,
+    ),
+    "scatter_object": lambda calls, me, n: (
+        calls.scatter_object(list("abcd"[:n]) if me == 1 else None, 1),
+        "abcd"[me],
+    ),
+    "broadcast_object_list": lambda calls, me, n: (
+        calls.broadcast_object_list([me, "text" * (me == 1)], 1),
+        [1, "text"],
+    ),
+    "all_gather_v": lambda calls, me, n: (
+        calls.all_gather_v(np.full(1 + me, me)),
+        [np.full(1 + rank, rank) for rank in range(n)],
+    ),
+    "gather_v": lambda calls, me, n: (
+        calls.gather_v(np.full((2, 1 + me), me), 1),
+        [np.full((2, 1 + rank), rank) for rank in range(n)] if me == 1 else None,
+    ),
+    "scatter_v": lambda calls, me, n: (
+        calls.scatter_v([np.full(at, at) for at in range(n)] if me == 1 else None, 1),
+        np.full(me, me),
+    ),
+    "all_to_all_v": lambda calls, me, n: (
+        calls.all_to_all_v([np.full(1 + me + to, me) for to in range(n)]),
+        [np.full(1 + rank + me, rank) for rank in range(n)],
+    ),
+    "reduce_scatter_v": lambda calls, me, n: (
+        calls.reduce_scatter_v([np.full(1 + to, me + 1.0) for to in range(n)]),
+        np.full(1 + me, n * (n + 1) / 2),
+    ),
+    "large all_gather_object": lambda calls, me, n: (
+        calls.all_gather_object(np.full(LARGE, me)),
+        [np.full(LARGE, rank) for rank in range(n)],
+    ),
+    "large broadcast_object_list": lambda calls, me, n: (
+        calls.broadcast_object_list([np.full(LARGE, me)], 1),
+        [np.full(LARGE, 1)],
+    ),
+    "large all_to_all_v": lambda calls, me, n: (
+        calls.all_to_all_v([np.full(LARGE + to, me) for to in range(n)]),
+        [np.full(LARGE + me, rank) for rank in range(n)],
+    ),
+}
+"""Composite calls that the core makes as one: begun on a group, with what they give."""
+
+
+def are_equal(found: Any, wanted: object) -> bool:
+    """Return whether results are the same, arrays with their dtypes and shapes."""
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(are_equal, found, wanted))
+    if isinstance(wanted, np.ndarray):
+        return found.dtype == wanted.dtype and np.array_equal(found, wanted)
+    return bool(found == wanted)
+
+
+def ask_for_the_end_of_composites(ask: str) -> None:
+    async def main() -> None:
+        async with ah.aio.connect(timeout=30) as world:
+            await world.barrier()  # from here on there is a communicator
+            for name, start in COMPOSITES.items():
+                for _ in range(3):
+                    work, wanted = start(world.group.awaited, world.rank, world.size)
+                    assert isinstance(work, AsyncCall), name
+                    ASKING[ask](work)
+                    assert work.is_success(), name
+                    assert work.exception() is None, name
+                    assert are_equal(work.result(), wanted), (name, work.result())
+                    assert work.explain().startswith(f"{name.split()[-1]} #"), work.explain()
+
+    asyncio.run(main())
+    tell("done")
+
+
+def begin_many_composites() -> None:
+    """Begin composite calls beside others, of which one rank makes all before another comes."""
+
+    async def main() -> None:
+        async with ah.aio.connect(timeout=30) as world:
+            await world.barrier()  # from here on there is a communicator
+            if world.rank:
+                await asyncio.to_thread(hear)
+            begun = []
+            for start in (*COMPOSITES.values(), *COMPOSITES.values()):
+                begun.append(start(world.group.awaited, world.rank, world.size))
+                x = np.full(SMALL, 1.0)
+                work = world.group.awaited.all_reduce(x)
+                begun.append((work, np.full(SMALL, float(world.size))))
+            if not world.rank:
+                tell("begun")
+            wrong = [
+                str(work) for work, wanted in begun[::-1] if not are_equal(work.result(), wanted)
+            ]
+            tell("done", wrong=wrong)
+
+    asyncio.run(main())
+
+
+READERS: list[threading.Thread] = []
+BOTH_READ = threading.Barrier(2)
+
+
+@dataclass
+class Read:
+    """An object that notes which threads read it, and waits a little for a second one."""
+
+    rank: int
+
+    def __post_init__(self) -> None:
+        READERS.append(threading.current_thread())
+        with contextlib.suppress(threading.BrokenBarrierError):
+            BOTH_READ.wait(0.2)
+
+
+def read_in_two_threads() -> None:
+    """Let two threads ask for the result of a call, which one of them reads."""
+
+    async def main() -> None:
+        async with ah.aio.connect(timeout=30) as world:
+            world.group.awaited.objects.types.add(Read, "Read")
+            await world.barrier()  # from here on there is a communicator
+            mine = Read(world.rank)
+            READERS.clear()
+            BOTH_READ.reset()
+            work = world.group.awaited.all_gather_object(mine)
+            found: list[Any] = []
+            asking = [threading.Thread(target=lambda: found.append(work.result())) for _ in "ab"]
+            for one in asking:
+                one.start()
+            for one in asking:
+                one.join()
+            tell(
+                "done",
+                ranks=[one.rank for one in found[0]],
+                is_same=found[0] is found[1],
+                readers=len({*READERS}),
+            )
+
+    asyncio.run(main())
+
+
+def await_an_unknown_object() -> None:
+    """Await an object the class of which one rank alone knows, then another call."""
+
+    async def main() -> None:
+        async with ah.aio.connect(timeout=30) as world:
+            await world.barrier()  # from here on there is a communicator
+            if world.rank == 0:
+                world.group.awaited.objects.types.add(Read, "Read")
+            value = Read(7) if world.rank == 0 else 7
+            work = world.group.awaited.all_gather_object(value)
+            said = failure(work.wait)
+            again = failure(work.get_future().result)["error"]
+            x = await world.all_reduce(np.ones(1))
+            tell("done", sum=x[0], is_success=work.is_success(), again=again, **said)
+
+    asyncio.run(main())

@@ -1,5 +1,6 @@
 """Composite calls that the native core carries out as one call, where ranks share memory."""
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -14,7 +15,7 @@ from allhands.data.serializer import UInt8Array
 from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from allhands._native import ShmComm
+    from allhands._native import AsyncCall, ShmComm, ShmWork
 
 Buffer: TypeAlias = bytes | NDArray[Any]
 """Bytes that are sent: an array is C-contiguous."""
@@ -22,6 +23,33 @@ Message: TypeAlias = tuple[Buffer, ...]
 """The bytes of one message, buffer after buffer."""
 Received: TypeAlias = Sequence[UInt8Array | None]
 """A new array of bytes from each rank; None in the place of this rank."""
+
+
+class Reading:
+    """The result of a queued call, made once of what has come by a thread that asks for it."""
+
+    __slots__ = ("_lock", "_read", "_received", "error", "result")
+
+    def __init__(self, read: Callable[[Any], Result]) -> None:
+        self._read: Callable[[Any], Result] | None = read
+        self._received: object = None
+        self._lock = threading.RLock()
+        self.result: Result = None
+        self.error: Exception | None = None
+        """Why there is no result."""
+
+    def finish(self, call: "AsyncCall") -> None:
+        """Make the result of a call that has ended well, which may run code of users."""
+        with self._lock:
+            if (read := self._read) is None:
+                return
+            if self._received is None:
+                self._received = call.take_received()
+            try:
+                self.result = read(self._received)
+            except Exception as error:
+                self.error = error
+            self._read = self._received = None
 
 
 class CoreCall(Protocol):
@@ -42,6 +70,14 @@ class CoreCall(Protocol):
             AllhandsError: the call failed.
         """
 
+    def enqueue(
+        self, comm: "ShmComm", timeout: float, label: str | None, *, waits: bool
+    ) -> "ShmWork | None":
+        """Queue the call at the communicator, as `CollectiveRequest.enqueue`; None: not possible.
+
+        With `waits` the caller is about to wait for it.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class InPlaceCall:
@@ -55,6 +91,11 @@ class InPlaceCall:
     ) -> tuple[Result] | None:
         ran = self.request.run(comm, sequence, timeout, deadline, label)
         return (self.result,) if ran else None
+
+    def enqueue(
+        self, comm: "ShmComm", timeout: float, label: str | None, *, waits: bool
+    ) -> "ShmWork | None":
+        return self.request.enqueue(comm, timeout, label, self.result, waits=waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +124,9 @@ class CoalescedReduction:
             label,
         )
         return (self.result,) if ran else None
+
+    def enqueue(self, comm: "ShmComm", timeout: float, label: str | None, *, waits: bool) -> None:
+        """Return None: the core's queue does not pack arrays."""
 
 
 class SignedCall(NamedTuple):
@@ -129,6 +173,15 @@ class Exchange(NamedTuple):
         )
         return None if received is False else (self.read(received),)
 
+    def enqueue(
+        self, comm: "ShmComm", timeout: float, label: str | None, *, waits: bool
+    ) -> "ShmWork | None":
+        call, signature = self.signed
+        return comm.enqueue_exchange(
+            *(self.messages, call, call.operation, signature, timeout, label),
+            *(self.root, self.to_root, waits, Reading(self.read)),
+        )
+
 
 class RaggedReduction(NamedTuple):
     """A reduction of an array for each rank, of the same shapes on all ranks, by the core."""
@@ -145,12 +198,22 @@ class RaggedReduction(NamedTuple):
     def run(
         self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None
     ) -> tuple[Result] | None:
-        arrays = [one if one.flags.aligned else one.copy() for one in self.arrays]
         found = comm.reduce_scatter_blocks(
-            *(sequence, arrays, self.op, self.signed.call, self.signed.signature),
+            *(sequence, self._align(), self.op, self.signed.call, self.signed.signature),
             *(timeout, deadline, label),
         )
         return None if found is False else (self.store(found),)
+
+    def enqueue(
+        self, comm: "ShmComm", timeout: float, label: str | None, *, waits: bool
+    ) -> "ShmWork | None":
+        return comm.enqueue_reduce_scatter_blocks(
+            *(self._align(), self.op, self.signed.call, self.signed.signature),
+            *(timeout, label, Reading(self.store), waits),
+        )
+
+    def _align(self) -> list[Array]:
+        return [one if one.flags.aligned else one.copy() for one in self.arrays]
 
 
 class ArrayExchange(NamedTuple):
@@ -174,3 +237,12 @@ class ArrayExchange(NamedTuple):
             *(timeout, deadline, label, self.root, self.root >= 0),
         )
         return None if found is False else (found,)
+
+    def enqueue(
+        self, comm: "ShmComm", timeout: float, label: str | None, *, waits: bool
+    ) -> "ShmWork | None":
+        call, signature = self.signed
+        return comm.enqueue_array_exchange(
+            *(self.arrays, call, call.operation, signature, timeout, label),
+            *(self.root, self.root >= 0, waits),
+        )

@@ -281,7 +281,11 @@ class GroupEngine:
     ) -> None:
         """Let a communicator queue calls that nobody waits for at once; on any thread."""
         from allhands import _native
-        from allhands.engine.work.shm_work import ShmWork, ShmWorkContext  # needs the core
+        from allhands.engine.work.shm_work import (  # needs the core
+            ShmReadWork,
+            ShmWork,
+            ShmWorkContext,
+        )
 
         def cancel(work: ShmWork) -> None:
             call_on_loop(self.queue.cancel_shm_call, work)
@@ -290,7 +294,7 @@ class GroupEngine:
             return callbacks.get_due_timer(_native)
 
         context = ShmWorkContext(self.name, callbacks, cancel, self.queue.on_skipped)
-        comm.set_async(ShmWork, context, get_timer)
+        comm.set_async(ShmWork, ShmReadWork, context, get_timer)
 
     def skip(self, operation: Operation, reason: str) -> None:
         """Use up the number of a call that is not made, and send peers the reason."""

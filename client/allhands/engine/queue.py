@@ -237,7 +237,7 @@ class CallQueue:
         if work.has_ended:
             return
         error = _build_cancelled_error(repr(work))
-        error.add_intact(True, work.value is not None)
+        error.add_intact(True, work.writes)
         self._failures.send_give_up(work.sequence, work.cancel_reason)
         if not work.refuse(error):
             self._channel.interrupt(work.sequence, _build_cancelled_error)

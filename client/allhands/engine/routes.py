@@ -41,7 +41,8 @@ class Route(Enum):
     there, as LINKS. So do the steps of composite calls."""
     COMM_QUEUE = "communicator's queue"
     """Over shared memory, only calls of this route ahead: the thread that waits, or one of those
-    for callbacks. A small call that is next in turn is published at once."""
+    for callbacks. A small call that is next in turn is published at once. So are composite calls
+    that the core makes as one."""
     PERSISTENT = "persistent"
     """An `all_reduce_init` of an ndarray and an operation of the core: at each start published
     likewise, by the C core itself; submitted as a new call where that is not possible."""

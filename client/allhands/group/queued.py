@@ -63,11 +63,14 @@ class QueuedSubmitter(MessageSubmitter):
     def start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
-        """Number a composite call and hand over to the loop, under one lock."""
+        """Number a composite call, at the communicator where its core can, else for the loop."""
+        seconds = self.order.clip_timeout(timeout)
+        if (work := self._enqueue_composite_at_comm(composite, seconds, label)) is not None:
+            return work
         return self._submit(
             make_composite_primitive(composite),
             composite.call,
-            self.order.clip_timeout(timeout),
+            seconds,
             label,
             composite_state=self._make_composite_state(composite),
         )
@@ -108,6 +111,22 @@ class QueuedSubmitter(MessageSubmitter):
             return None
         enqueue = call.request.enqueue
         return self._begin(partial(enqueue, comm, seconds, label, call.result, waits=self.waits))
+
+    def _enqueue_composite_at_comm(
+        self, composite: CompositeCall, seconds: float, label: str | None
+    ) -> Work | None:
+        """Number a composite call that the core makes as one likewise; None: not possible."""
+        comm, core_call = self.order.comm, composite.core_call
+        if (
+            comm is None
+            or core_call is None
+            or self.engine.verifies
+            or seconds <= 0
+            or composite.staging is not None
+            or not self._open_comm_queue(comm)
+        ):
+            return None
+        return self._begin(partial(core_call.enqueue, comm, seconds, label, waits=self.waits))
 
     def _open_comm_queue(self, comm: "ShmComm") -> bool:
         """Let the communicator queue calls; False: completed calls have no thread to call back."""

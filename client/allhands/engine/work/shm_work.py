@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from allhands._native import AsyncCall
+from allhands.collectives.core_call import Reading
 from allhands.collectives.signature import Result
 from allhands.engine.work import explanations
 from allhands.engine.work.work import ABANDON_SECONDS, INLINE_CALLS, LARGE_BYTES, Work
@@ -94,10 +95,10 @@ class ShmWork(AsyncCall, Work):
         return self._ask()
 
     def is_success(self) -> bool:
-        return self._ask() and self.error is None
+        return self._ask() and self._get_error() is None
 
     def exception(self) -> BaseException | None:
-        return self.error if self._ask() else None
+        return self._get_error() if self._ask() else None
 
     def result(self) -> Result:
         try:
@@ -105,7 +106,7 @@ class ShmWork(AsyncCall, Work):
         except Exception as error:
             trim_traceback(error)
             raise
-        return self.value
+        return self._get_result()
 
     def get_future(self) -> Future[Result]:
         future = self._make_future()
@@ -148,14 +149,28 @@ class ShmWork(AsyncCall, Work):
         future: Future[Result] | None = self.future
         if future is None:
             return
+        error = self._get_error()
         # Nobody may be left waiting: what a handler raises comes afterwards.
         with DelayedSignals(), contextlib.suppress(InvalidStateError):
-            if self.error is None:
-                future.set_result(self.value)
+            if error is None:
+                future.set_result(self._get_result())
             else:
-                future.set_exception(self.error)
+                future.set_exception(error)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the call writes its caller's arrays."""
+        return self.value is not None
 
     # ------------------------------------------------------------ inside
+
+    def _get_error(self) -> BaseException | None:
+        """Return the error of the ended call."""
+        return self.error
+
+    def _get_result(self) -> Result:
+        """Return the result of the call that has ended well."""
+        return self.value
 
     @property
     def _future(self) -> Future[Result]:  # type: ignore[override]
@@ -178,3 +193,29 @@ class ShmWork(AsyncCall, Work):
         if not self.context.callbacks.is_inherited:
             self.context.hand_over(self.comm)
         return self.has_ended
+
+
+class ShmReadWork(ShmWork):
+    """An entry whose result is made of what has come, once somebody asks for it."""
+
+    value: Reading
+
+    def wait(self, timeout: float | timedelta | None = None) -> bool:
+        super().wait(timeout)
+        if (error := self._get_error()) is not None:
+            raise error
+        return True
+
+    @property
+    def writes(self) -> bool:
+        return False
+
+    def _get_error(self) -> BaseException | None:
+        if self.error is not None:
+            return self.error
+        self.value.finish(self)
+        return self.value.error
+
+    def _get_result(self) -> Result:
+        self.value.finish(self)
+        return self.value.result

@@ -59,13 +59,16 @@ static ah_status run(ah_comm *comm, uint64_t signature, const ah_messages *messa
     char *out[AH_MAX_RANKS] = {NULL};
     exchange what = {messages, out};
     ah_swap swap = {0, &what, produce, consume};
-    ah_status status = ah_acquire_slot(comm, &slot);
-    if (status != AH_OK) return status;
-    ah_call_header *header = &comm->header[comm->rank];
-    ah_declare_messages(comm, messages);
-    if (!(header->flags & AH_IN_SLOT)) ah_pause(comm);
-    ah_swap_open(comm, &swap, false, header);
-    ah_post_header(comm, slot, signature, *header);
+    ah_status status;
+    if (!comm->call->is_posted) {
+        status = ah_acquire_slot(comm, &slot);
+        if (status != AH_OK) return status;
+        ah_call_header *header = &comm->header[comm->rank];
+        ah_declare_messages(comm, messages);
+        if (!(header->flags & AH_IN_SLOT)) ah_pause(comm);
+        ah_swap_open(comm, &swap, false, header);
+        ah_post_header(comm, slot, signature, *header);
+    }
     status = ah_await_headers(comm, signature);
     if (status == AH_OK) status = ah_check_declared(comm, comm->others);
     if (status != AH_OK) return status;

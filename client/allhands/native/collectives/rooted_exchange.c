@@ -34,8 +34,21 @@ static bool allocate(const rooted *what, uint64_t sources) {
     return what->messages->allocate(what->comm->call->owner, nbytes, what->out);
 }
 
-ah_status ah_rooted_exchange(ah_comm *comm, uint64_t signature, const ah_messages *messages) {
+/* Post what this rank sends, or its size, unless that was done. */
+static ah_status post(ah_comm *comm, uint64_t signature, const ah_messages *messages) {
     ah_slot *slot;
+    if (comm->call->is_posted) return AH_OK;
+    ah_status status = ah_acquire_slot(comm, &slot);
+    if (status != AH_OK) return status;
+    ah_call_header *header = &comm->header[comm->rank];
+    ah_declare_messages(comm, messages);
+    if (!(header->flags & AH_IN_SLOT)) ah_pause(comm);
+    ah_staged_describe(comm, header);
+    ah_post_header(comm, slot, signature, *header);
+    return AH_OK;
+}
+
+ah_status ah_rooted_exchange(ah_comm *comm, uint64_t signature, const ah_messages *messages) {
     char *out[AH_MAX_RANKS] = {NULL};
     rooted what = {comm, messages, out};
     uint64_t root = AH_BIT(messages->root), own = AH_BIT(comm->rank);
@@ -43,15 +56,9 @@ ah_status ah_rooted_exchange(ah_comm *comm, uint64_t signature, const ah_message
     uint64_t sources = messages->to_root ? others : root,
              readers = messages->to_root ? root : others;
     ah_staged_copy staged = {signature, sources, readers, &what, count, produce, consume};
-    ah_status status = ah_acquire_slot(comm, &slot);
+    ah_status status = post(comm, signature, messages);
     if (status != AH_OK) return status;
-    ah_call_header *header = &comm->header[comm->rank];
-    ah_declare_messages(comm, messages);
-    bool sends_in_slot = sources & own && header->flags & AH_IN_SLOT;
-    if (!(header->flags & AH_IN_SLOT)) ah_pause(comm);
-    ah_staged_describe(comm, header);
-    ah_post_header(comm, slot, signature, *header);
-    if (sends_in_slot) {
+    if (sources & own && comm->header[comm->rank].flags & AH_IN_SLOT) {
         ah_forget_boxes(comm);
         status = ah_await_posted_rooted(comm, 0, signature);
     } else

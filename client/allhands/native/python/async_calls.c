@@ -19,6 +19,12 @@
 #define TURN_POLL_US 50000
 /* What a loop moves itself, of calls that are awaited: some tens of microseconds' worth. */
 #define AWAITED_BYTES ((size_t)1 << 20)
+/* Who hands a call over to a thread comes to the next one too late for the others, and would do so
+ * for ever: in so many calls of a period, by number, all ranks hold their loops longer, and meet.
+ */
+#define MEETING_PERIOD 16
+#define MEETING_CALLS 2
+#define MEETING_NS 300000
 /* Where ranks outnumber processors a loop is held so many times as long: others have their turn. */
 #define CROWDED 5
 /* A yield that takes so many times as long as that was for another program's work: for a while no
@@ -31,15 +37,21 @@ static PyObject *kind_texts[AH_KINDS];
 
 /* ---------------------------------------------------------------- beginning them */
 
+static bool is_type_of_works(PyObject *given) {
+    return PyType_Check(given) && PyType_IsSubtype((PyTypeObject *)given, Call_Type);
+}
+
 PyObject *comm_set_async(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
     CommObject *self = (CommObject *)self_;
-    if (nargs != 3 || !PyType_Check(args[0]) ||
-        !PyType_IsSubtype((PyTypeObject *)args[0], Call_Type) || !PyCallable_Check(args[2]))
-        return PyErr_Format(PyExc_TypeError, "set_async(type of works, context, get_timer)");
+    if (nargs != 4 || !is_type_of_works(args[0]) || !is_type_of_works(args[1]) ||
+        !PyCallable_Check(args[3]))
+        return PyErr_Format(PyExc_TypeError,
+                            "set_async(type of works, type of read works, context, get_timer)");
     if (self->async_type != NULL) Py_RETURN_NONE;
-    self->async_context = Py_NewRef(args[1]);
-    self->get_timer = Py_NewRef(args[2]);
+    self->async_context = Py_NewRef(args[2]);
+    self->get_timer = Py_NewRef(args[3]);
     self->finish_async = async_finish;
+    self->async_read_type = (PyTypeObject *)Py_NewRef(args[1]);
     self->async_type = (PyTypeObject *)Py_NewRef(args[0]);
     Py_RETURN_NONE;
 }
@@ -64,10 +76,20 @@ static bool open_timer(CommObject *self) {
     return false;
 }
 
-static AsyncCall *new_call(CommObject *self, const Plan *plan, PyObject *label, PyObject *value,
-                           PyObject *arrays) {
-    AsyncCall *call = (AsyncCall *)self->async_type->tp_alloc(self->async_type, 0);
+/* The name of a plan's operation, which outlives the plan; NULL with an exception. */
+static PyObject *keep_name(const Plan *plan) {
+    if (plan->call == NULL) return Py_NewRef(kind_texts[plan->kind]);
+    return PyUnicode_InternFromString(plan->call_name);
+}
+
+static AsyncCall *new_call(CommObject *self, PyTypeObject *type, const Plan *plan, PyObject *label,
+                           PyObject *value, PyObject *arrays) {
+    AsyncCall *call = (AsyncCall *)type->tp_alloc(type, 0);
     if (call == NULL) return NULL;
+    if ((call->name = keep_name(plan)) == NULL) {
+        Py_DECREF(call);
+        return NULL;
+    }
     call->comm = (CommObject *)Py_NewRef(self);
     call->label = Py_NewRef(label);
     call->value = Py_NewRef(value);
@@ -81,21 +103,22 @@ static AsyncCall *new_call(CommObject *self, const Plan *plan, PyObject *label, 
 }
 
 PyObject *async_enqueue(CommObject *self, const Plan *plan, PyObject *label, PyObject *value,
-                        PyObject *arrays, int64_t timeout, bool waits) {
+                        PyObject *arrays, int64_t timeout, AsyncFlags flags) {
     if (self->async_type == NULL || timeout <= 0 || !comm_is_open(self)) Py_RETURN_NONE;
     if (self->timer == NULL) { /* not in a forked child, where locks may be held for ever */
         if (!open_timer(self)) return NULL;
         if (!comm_is_open(self)) Py_RETURN_NONE;
     }
     if ((self->inline_thread != 0 || self->last_async != NULL) &&
-        comm_refuse_clash(self, kind_names[plan->kind], label) < 0)
+        comm_refuse_clash(self, plan_name(plan), label) < 0)
         return NULL;
-    AsyncCall *call = new_call(self, plan, label, value, arrays);
+    PyTypeObject *type = flags & ASYNC_READ ? self->async_read_type : self->async_type;
+    AsyncCall *call = new_call(self, type, plan, label, value, arrays);
     if (call == NULL) return NULL;
     int64_t now = self->records_all ? clock_now() : ah_now();
     call->timeout = timeout;
     call->deadline = now + timeout;
-    if (waits) call->waiting_thread = PyThread_get_thread_ident();
+    if (flags & ASYNC_WAITS) call->waiting_thread = PyThread_get_thread_ident();
     call->sequence = ++self->last_number;
     Py_INCREF(call);
     async_append(self, call);
@@ -170,7 +193,10 @@ static PyObject *call_poll(AsyncCall *self, PyObject *given) {
         return PyBool_FromLong(async_has_ended(self));
     int64_t until = 0;
     bool yields = comm->comm->oversubscribed; /* who is awaited may need this processor */
-    if (yields) span = ah_now() < comm->no_hold_until ? 0 : span * CROWDED;
+    if (yields)
+        span = ah_now() < comm->no_hold_until ? 0 : span * CROWDED;
+    else if (span != 0 && self->sequence % MEETING_PERIOD < MEETING_CALLS && span < MEETING_NS)
+        span = MEETING_NS;
     size_t nbytes = span == 0 ? comm->comm->limits.slot_max : AWAITED_BYTES;
     for (int spin = 0; !async_has_ended(self); spin++) {
         if (async_is_ready(comm, nbytes) && async_run_ready(self, nbytes) < 0) return NULL;
@@ -231,14 +257,23 @@ static PyObject *call_attach(AsyncCall *self, PyObject *future) {
 static PyObject *call_summary(AsyncCall *self, PyObject *unused) {
     (void)unused;
     if (self->state != CALL_ENDED) Py_RETURN_NONE;
-    return Py_BuildValue("KOns", self->sequence, kind_texts[self->kind], (Py_ssize_t)self->nbytes,
+    return Py_BuildValue("KOns", self->sequence, self->name, (Py_ssize_t)self->nbytes,
                          variant_names[self->variant]);
+}
+
+/* Give what an exchange has given, once; None: nothing. */
+static PyObject *call_take_received(AsyncCall *self, PyObject *unused) {
+    (void)unused;
+    PyObject *received = self->received;
+    self->received = NULL;
+    return received == NULL ? Py_NewRef(Py_None) : received;
 }
 
 static int call_traverse(AsyncCall *self, visitproc visit, void *arg) {
     Py_VISIT(self->next);
     Py_VISIT(self->comm);
     Py_VISIT(self->value);
+    Py_VISIT(self->received);
     Py_VISIT(self->arrays);
     Py_VISIT(self->error);
     Py_VISIT(self->future);
@@ -248,6 +283,7 @@ static int call_traverse(AsyncCall *self, visitproc visit, void *arg) {
 
 static int call_clear(AsyncCall *self) {
     Py_CLEAR(self->value);
+    Py_CLEAR(self->received);
     Py_CLEAR(self->error);
     Py_CLEAR(self->future);
     return 0;
@@ -262,6 +298,8 @@ static void call_dealloc(AsyncCall *self) {
     Py_XDECREF(self->arrays);
     Py_XDECREF(self->dtype);
     Py_XDECREF(self->shape);
+    Py_XDECREF(self->composite);
+    Py_XDECREF(self->name);
     Py_XDECREF(self->code);
     PyMem_Free(self->places);
     type->tp_free(self);
@@ -271,11 +309,6 @@ static void call_dealloc(AsyncCall *self) {
 static PyObject *get_ended(AsyncCall *self, void *unused) {
     (void)unused;
     return PyBool_FromLong(async_has_ended(self));
-}
-
-static PyObject *get_operation(AsyncCall *self, void *unused) {
-    (void)unused;
-    return Py_NewRef(kind_texts[self->kind]);
 }
 
 static PyObject *get_context(AsyncCall *self, void *unused) {
@@ -315,6 +348,7 @@ static PyMethodDef call_methods[] = {
     {"attach", (PyCFunction)call_attach, METH_O, NULL},
     {"_set_call_site", (PyCFunction)call_set_call_site, METH_VARARGS, NULL},
     {"summary", (PyCFunction)call_summary, METH_NOARGS, NULL},
+    {"take_received", (PyCFunction)call_take_received, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -322,6 +356,7 @@ static PyMemberDef call_members[] = {
     {"sequence", T_ULONGLONG, offsetof(AsyncCall, sequence), READONLY, NULL},
     {"nbytes", T_PYSSIZET, offsetof(AsyncCall, nbytes), READONLY, NULL},
     {"waiting_thread", T_ULONG, offsetof(AsyncCall, waiting_thread), 0, NULL},
+    {"operation", T_OBJECT, offsetof(AsyncCall, name), READONLY, NULL},
     {"label", T_OBJECT, offsetof(AsyncCall, label), READONLY, NULL},
     {"comm", T_OBJECT, offsetof(AsyncCall, comm), READONLY, NULL},
     {"value", T_OBJECT, offsetof(AsyncCall, value), READONLY, NULL},
@@ -332,7 +367,6 @@ static PyMemberDef call_members[] = {
 
 static PyGetSetDef call_getset[] = {
     {"has_ended", (getter)get_ended, NULL, NULL, NULL},
-    {"operation", (getter)get_operation, NULL, NULL, NULL},
     {"context", (getter)get_context, NULL, NULL, NULL},
     {"group", (getter)get_group, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -11,6 +11,9 @@ bool async_keep_plan(AsyncCall *call, const Plan *plan) {
     call->kind = plan->kind;
     call->dtype = Py_XNewRef(plan->dtype);
     call->shape = Py_XNewRef(plan->shape);
+    call->composite = Py_XNewRef(plan->call);
+    ((Plan *)call->plan)->call_name = PyUnicode_AsUTF8(call->name);
+    if (plan->kind == AH_KIND_EXCHANGE) call->messages = plan->messages;
     call->in = plan->in[0];
     call->out = plan->out[0];
     if (!ah_kind_has_pieces(plan->kind)) return true;
@@ -29,6 +32,7 @@ void async_load_plan(const AsyncCall *call) {
     memcpy(plan, call->plan, PLAN_HEAD);
     plan->in[0] = call->in;
     plan->out[0] = call->out;
+    if (call->kind == AH_KIND_EXCHANGE) plan->messages = call->messages;
     if (call->places == NULL) return;
     memcpy(plan->in, call->places, size * width);
     memcpy(plan->out, call->places + size, size * width);
@@ -61,7 +65,7 @@ uint64_t async_last_number(const CommObject *self) {
 }
 
 unsigned long async_waiting_thread(const CommObject *self, PyObject *label, uint64_t *sequence,
-                                   ah_kind *kind) {
+                                   const char **operation) {
     const AsyncCall *call = self->last_async;
     if (call == NULL || call->waiting_thread == 0 ||
         call->waiting_thread == PyThread_get_thread_ident())
@@ -70,7 +74,7 @@ unsigned long async_waiting_thread(const CommObject *self, PyObject *label, uint
     if (!plan_label(&mine, label) || mine.labelsig != ((const Plan *)call->plan)->labelsig)
         return 0;
     *sequence = call->sequence;
-    *kind = call->kind;
+    *operation = plan_name((const Plan *)call->plan);
     return call->waiting_thread;
 }
 
@@ -78,14 +82,14 @@ PyObject *async_waited_call(const CommObject *self) {
     const AsyncCall *call = self->last_async;
     if (call == NULL || call->waiting_thread == 0 || call->sequence != self->last_number)
         Py_RETURN_NONE;
-    return Py_BuildValue("kKsO", call->waiting_thread, call->sequence, kind_names[call->kind],
-                         call->label);
+    return Py_BuildValue("kKOO", call->waiting_thread, call->sequence, call->name, call->label);
 }
 
 int async_traverse(CommObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->first_async); /* which visits the next one */
     Py_VISIT(self->async_context);
     Py_VISIT(self->async_type);
+    Py_VISIT(self->async_read_type);
     Py_VISIT(self->get_timer);
     Py_VISIT(self->timer);
     return 0;
@@ -101,6 +105,7 @@ void async_clear(CommObject *self) {
     }
     Py_CLEAR(self->async_context);
     Py_CLEAR(self->async_type);
+    Py_CLEAR(self->async_read_type);
     Py_CLEAR(self->get_timer);
     Py_CLEAR(self->timer);
 }

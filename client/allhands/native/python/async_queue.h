@@ -16,10 +16,12 @@ typedef struct AsyncCall {
     struct AsyncCall *next;
     CommObject *comm;
     PyObject *label, *value;
-    PyObject *arrays; /* until it has ended */
-    PyObject *error;  /* of one that failed; else NULL, as is what nobody asked for */
+    PyObject *arrays;   /* until it has ended */
+    PyObject *received; /* what a composite call has given, for Python to read; NULL: nothing */
+    PyObject *error;    /* of one that failed; else NULL, as is what nobody asked for */
     PyObject *future;
-    PyObject *dtype, *shape, *code; /* what plan and record borrow */
+    PyObject *name;                             /* of the operation */
+    PyObject *dtype, *shape, *composite, *code; /* what plan and record borrow */
     int32_t instruction;
     CallState state;
     bool is_cancelled; /* before its turn: then it is skipped */
@@ -34,6 +36,7 @@ typedef struct AsyncCall {
     void **places; /* of the plan, where a rank has a piece for each rank; else NULL */
     const void *in;
     void *out;
+    ah_messages messages; /* of an exchange */
     _Alignas(Plan) char plan[PLAN_HEAD];
 } AsyncCall;
 
@@ -58,7 +61,7 @@ PyObject *async_call_site(const AsyncCall *call, int32_t *instruction);
 uint64_t async_last_number(const CommObject *self);
 /* Another thread that is blocked in the latest of them under this label; 0: there is none. */
 unsigned long async_waiting_thread(const CommObject *self, PyObject *label, uint64_t *sequence,
-                                   ah_kind *kind);
+                                   const char **operation);
 /* Thread, number, operation and label of the latest call of all, if it is one of them in which a
  * thread is blocked; else None. */
 PyObject *async_waited_call(const CommObject *self);

@@ -5,6 +5,7 @@
 #include "comm/host.h"
 #include "python/call_run.h"
 #include "python/due_timer.h"
+#include "python/exchange_call.h"
 #include "python/kind_calls.h"
 #include "python/turn.h"
 
@@ -84,6 +85,36 @@ static void skip(AsyncCall *call) {
     Py_XDECREF(done);
 }
 
+/* Keep what a composite call has given: arrays of an exchange as the value, all else for Python. -1
+ * with an exception. */
+static int keep_received(AsyncCall *call) {
+    if (call->kind == AH_KIND_REDUCE_SCATTER_V)
+        call->received = Py_NewRef(PyTuple_GET_ITEM(call->arrays, 1));
+    if (call->kind != AH_KIND_EXCHANGE) return 0;
+    PyObject *received = exchange_take_received(call->comm);
+    if (received == NULL) return -1;
+    if (call->value == Py_None)
+        Py_DECREF(received);
+    else if (PyArray_Check(call->value)) {
+        PyObject *arrays = exchange_list_arrays(received, (PyArrayObject *)call->value);
+        Py_DECREF(received);
+        if (arrays == NULL) return -1;
+        Py_SETREF(call->value, arrays);
+    } else
+        call->received = received;
+    return 0;
+}
+
+/* End what run_first has run; -1 with an exception unless it ended well. */
+static int end_first(AsyncCall *call, ah_status status) {
+    CommObject *self = call->comm;
+    int failed = call_end(self, &self->first_running, status, async_label_or_null(call));
+    if (!failed && call->composite != NULL) failed = keep_received(call);
+    Py_CLEAR(self->received); /* of one that failed */
+    self->plan.call = NULL;
+    return failed;
+}
+
 enum { INTERRUPTED = -1, ENDED, PENDING };
 
 /* Run the first one, by who has the turn; one that only tries may still be PENDING then.
@@ -105,10 +136,11 @@ static int run_first(CommObject *self, bool only_tries) {
         ah_status status = run_plan(self, &self->first_running.call);
         if (status == AH_PENDING) {
             call->state = CALL_PUBLISHED;
+            self->plan.call = NULL;
             self->running_async = NULL;
             return PENDING;
         }
-        bool failed = call_end(self, &self->first_running, status, async_label_or_null(call)) < 0;
+        bool failed = end_first(call, status) < 0;
         if (failed && !PyErr_ExceptionMatches(PyExc_Exception)) {
             PyErr_Fetch(&type, &value, &traceback);
             call_raise(self, &self->first_running, AH_INTERRUPTED, async_label_or_null(call));

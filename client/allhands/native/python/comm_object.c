@@ -234,12 +234,15 @@ static PyMethodDef comm_methods[] = {
     FAST_METHOD(exchange)
     FAST_METHOD(exchange_now)
     FAST_METHOD(exchange_arrays)
+    FAST_METHOD(enqueue_exchange)
+    FAST_METHOD(enqueue_array_exchange)
     FAST_METHOD(all_gather_v)
     FAST_METHOD(gather_v)
     FAST_METHOD(scatter_v)
     FAST_METHOD(all_to_all_v)
     FAST_METHOD(reduce_scatter_v)
     FAST_METHOD(reduce_scatter_blocks)
+    FAST_METHOD(enqueue_reduce_scatter_blocks)
     /* clang-format on */
     {"all_reduce_coalesced", (PyCFunction)(void (*)(void))comm_all_reduce_coalesced, METH_FASTCALL,
      NULL},

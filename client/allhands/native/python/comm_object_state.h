@@ -44,7 +44,7 @@ typedef struct {
     PyObject *call; /* borrowed; a composite call that is carried out as this one: what Python has
                      * to say of it. NULL: none */
     const char *call_name; /* its operation */
-    ah_messages messages;  /* of an exchange, which does not wait in the queue */
+    ah_messages messages;  /* of an exchange */
     /* Last, because calls that wait keep only the items of their ranks: async_queue.c. */
     const void *in[AH_MAX_RANKS];
     void *out[AH_MAX_RANKS];
@@ -155,14 +155,15 @@ typedef struct CommObject {
     /* Runs those up to one, NULL: all, and what was pending before; by who has the turn, who may
      * lose it meanwhile. 0; or -1 with an exception, without the turn: of a signal handler. */
     int (*finish_async)(struct CommObject *self, const struct AsyncCall *last);
-    PyTypeObject *async_type; /* of their works; NULL: there can be none */
-    PyObject *async_context;  /* has what those works need; lives as long as the communicator */
-    PyObject *get_timer;      /* function of it: it has a thread, which many programs do without */
-    PyObject *timer;          /* of threads for those that nobody waits for; NULL: not yet */
-    _Atomic int64_t due;      /* when one should run them; INT64_MAX: not at all, or it was told */
-    bool handed_over;         /* a thread was told to run them, and has not returned */
-    bool is_urgent;           /* somebody wants to hear of their end, without waiting */
-    int waiters;              /* threads that wait for the turn to run them */
+    PyTypeObject *async_type;      /* of their works; NULL: there can be none */
+    PyTypeObject *async_read_type; /* of those of which Python makes the result */
+    PyObject *async_context; /* has what those works need; lives as long as the communicator */
+    PyObject *get_timer;     /* function of it: it has a thread, which many programs do without */
+    PyObject *timer;         /* of threads for those that nobody waits for; NULL: not yet */
+    _Atomic int64_t due;     /* when one should run them; INT64_MAX: not at all, or it was told */
+    bool handed_over;        /* a thread was told to run them, and has not returned */
+    bool is_urgent;          /* somebody wants to hear of their end, without waiting */
+    int waiters;             /* threads that wait for the turn to run them */
     const struct AsyncCall *running_async; /* the call that runs is this one; NULL: none of them */
     RunningCall first_running;             /* the first of them, once it has been begun */
     unsigned long

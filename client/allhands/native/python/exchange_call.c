@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "python/async_calls.h"
 #include "python/block_pool.h"
 #include "python/call_run.h"
 #include "python/deadline.h"
@@ -124,6 +125,7 @@ static bool allocate_received(void *owner, const size_t nbytes[], char *out[]) {
     CommObject *self = running->self;
     bool paused = running->saved != NULL;
     if (paused) PyEval_RestoreThread(running->saved);
+    Py_CLEAR(self->received); /* of a call that goes on */
     self->received = PyTuple_New(self->size);
     for (int rank = 0; rank < self->size && self->received != NULL; rank++) {
         PyObject *place = NULL;
@@ -162,11 +164,16 @@ void exchange_plan(Plan *plan, const Sources *sources, bool is_same, PyObject *c
 PyObject *exchange_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
                        PyObject *label) {
     self->received = NULL;
-    int failed = call_run_composite(self, sequence, timeout, deadline, label);
+    if (call_run_composite(self, sequence, timeout, deadline, label) == 0)
+        return exchange_take_received(self);
+    Py_CLEAR(self->received);
+    return NULL;
+}
+
+PyObject *exchange_take_received(CommObject *self) {
     PyObject *received = self->received;
     self->received = NULL;
-    if (failed) Py_CLEAR(received);
-    return failed || received ? received : PyTuple_Pack(1, Py_None); /* one rank alone */
+    return received ? received : PyTuple_Pack(1, Py_None); /* one rank alone */
 }
 
 /* The kinds of messages that an exchange takes. */
@@ -199,16 +206,39 @@ static bool read_root(const CommObject *self, PyObject *const *args, Py_ssize_t 
     return !PyErr_Occurred();
 }
 
-static PyObject *exchange(CommObject *self, const Exchange *given, const MessageKind *messages) {
+/* The name of the operation of what is given, with its messages' sources, to be released, and its
+ * signature; NULL with an exception. */
+static const char *read_exchange(const CommObject *self, const Exchange *given,
+                                 const MessageKind *messages, Sources *sources,
+                                 uint64_t *signature) {
     const char *operation =
         PyUnicode_Check(given->operation) ? PyUnicode_AsUTF8(given->operation) : NULL;
-    if (operation == NULL || !are_messages(given->messages, self->size, messages->is_message))
-        return PyErr_Occurred() ? NULL
-                                : PyErr_Format(PyExc_TypeError, "no messages of an operation");
-    unsigned long long signature = PyLong_AsUnsignedLongLong(given->signature);
+    if (operation == NULL || !are_messages(given->messages, self->size, messages->is_message)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "no messages of an operation");
+        return NULL;
+    }
+    *signature = PyLong_AsUnsignedLongLong(given->signature);
     if (PyErr_Occurred()) return NULL;
+    return messages->read(sources, given->messages, self->size) ? operation : NULL;
+}
+
+/* Write an exchange into a plan; false with an exception. */
+static bool plan_exchange(Plan *plan, const Exchange *given, const Sources *sources,
+                          const char *operation, uint64_t signature) {
+    exchange_plan(plan, sources, is_one_message(given->messages), given->call, operation,
+                  signature);
+    plan->messages.root = (int)given->root;
+    plan->messages.to_root = given->to_root;
+    if (plan_label(plan, given->label)) return true;
+    PyErr_SetString(PyExc_TypeError, "a label must be a str");
+    return false;
+}
+
+static PyObject *exchange(CommObject *self, const Exchange *given, const MessageKind *messages) {
     Sources sources = {0};
-    if (!messages->read(&sources, given->messages, self->size)) {
+    uint64_t signature;
+    const char *operation = read_exchange(self, given, messages, &sources, &signature);
+    if (operation == NULL) {
         sources_release(&sources);
         return NULL;
     }
@@ -219,14 +249,8 @@ static PyObject *exchange(CommObject *self, const Exchange *given, const Message
     if (entered == 1) {
         Py_CLEAR(received);
         if (sequence > self->limit) ah_comm_interrupt(self->comm, sequence);
-        exchange_plan(&self->plan, &sources, is_one_message(given->messages), given->call,
-                      operation, signature);
-        self->plan.messages.root = (int)given->root;
-        self->plan.messages.to_root = given->to_root;
-        if (plan_label(&self->plan, given->label))
+        if (plan_exchange(&self->plan, given, &sources, operation, signature))
             received = exchange_run(self, sequence, given->timeout, given->deadline, given->label);
-        else
-            PyErr_SetString(PyExc_TypeError, "a label must be a str");
         PyThread_release_lock(self->turn);
     }
     sources_release(&sources);
@@ -304,4 +328,78 @@ PyObject *comm_exchange_arrays(PyObject *self_, PyObject *const *args, Py_ssize_
         arrays = Py_NewRef(Py_None);
     Py_DECREF(received);
     return arrays;
+}
+
+/* ---------------------------------------------------------------- in the queue */
+
+#define SOURCES "allhands.sources"
+
+static void free_sources(PyObject *capsule) {
+    Sources *sources = PyCapsule_GetPointer(capsule, SOURCES);
+    sources_release(sources);
+    PyMem_Free(sources);
+}
+
+/* What keeps the messages of a call, and where they lie. NULL with an exception. */
+static PyObject *keep_sources(PyObject *messages, Sources **sources) {
+    *sources = PyMem_Calloc(1, sizeof **sources);
+    if (*sources == NULL) return PyErr_NoMemory();
+    PyObject *capsule = PyCapsule_New(*sources, SOURCES, free_sources);
+    if (capsule == NULL) {
+        PyMem_Free(*sources);
+        return NULL;
+    }
+    PyObject *kept = PyTuple_Pack(2, capsule, messages); /* is freed in this order */
+    Py_DECREF(capsule);
+    return kept;
+}
+
+/* messages, call, operation, signature, timeout, label, root, to_root, waits, and what reads the
+ * result, NULL: nothing; as ShmComm.enqueue_exchange. */
+static PyObject *enqueue(CommObject *self, PyObject *const *args, PyObject *reading,
+                         const MessageKind *messages) {
+    double timeout = PyFloat_AsDouble(args[4]);
+    Exchange given = {.messages = args[0],
+                      .call = args[1],
+                      .operation = args[2],
+                      .signature = args[3],
+                      .label = args[5]};
+    if (PyErr_Occurred() || !read_root(self, args, 8, 6, &given)) return NULL;
+    if (!(timeout > 0) || !(timeout < 1e9)) Py_RETURN_NONE;
+    int waits = PyObject_IsTrue(args[8]);
+    Sources *sources;
+    PyObject *kept = waits < 0 ? NULL : keep_sources(given.messages, &sources);
+    if (kept == NULL) return NULL;
+    PyObject *call = NULL;
+    uint64_t signature;
+    Plan plan = {.kind = AH_KINDS};
+    const char *operation = read_exchange(self, &given, messages, sources, &signature);
+    if (operation != NULL && plan_exchange(&plan, &given, sources, operation, signature)) {
+        PyObject *own = reading ? NULL : message_for(given.messages, self->rank);
+        int flags = (waits ? ASYNC_WAITS : 0) | (reading ? ASYNC_READ : 0);
+        if (!PyErr_Occurred())
+            call = async_enqueue(self, &plan, given.label,
+                                 reading ? reading
+                                 : own   ? own
+                                         : Py_None,
+                                 kept, (int64_t)(timeout * NANOSECONDS), (AsyncFlags)flags);
+    }
+    Py_DECREF(kept);
+    return call;
+}
+
+PyObject *comm_enqueue_exchange(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 10)
+        return PyErr_Format(PyExc_TypeError,
+                            "enqueue_exchange(messages, call, operation, signature, timeout, "
+                            "label, root, to_root, waits, value)");
+    return enqueue((CommObject *)self, args, args[9], &buffer_messages);
+}
+
+PyObject *comm_enqueue_array_exchange(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    if (nargs != 9)
+        return PyErr_Format(PyExc_TypeError,
+                            "enqueue_array_exchange(arrays, call, operation, signature, timeout, "
+                            "label, root, to_root, waits)");
+    return enqueue((CommObject *)self, args, NULL, &array_messages);
 }

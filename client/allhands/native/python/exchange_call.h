@@ -32,6 +32,8 @@ void exchange_plan(Plan *plan, const Sources *sources, bool is_same, PyObject *c
  * in nanoseconds; deadline 0: after the timeout. */
 PyObject *exchange_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
                        PyObject *label);
+/* What the exchange that has ended well has given, as exchange_run. */
+PyObject *exchange_take_received(CommObject *self);
 /* The arrays of what has come, by rank, in a list; that of this rank is a copy. */
 PyObject *exchange_list_arrays(PyObject *received, PyArrayObject *own);
 

@@ -200,7 +200,7 @@ static inline PyObject *start_call(PyObject *self_, PyObject *const *args, Py_ss
     if (arrays == NULL) return NULL;
     PyObject *value = args[count + 2];
     if (kind == AH_KIND_REDUCE && plan.out[0] == NULL && value == args[0]) value = Py_None;
-    PyObject *call = async_enqueue(self, &plan, label, value, arrays, limit, false);
+    PyObject *call = async_enqueue(self, &plan, label, value, arrays, limit, 0);
     Py_DECREF(arrays);
     return call;
 }

@@ -10,6 +10,7 @@ typedef PyObject *CommMethod(PyObject *self, PyObject *const *args, Py_ssize_t n
 #define DECLARE_METHODS(name, kind) CommMethod comm_##name, comm_start_##name;
 PLAIN_METHODS(DECLARE_METHODS)
 #undef DECLARE_METHODS
-CommMethod comm_exchange, comm_exchange_now, comm_exchange_arrays;
+CommMethod comm_exchange, comm_exchange_now, comm_exchange_arrays, comm_enqueue_exchange,
+    comm_enqueue_array_exchange;
 
 #endif

@@ -197,7 +197,7 @@ PyObject *comm_enqueue(CommObject *self, PyObject *args, PyObject *kwargs) {
     PyObject *arrays = PyTuple_Pack(2, given.sources, given.targets);
     if (arrays == NULL) return NULL;
     PyObject *call = async_enqueue(self, &plan, given.label, value, arrays,
-                                   (int64_t)(given.timeout * NANOSECONDS), waits);
+                                   (int64_t)(given.timeout * NANOSECONDS), waits ? ASYNC_WAITS : 0);
     Py_DECREF(arrays);
     return call;
 }

@@ -1,6 +1,7 @@
 #include "python/ragged_reduction.h"
 
 #include "python/array_messages.h"
+#include "python/async_calls.h"
 #include "python/call_run.h"
 #include "python/deadline.h"
 #include "python/plain_arguments.h"
@@ -78,10 +79,8 @@ static const SignedBlocks *find_signed(CommObject *self, const Blocks *blocks) {
 
 /* ---------------------------------------------------------------- the plan */
 
-/* By who has the turn. */
-static void plan_blocks(CommObject *self, const Blocks *blocks, PyObject *call,
+static void plan_blocks(const CommObject *self, Plan *plan, const Blocks *blocks, PyObject *call,
                         uint64_t signature) {
-    Plan *plan = &self->plan;
     plan->kind = AH_KIND_REDUCE_SCATTER_V;
     plan->op = blocks->op;
     plan->root = -1;
@@ -113,7 +112,7 @@ static int run_now(CommObject *self, const Blocks *blocks, int64_t limit) {
     const SignedBlocks *made = find_signed(self, blocks);
     int failed = -1;
     if (made != NULL) {
-        plan_blocks(self, blocks, made->call, made->signature);
+        plan_blocks(self, &self->plan, blocks, made->call, made->signature);
         self->plan.labelsig = 0;
         failed = call_run_composite(self, 0, limit, 0, Py_None);
     }
@@ -179,7 +178,7 @@ typedef struct {
 static int run_given(CommObject *self, const Blocks *blocks, const Call *given) {
     int failed = -1;
     if (given->sequence > self->limit) ah_comm_interrupt(self->comm, given->sequence);
-    plan_blocks(self, blocks, given->call, given->signature);
+    plan_blocks(self, &self->plan, blocks, given->call, given->signature);
     if (plan_label(&self->plan, given->label))
         failed = call_run_composite(self, given->sequence, given->timeout, given->deadline,
                                     given->label);
@@ -216,4 +215,38 @@ PyObject *comm_reduce_scatter_blocks(PyObject *self_, PyObject *const *args, Py_
                   .deadline = (int64_t)(PyFloat_AsDouble(args[6]) * NANOSECONDS),
                   .label = args[7]};
     return PyErr_Occurred() ? NULL : reduce_given(self, &blocks, &given);
+}
+
+/* arrays, op, call, signature, timeout, label, value, waits; as
+ * ShmComm.enqueue_reduce_scatter_blocks. What it gives is the second of the arrays it keeps. */
+PyObject *comm_enqueue_reduce_scatter_blocks(PyObject *self_, PyObject *const *args,
+                                             Py_ssize_t nargs) {
+    CommObject *self = (CommObject *)self_;
+    if (nargs != 8)
+        return PyErr_Format(PyExc_TypeError,
+                            "enqueue_reduce_scatter_blocks(arrays, op, call, signature, timeout, "
+                            "label, value, waits)");
+    Blocks blocks = {.op = comm_op_index(self, args[1])};
+    if (!read_blocks(self, args[0], &blocks)) return NULL;
+    unsigned long long signature = PyLong_AsUnsignedLongLong(args[3]);
+    double timeout = PyFloat_AsDouble(args[4]);
+    int waits = PyObject_IsTrue(args[7]);
+    if (PyErr_Occurred()) return NULL;
+    if (!(timeout > 0) || !(timeout < 1e9)) Py_RETURN_NONE;
+    PyObject *out = array_new_like(blocks.arrays[self->rank]);
+    PyObject *arrays = out ? PyTuple_Pack(2, args[0], out) : NULL;
+    Py_XDECREF(out);
+    if (arrays == NULL) return NULL;
+    blocks.out = (PyArrayObject *)out;
+    Plan plan = {.kind = AH_KINDS};
+    plan_blocks(self, &plan, &blocks, args[2], signature);
+    if (!plan_label(&plan, args[5])) {
+        Py_DECREF(arrays);
+        return PyErr_Format(PyExc_TypeError, "a label must be a str");
+    }
+    PyObject *work =
+        async_enqueue(self, &plan, args[5], args[6], arrays, (int64_t)(timeout * NANOSECONDS),
+                      waits ? ASYNC_READ | ASYNC_WAITS : ASYNC_READ);
+    Py_DECREF(arrays);
+    return work;
 }

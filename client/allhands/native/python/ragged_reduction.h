@@ -6,6 +6,6 @@
 #include "python/comm_object_state.h"
 #include "python/inline_calls.h"
 
-CommMethod comm_reduce_scatter_v, comm_reduce_scatter_blocks;
+CommMethod comm_reduce_scatter_v, comm_reduce_scatter_blocks, comm_enqueue_reduce_scatter_blocks;
 
 #endif

@@ -20,10 +20,10 @@ static int refuse(CommObject *self, const char *operation, unsigned long thread,
 
 int comm_refuse_clash(CommObject *self, const char *operation, PyObject *label) {
     uint64_t sequence;
-    ah_kind kind;
-    unsigned long thread = async_waiting_thread(self, label, &sequence, &kind);
+    const char *other;
+    unsigned long thread = async_waiting_thread(self, label, &sequence, &other);
     if (self->on_clash == NULL) return 0;
-    if (thread != 0) return refuse(self, operation, thread, sequence, kind_names[kind]);
+    if (thread != 0) return refuse(self, operation, thread, sequence, other);
     if (self->inline_thread == 0 || self->inline_thread == PyThread_get_thread_ident()) return 0;
     Plan mine;
     if (!plan_label(&mine, label) || mine.labelsig != self->plan.labelsig) return 0;
