@@ -230,6 +230,9 @@ class HostBoard:
     def over(self, number: int, /) -> None:
         """Let the others know that this rank needs no post of calls up to that number."""
 
+    def give_up(self, number: int, /) -> None:
+        """Let the others know that this rank does not go on with that call."""
+
     def full(self, number: int, /) -> int:
         """Return the rank for whose sake this one may not post that call yet; -1: it may."""
 
@@ -241,13 +244,13 @@ class HostBoard:
         """
 
     def look(self, rank: int, number: int, signature: int, nbytes: int, /) -> int:
-        """Return whether a rank has posted that call: 0: no, 1: yes, 2: an unlike one."""
+        """Return whether a rank has posted that call: 0: no, 1: yes, 2: an unlike one, 3: never."""
 
     def read(self, rank: int, number: int, start: int, into: NDArray[Any], /) -> None:
         """Read a post from that byte on."""
 
     def wait(self, rank: int, number: int, room: bool, seconds: float, spin: float, /) -> bool:
-        """Wait until a rank has posted that call, or leaves `room` for this one's post of it.
+        """Wait until a rank has posted that call or never will, or leaves `room` for this one's.
 
         False: not within that time, or woken; `spin` is how long it does not sleep.
         """

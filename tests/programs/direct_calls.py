@@ -20,7 +20,7 @@ from allhands.shm.arena import Arena
 from programs.protocol import failure, hear, tell
 
 DTYPES = ("int64", "float32", "complex64", "float16", "uint16")
-COUNTS = (1, 8, 1000, 16_384, 65_536)
+COUNTS = (1, 8, 1000, 16_384, 65_536, 300_000)
 
 
 _open = Arena.open

@@ -43,6 +43,8 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hierarchical_plan, "FLAT_BYTES", -1)
     monkeypatch.setattr(hierarchical_plan, "SMALL_BYTES", 64)
     monkeypatch.setattr(two_level_plan, "TWO_LEVEL_BYTES", 64)
+    monkeypatch.setattr(two_level_plan, "HEAD_BYTES", 256)
+    monkeypatch.setattr(two_level_plan, "MESSAGE_BYTES", 40)
     monkeypatch.setattr(hierarchical_plan, "SLICE_BYTES", 240)
     monkeypatch.setattr(outbox, "MAX_PAYLOAD_BYTES", CHUNK)
     monkeypatch.setattr(outbox, "COPIED_EAGER_BYTES", COPIED_EAGER_BYTES)

@@ -70,20 +70,27 @@ def reduce(
     ordered: bool = False,
 ) -> list[Part]:
     """From 1-D `source` into `target` at the root, which may be the same array there."""
-    choice = select.select_reduce(size, source.nbytes, ordered)
     parts = _cut(source, BLOCK_SLICE_BYTES)
-    targets = (
-        [_take_empty(source)] * len(parts) if target is None else _cut(target, BLOCK_SLICE_BYTES)
-    )
+    targets = [None] * len(parts) if target is None else _cut(target, BLOCK_SLICE_BYTES)
     return [
-        Part(
-            _build_schedule(choice.build, rank, size, len(part), root),
-            _wrap_array(part),
-            _wrap_array(place),
-            choice.name,
-        )
+        reduce_whole(rank, size, part, place, root, ordered)
         for part, place in zip(parts, targets, strict=True)
     ]
+
+
+def reduce_whole(
+    rank: int,
+    size: int,
+    source: Array,
+    target: Array | None,
+    root: int,
+    ordered: bool = False,
+) -> Part:
+    """As `reduce`, in one part."""
+    choice = select.select_reduce(size, source.nbytes, ordered)
+    schedule = _build_schedule(choice.build, rank, size, len(source), root)
+    place = _take_empty(source) if target is None else target
+    return Part(schedule, _wrap_array(source), _wrap_array(place), choice.name)
 
 
 def gather(rank: int, size: int, source: Array, targets: Sequence[Array], root: int) -> list[Part]:

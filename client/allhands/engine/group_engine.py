@@ -14,7 +14,7 @@ from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.hierarchical_plan import Allocate, HostLayout, SliceScratch
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import hash_group
-from allhands.collectives.two_level_plan import TWO_LEVEL_BYTES
+from allhands.collectives.two_level_plan import get_limit
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.context import EngineContext
 from allhands.engine.direct_calls import DirectCallParts, DirectCalls
@@ -216,7 +216,7 @@ class GroupEngine:
             layout.local_rank,
             self._job_thread,
             config.board_areas,
-            TWO_LEVEL_BYTES,
+            get_limit(layout),
         )
         return TwoLevelCalls(layout, board, mesh, self.ranks, self.hash)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from allhands.collectives.hierarchical_plan import HostLayout, group_by_host
 from allhands.collectives.signature import hash_group
-from allhands.collectives.two_level_plan import TWO_LEVEL_BYTES
+from allhands.collectives.two_level_plan import get_limit
 from allhands.config import BACKENDS
 from allhands.coordinator.world_member import WorldMember, read_member
 from allhands.engine.failures.call_errors import ErrorFactory
@@ -57,7 +57,7 @@ class WorkerGroups(MemberDirectory):
             neighbours = [ranks[rank] for rank in layout.local_ranks]
             grounds = self._open_areas(f"{name}/island", neighbours)
             if len(neighbours) > 1:
-                board_areas = self._open_areas(f"{name}/board", neighbours, TWO_LEVEL_BYTES)
+                board_areas = self._open_areas(f"{name}/board", neighbours, get_limit(layout))
         if (grounds is None or layout is not None) and not BACKENDS[self.config.backend].has_links:
             raise AllhandsError(
                 f"group {name!r} has ranks that cannot share memory with this one, and "

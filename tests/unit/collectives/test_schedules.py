@@ -27,6 +27,7 @@ from allhands.collectives.algorithms import (
 )
 from allhands.collectives.algorithms.blocks import split_evenly
 from allhands.collectives.schedule import Schedule
+from allhands.collectives.split_rounds import split_rounds
 from allhands.testing import Traffic, interleave, simulate
 
 SIZES = range(1, 18)
@@ -37,38 +38,41 @@ DATA = np.random.default_rng(20).integers(-(2**40), 2**40, (17, 4400))
 """One row a rank: what it contributes."""
 DATA.flags.writeable = False
 
-each_size = pytest.mark.parametrize("size", SIZES)
-each_all_reduce = pytest.mark.parametrize(
-    "all_reduce",
-    [
-        pytest.param(ring.all_reduce, id="ring"),
-        pytest.param(doubling.all_reduce, id="doubling"),
-        pytest.param(halving.all_reduce, id="halving"),
-        pytest.param(ordered.all_reduce, id="ordered"),
-        pytest.param(ordered.all_reduce_gathered, id="gathered"),
-    ],
-)
-each_broadcast = pytest.mark.parametrize(
-    "broadcast",
-    [
-        pytest.param(tree.broadcast, id="tree"),
-        pytest.param(van_de_geijn.broadcast, id="van_de_geijn"),
-    ],
-)
-each_all_gather = pytest.mark.parametrize(
-    "all_gather",
-    [pytest.param(ring.all_gather, id="ring"), pytest.param(bruck.all_gather, id="bruck")],
-)
-each_reduce_scatter = pytest.mark.parametrize(
-    "reduce_scatter",
-    [
-        pytest.param(ring.reduce_scatter, id="ring"),
-        pytest.param(pairwise.reduce_scatter, id="pairwise"),
-        pytest.param(ordered.reduce_scatter, id="ordered"),
-    ],
-)
-
 Array = NDArray[Any]
+
+
+def cut(algorithm: Callable[..., Schedule]) -> Callable[..., Schedule]:
+    """Return an algorithm of which each message goes in three parts, each in a round of its own."""
+    return lambda *arguments: split_rounds(algorithm(*arguments), 3)
+
+
+def list_algorithms(name: str, **algorithms: Callable[..., Schedule]) -> pytest.MarkDecorator:
+    """Return the parametrization by algorithms, each as it is and `cut`."""
+    as_they_are = [pytest.param(one, id=key) for key, one in algorithms.items()]
+    in_parts = [pytest.param(cut(one), id=f"{key}_cut") for key, one in algorithms.items()]
+    return pytest.mark.parametrize(name, as_they_are + in_parts)
+
+
+each_size = pytest.mark.parametrize("size", SIZES)
+each_all_reduce = list_algorithms(
+    "all_reduce",
+    ring=ring.all_reduce,
+    doubling=doubling.all_reduce,
+    halving=halving.all_reduce,
+    ordered=ordered.all_reduce,
+    gathered=ordered.all_reduce_gathered,
+)
+each_broadcast = list_algorithms(
+    "broadcast", tree=tree.broadcast, van_de_geijn=van_de_geijn.broadcast
+)
+each_reduce = list_algorithms("reduce", tree=tree.reduce, ordered=ordered.reduce)
+each_all_gather = list_algorithms("all_gather", ring=ring.all_gather, bruck=bruck.all_gather)
+each_reduce_scatter = list_algorithms(
+    "reduce_scatter",
+    ring=ring.reduce_scatter,
+    pairwise=pairwise.reduce_scatter,
+    ordered=ordered.reduce_scatter,
+)
 
 
 def of_all(algorithm: Callable[..., Schedule], size: int, *args: Any) -> list[Schedule]:
@@ -184,7 +188,7 @@ def test_van_de_geijn_broadcast_sends_nowhere_more_than_twice_the_array(size: in
 
 
 @each_size
-@pytest.mark.parametrize("reduce", [tree.reduce, ordered.reduce])
+@each_reduce
 def test_reduce_leaves_the_sum_at_the_root_and_other_outputs_alone(
     reduce: Callable[..., Schedule], size: int
 ) -> None:

@@ -8,6 +8,8 @@ from allhands.collectives.hierarchical_plan import HostLayout, group_by_host
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.two_level_plan import (
+    HEAD_BYTES,
+    MESSAGE_BYTES,
     TWO_LEVEL_BYTES,
     TwoLevelPlan,
     is_two_level,
@@ -39,17 +41,21 @@ def plan(hosts: str, rank: int, request: CollectiveRequest) -> TwoLevelPlan:
 @pytest.mark.parametrize(
     ("hosts", "request_", "wanted"),
     [
-        ("aabb", all_reduce(TWO_LEVEL_BYTES), True),
+        ("aabb", all_reduce(HEAD_BYTES // 2), True),
+        ("aaaabb", all_reduce(HEAD_BYTES // 4), True),
+        ("a" * 16 + "b", all_reduce(TWO_LEVEL_BYTES), True),
         ("abab", all_reduce(8), True),
         ("aabb", CollectiveRequest("barrier"), True),
-        ("aabb", all_gather(TWO_LEVEL_BYTES // 4, 4), True),
+        ("aabb", all_gather(HEAD_BYTES // 8, 4), True),
         ("aab", all_gather(8, 3), True),
         ("aabb", all_reduce(8, ml_dtypes.bfloat16), True),
         ("ab", all_reduce(8), False),
         ("aaaa", CollectiveRequest("barrier"), False),
         ("aabb", all_reduce(0), False),
-        ("aabb", all_reduce(TWO_LEVEL_BYTES + 1), False),
-        ("aabb", all_gather(TWO_LEVEL_BYTES // 4 + 1, 4), False),
+        ("aabb", all_reduce(HEAD_BYTES // 2 + 1), False),
+        ("aaaabb", all_reduce(HEAD_BYTES // 4 + 1), False),
+        ("a" * 16 + "b", all_reduce(TWO_LEVEL_BYTES + 1), False),
+        ("aabb", all_gather(HEAD_BYTES // 8 + 1, 4), False),
         ("abab", all_gather(8, 4), False),
         ("aabb", all_reduce(8, np.int64, ReduceOp.user(lambda a, b: b, "last")), False),
         ("aabb", all_reduce(8, ml_dtypes.bfloat16, ReduceOp.AVG), False),
@@ -83,3 +89,15 @@ def test_blocks_of_one_array_are_brought_as_one() -> None:
         made = plan("aabb", 1, request)
         assert len(made.own) == count
         np.testing.assert_array_equal(np.concatenate(made.own), np.concatenate(sources))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [all_reduce(HEAD_BYTES // 2, np.float32), all_gather(HEAD_BYTES // 8, 4), all_reduce(1)],
+)
+def test_messages_between_heads_are_short_enough_to_go_unasked(request_: CollectiveRequest) -> None:
+    for rank in (0, 2):
+        (part,) = plan("aabb", rank, request_).parts
+        sent = [one.span for step in part.schedule.rounds for one in step.sends]
+        assert sent
+        assert max(map(len, sent)) * part.output.dtype.itemsize <= MESSAGE_BYTES

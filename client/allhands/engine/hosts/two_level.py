@@ -21,7 +21,7 @@ from allhands.collectives.two_level_plan import (
 )
 from allhands.engine.links.executor import Execution, MismatchFound, SideCondition
 from allhands.engine.links.native_calls import Remainder
-from allhands.engine.shm.host_group import HostMismatch
+from allhands.engine.shm.host_group import CallAbandoned, HostMismatch, await_near_deadline
 from allhands.engine.shm.local_board import LocalBoard
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
@@ -83,10 +83,11 @@ def _explain(layout: str, how: str, in_memory: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallIdentity:
-    """Number and signature of a call."""
+    """Number and signature of a call, and the end of its time on the monotonic clock."""
 
     sequence: int
     signature: int
+    deadline: float
 
 
 class TwoLevelRun:
@@ -111,6 +112,7 @@ class TwoLevelRun:
         self._met = asyncio.Event()
         self._across: Execution | None = None
         self._messages: Execution | None = None
+        self._abandoned_by: Sequence[int] = ()
         self.has_touched = False
         """Whether outputs of the call were touched."""
         for one in conditions:
@@ -121,6 +123,9 @@ class TwoLevelRun:
 
     def stop(self) -> None:
         """Let nothing land from now on, and nothing more be sent. Idempotent."""
+        has_ended = self.completion.done() and not self.completion.cancelled()
+        if not has_ended or self.completion.exception() is not None:
+            self._calls.board.give_up(self._call.sequence)
         self.completion.cancel()
         for one in self._conditions:
             one.stop()
@@ -131,7 +136,7 @@ class TwoLevelRun:
 
     def list_awaited(self) -> list[int]:
         """Return the group's ranks that block this call now."""
-        found = set(self._calls.board.list_awaited())
+        found = {*self._calls.board.list_awaited(), *self._abandoned_by}
         for one in self._conditions:
             found.update(one.list_awaited())
         if self._across is not None:
@@ -173,6 +178,10 @@ class TwoLevelRun:
         except HostMismatch as error:
             key = MessageKey(calls.group, self._call.sequence)
             raise MismatchFound(calls.ranks[self._rank], key) from error
+        except CallAbandoned as error:
+            self._abandoned_by = error.ranks
+            await await_near_deadline(self._call.deadline)
+            raise
 
     @property
     def _others(self) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from allhands.collectives.buffer import Array
-from allhands.engine.shm.host_group import HostMismatch, await_areas
+from allhands.engine.shm.host_group import CallAbandoned, HostMismatch, await_areas
 from allhands.runtime.job_thread import JobThread
 from allhands.shm.areas import GroupAreas
 
@@ -19,7 +19,7 @@ _WAIT_SECONDS = 0.1
 """How long the thread that waits looks for one rank's post."""
 _SPIN_SECONDS = 20e-6
 """How long the loop looks for a post itself: less than another thread takes to begin."""
-_ABSENT, _UNLIKE = 0, 2
+_ABSENT, _UNLIKE, _GIVEN_UP = 0, 2, 3
 
 
 class LocalBoard:
@@ -80,6 +80,7 @@ class LocalBoard:
 
         Raises:
             HostMismatch: that rank has made another call; nothing of it was used.
+            CallAbandoned: that rank has given the call up.
         """
         board, place = self.native, self.ranks.index(rank)
         assert board is not None
@@ -87,6 +88,8 @@ class LocalBoard:
             await self._wait(place, number, room=False)
         if found == _UNLIKE:
             raise HostMismatch
+        if found == _GIVEN_UP:
+            raise CallAbandoned([rank])
         data = np.empty(nbytes, np.uint8)
         board.read(place, number, 0, data)
         return data
@@ -95,6 +98,11 @@ class LocalBoard:
         """Let the others know that this rank needs nothing of calls up to a number."""
         if self.native is not None:
             self.native.over(number)
+
+    def give_up(self, number: int) -> None:
+        """Let the others know that this rank does not go on with a call."""
+        if self.native is not None:
+            self.native.give_up(number)
 
     def close(self, lost_ranks: Collection[int]) -> None:
         """Release the shared memory; every call must have ended."""

@@ -63,6 +63,17 @@ void ah_board_over(ah_board *board, uint64_t number) {
     ring_others(board);
 }
 
+void ah_board_give_up(ah_board *board, uint64_t number) {
+    _Atomic uint64_t *given_up = &board->areas[board->rank]->given_up;
+    if (atomic_load_explicit(given_up, memory_order_relaxed) >= number) return;
+    atomic_store(given_up, number);
+    ring_others(board);
+}
+
+static bool has_given_up(const ah_board *board, int rank, uint64_t number) {
+    return atomic_load(&board->areas[rank]->given_up) >= number;
+}
+
 /* Whether a rank is over with the call whose place another one takes. */
 static bool leaves_room(const ah_board *board, int rank, uint64_t number) {
     return number <= AH_POSTS || atomic_load(&board->areas[rank]->over) >= number - AH_POSTS;
@@ -89,7 +100,8 @@ void ah_board_post(ah_board *board, uint64_t number, uint64_t signature, size_t 
 ah_found ah_board_look(const ah_board *board, int rank, uint64_t number, uint64_t signature,
                        size_t nbytes) {
     const ah_board_entry *post = find(board, rank, number);
-    if (atomic_load(&post->number) != number) return AH_ABSENT;
+    bool never = has_given_up(board, rank, number); /* looked at first: it may have posted before */
+    if (atomic_load(&post->number) != number) return never ? AH_GIVEN_UP : AH_ABSENT;
     return post->signature == signature && post->nbytes == nbytes ? AH_THERE : AH_UNLIKE;
 }
 
@@ -101,7 +113,8 @@ const char *ah_board_data(const ah_board *board, int rank, uint64_t number) {
 
 static bool has_come(const ah_board *board, int rank, uint64_t number, bool room) {
     if (room) return leaves_room(board, rank, number);
-    return atomic_load(&find(board, rank, number)->number) == number;
+    return atomic_load(&find(board, rank, number)->number) == number ||
+           has_given_up(board, rank, number);
 }
 
 static void sleep_until(ah_board *board, int rank, uint64_t number, bool room, int64_t span) {

@@ -5,8 +5,8 @@
 #include "comm/host.h"
 #include "python/call_run.h"
 #include "python/due_timer.h"
-#include "python/exchange_call.h"
 #include "python/kind_calls.h"
+#include "python/received.h"
 #include "python/turn.h"
 
 /* How long calls may wait for somebody to run them, before a thread is told to. One that is
@@ -91,12 +91,12 @@ static int keep_received(AsyncCall *call) {
     if (call->kind == AH_KIND_REDUCE_SCATTER_V)
         call->received = Py_NewRef(PyTuple_GET_ITEM(call->arrays, 1));
     if (call->kind != AH_KIND_EXCHANGE) return 0;
-    PyObject *received = exchange_take_received(call->comm);
+    PyObject *received = take_received(call->comm);
     if (received == NULL) return -1;
     if (call->value == Py_None)
         Py_DECREF(received);
     else if (PyArray_Check(call->value)) {
-        PyObject *arrays = exchange_list_arrays(received, (PyArrayObject *)call->value);
+        PyObject *arrays = list_received_arrays(received, (PyArrayObject *)call->value);
         Py_DECREF(received);
         if (arrays == NULL) return -1;
         Py_SETREF(call->value, arrays);

@@ -69,6 +69,13 @@ static PyObject *board_over(BoardObject *self, PyObject *given) {
     Py_RETURN_NONE;
 }
 
+static PyObject *board_give_up(BoardObject *self, PyObject *given) {
+    unsigned long long number = PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred()) return NULL;
+    ah_board_give_up(&self->board, number);
+    Py_RETURN_NONE;
+}
+
 static PyObject *board_full(BoardObject *self, PyObject *given) {
     unsigned long long number = PyLong_AsUnsignedLongLong(given);
     return PyErr_Occurred() ? NULL : PyLong_FromLong(ah_board_full(&self->board, number));
@@ -145,6 +152,7 @@ static PyObject *board_wake(BoardObject *self, PyObject *unused) {
 
 static PyMethodDef board_methods[] = {
     {"over", (PyCFunction)board_over, METH_O, NULL},
+    {"give_up", (PyCFunction)board_give_up, METH_O, NULL},
     {"full", (PyCFunction)board_full, METH_O, NULL},
     {"post", (PyCFunction)board_post, METH_VARARGS, NULL},
     {"look", (PyCFunction)board_look, METH_VARARGS, NULL},

@@ -8,6 +8,7 @@
 #include "python/deadline.h"
 #include "python/inline_calls.h"
 #include "python/plan.h"
+#include "python/received.h"
 #include "python/turn.h"
 
 void sources_release(Sources *sources) {
@@ -165,15 +166,9 @@ PyObject *exchange_run(CommObject *self, uint64_t sequence, int64_t timeout, int
                        PyObject *label) {
     self->received = NULL;
     if (call_run_composite(self, sequence, timeout, deadline, label) == 0)
-        return exchange_take_received(self);
+        return take_received(self);
     Py_CLEAR(self->received);
     return NULL;
-}
-
-PyObject *exchange_take_received(CommObject *self) {
-    PyObject *received = self->received;
-    self->received = NULL;
-    return received ? received : PyTuple_Pack(1, Py_None); /* one rank alone */
 }
 
 /* The kinds of messages that an exchange takes. */
@@ -301,29 +296,13 @@ PyObject *comm_exchange(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     return exchange_at((CommObject *)self, args, nargs, &buffer_messages);
 }
 
-PyObject *exchange_list_arrays(PyObject *received, PyArrayObject *own) {
-    Py_ssize_t size = PyTuple_GET_SIZE(received);
-    PyObject *arrays = PyList_New(size);
-    for (Py_ssize_t rank = 0; rank < size && arrays != NULL; rank++) {
-        PyObject *message = PyTuple_GET_ITEM(received, rank);
-        PyObject *array = message == Py_None
-                              ? array_copy(own)
-                              : array_message_read((PyArrayObject *)message, PyArray_DESCR(own));
-        if (array == NULL)
-            Py_CLEAR(arrays);
-        else
-            PyList_SET_ITEM(arrays, rank, array);
-    }
-    return arrays;
-}
-
 PyObject *comm_exchange_arrays(PyObject *self_, PyObject *const *args, Py_ssize_t nargs) {
     CommObject *self = (CommObject *)self_;
     PyObject *received = exchange_at(self, args, nargs, &array_messages);
     if (received == NULL || received == Py_False) return received;
     PyObject *own = message_for(args[1], self->rank), *arrays = NULL;
     if (own != NULL)
-        arrays = exchange_list_arrays(received, (PyArrayObject *)own);
+        arrays = list_received_arrays(received, (PyArrayObject *)own);
     else if (!PyErr_Occurred())
         arrays = Py_NewRef(Py_None);
     Py_DECREF(received);

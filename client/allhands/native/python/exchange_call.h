@@ -27,14 +27,10 @@ void sources_release(Sources *sources);
 /* Plan an exchange as a composite call; with `is_same` the first message is for all ranks. */
 void exchange_plan(Plan *plan, const Sources *sources, bool is_same, PyObject *call,
                    const char *operation, uint64_t signature);
-/* Carry the plan out, by who has the turn: what has come from each rank, arrays of bytes in a
- * tuple with None in the own place; NULL with an exception. Sequence 0: the next number. Times are
- * in nanoseconds; deadline 0: after the timeout. */
+/* Carry the plan out, by who has the turn: what has come from each rank, as take_received; NULL
+ * with an exception. Sequence 0: the next number. Times are in nanoseconds; deadline 0: after the
+ * timeout. */
 PyObject *exchange_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
                        PyObject *label);
-/* What the exchange that has ended well has given, as exchange_run. */
-PyObject *exchange_take_received(CommObject *self);
-/* The arrays of what has come, by rank, in a list; that of this rank is a copy. */
-PyObject *exchange_list_arrays(PyObject *received, PyArrayObject *own);
 
 #endif

@@ -6,7 +6,8 @@
 
 #define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
 #define NANOSECONDS 1e9
-#define MOST_BYTES (2 << 20)    /* of an array; is_staged in engine/links/output_guard.py */
+#define MOST_BYTES (4 << 20) /* of an array; is_two_level in collectives/two_level_plan.py */
+#define HOLD_NS_A_BYTE 2
 #define START_BYTES (128 << 10) /* of an array of a call that is only begun */
 
 /* ---------------------------------------------------------------- before the call */
@@ -157,11 +158,11 @@ static int deliver(LinkCollectivesObject *self, const LinkSchedule *schedule) {
 
 /* How long the caller of a call is held. */
 static int64_t find_hold(const LinkCallRequest *request, uint64_t sequence) {
-    if (request->mode != LINK_BEGIN) return GATE_HOLD_NS;
     const LinkArguments *given = &request->arguments;
     int64_t longest = 0;
     for (int i = 0; i < given->array_count; i++)
         if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
+    if (request->mode != LINK_BEGIN) return GATE_HOLD_NS + longest * HOLD_NS_A_BYTE;
     return gate_brief_hold((size_t)longest, sequence);
 }
 

@@ -4,6 +4,7 @@
 #include "python/exchange_call.h"
 #include "python/plain_arguments.h"
 #include "python/plan.h"
+#include "python/received.h"
 #include "python/turn.h"
 
 static const char *const operations[] = {"all_gather_v", "gather_v", "all_to_all_v", "scatter_v"};
@@ -79,7 +80,7 @@ static PyObject *exchange(CommObject *self, int which, PyArrayObject *const *arr
     if (received == NULL) return NULL;
     PyObject *result = root >= 0 && root != self->rank
                            ? Py_NewRef(Py_None)
-                           : exchange_list_arrays(received, arrays[count == 1 ? 0 : self->rank]);
+                           : list_received_arrays(received, arrays[count == 1 ? 0 : self->rank]);
     Py_DECREF(received);
     return result;
 }
