@@ -335,7 +335,7 @@ class LinkCall:
         """
 
 Piece = tuple[int, int, int]
-"""Memory (0: the first array, 1: the second, 2: staging, 3: scratch), first byte, bytes."""
+"""Memory (from 0: the arrays of the call, -1: staging, -2: scratch), first byte, bytes."""
 ComparisonRow = tuple[
     LinkCall,
     object,  # what the owner knows it by

@@ -19,6 +19,12 @@ def test_calls_of_all_kinds_and_lengths_give_the_right_values(span: Span, places
         assert said["direct"] > 100
 
 
+def test_lists_of_plain_arrays_go_by_the_core_and_others_are_checked(span: Span) -> None:
+    for said in finish(span("aabb", direct_calls.gather_into_lists, "auto")):
+        assert said["wrong"] == []
+        assert said["errors"] == ["ValueError", "InvalidArgument", "InvalidArgument"]
+
+
 @LAYOUTS
 def test_calls_that_are_waited_for_go_on_in_the_queue(span: Span, places: str) -> None:
     said = finish(span(places, direct_calls.hand_every_call_over, "auto"))

@@ -21,6 +21,13 @@ def test_calls_of_all_kinds_and_lengths_give_the_right_values(
         assert said["direct"] > 100
 
 
+@pytest.mark.parametrize("size", [2, 5])
+def test_lists_of_plain_arrays_go_by_the_core_and_others_are_checked(job: Job, size: int) -> None:
+    for said in finish(job(size, direct_calls.gather_into_lists)):
+        assert said["wrong"] == []
+        assert said["errors"] == ["ValueError", "InvalidArgument", "InvalidArgument"]
+
+
 @pytest.mark.parametrize(("size", "calls", "count"), [(2, 4000, 1), (3, 1000, 3000)])
 def test_ranks_that_are_thousands_of_calls_ahead_are_not_mixed_up(
     job: Job, size: int, calls: int, count: int

@@ -100,6 +100,13 @@ def _check_all_gather(me: int, size: int, count: int, number: int) -> bool:
     return bool((y == np.arange(number, number + size).reshape(size, 1, 1)).all())
 
 
+def _check_list(me: int, size: int, count: int, number: int) -> bool:
+    x = np.full((count, 1), me + number, np.uint32)
+    ys = [np.empty((1, count), np.uint32) for _ in range(size)]
+    ah.all_gather(ys, x)
+    return all((y == rank + number).all() for rank, y in enumerate(ys))
+
+
 def _check_reduce_scatter(me: int, size: int, count: int, number: int) -> bool:
     x = np.arange(size * count, dtype=np.int64) * (number + me)
     y = np.empty(count, np.int64)
@@ -120,6 +127,7 @@ _CHECKS: tuple[Callable[[int, int, int, int], bool], ...] = (
     _check_broadcast,
     _check_reduce,
     _check_all_gather,
+    _check_list,
     _check_reduce_scatter,
     _check_barrier,
 )
@@ -138,6 +146,49 @@ def call_all_kinds(seed: int, phases: int, backend: str = "socket") -> None:
                 wrong.append((check.__name__, count, number))
         seen = max(seen, _count_direct())
     tell("done", wrong=wrong, direct=seen, how=ah.default_group().explain())
+    ah.destroy_process_group()
+
+
+def gather_into_lists(backend: str = "socket") -> None:
+    """Gather into lists that the core takes, and into such as it leaves to the checked way."""
+    me, size = _join(backend)
+    _warm_up()
+    wrong: list[object] = []
+
+    def gather(what: str, ys: list[Any], x: Any, is_direct: bool) -> None:
+        direct_ones = 0
+        for _ in range(20):  # some have links to open, or the loop has something to do
+            direct = ah.default_group().submitter.engine.order.direct_calls
+            before = direct.last_call()
+            ah.all_gather(ys, x)
+            direct_ones += direct.last_call() != before
+            wrong.extend(what for rank, y in enumerate(ys) if not (y == rank + 1).all())
+            ah.barrier()
+            for y in ys:
+                y[...] = 0
+        if is_direct != (direct_ones > 0):
+            wrong.append((what, direct_ones))
+
+    x = np.full(30, me + 1.0)
+    gather("a list", [np.empty(30) for _ in range(size)], x, True)
+    gather("rows", list(np.empty((size, 30))), x, True)
+    gather("shapes", [np.empty((5, 6)) for _ in range(size)], x, True)
+    gather("unlike shapes", [np.empty((30, 1, 1)[: 1 + at % 3]) for at in range(size)], x, False)
+    gather("strides", [np.empty(60)[::2] for _ in range(size)], x, False)
+    gather("bytes", [np.empty(7, np.int8) for _ in range(size)], np.full(7, me + 1, np.int8), True)
+    ys = [np.empty(30) for _ in range(size)]
+    errors = [
+        failure(lambda: ah.all_gather(ys[:-1], x))["error"],
+        failure(lambda: ah.all_gather([ys[0]] * size, x))["error"],
+        failure(lambda: ah.all_gather([*ys[:-1], np.empty(29)], x))["error"],
+    ]
+    gather("after errors", ys, x, True)
+    for _ in range(3):  # an input among the outputs is copied
+        mine = np.full(30, me + 1.0)
+        ah.all_gather([*ys[:-1], mine], mine)
+        wrong.extend("own" for rank, y in enumerate(ys[:-1]) if not (y == rank + 1).all())
+        wrong.extend("own" for _ in [mine] if not (mine == size).all())
+    tell("done", wrong=wrong, errors=errors)
     ah.destroy_process_group()
 
 

@@ -67,18 +67,19 @@ class TwoLevelPlan:
     parts: Sequence[Part] = ()
     """The call among heads, on staging memory."""
     given: Array | None = None
-    staged: list[tuple[Array, Array]] = field(default_factory=list)
-    """What has landed in staging memory, and the output that it is for."""
     # Another rank's:
     taken: list[tuple[int, Array]] = field(default_factory=list)
-    """From which byte of what is given, and into which output."""
+    """From which byte of what is given, and into which output or staging memory."""
+    # Of all:
+    staged: list[tuple[Array, Array]] = field(default_factory=list)
+    """What has landed in staging memory, and the output that it is for."""
 
     @property
     def is_head(self) -> bool:
         return bool(self.parts)
 
     def commit(self) -> None:
-        """Bring into the outputs of a head what has landed in staging memory."""
+        """Bring into the outputs what has landed in staging memory."""
         for room, output in self.staged:
             output[...] = room
 
@@ -273,12 +274,16 @@ def _all_gather(of: _Setting) -> TwoLevelPlan:
     made.own, made.given_bytes = [x], nbytes
     outputs = of.request.targets
     places = np.cumsum([0, *(array.nbytes for array in outputs)])[:-1].tolist()
-    if not of.is_head:
-        made.taken = list(zip(places, outputs, strict=True))
+    if not of.is_head and len(outputs) == 1:
+        made.taken = [(0, outputs[0])]
         return made
-    blocks, whole = of.make_rooms(counts[of.host], sum(counts))
-    made.into, made.given = blocks, whole
-    made.parts = [plan.all_gather_blocks(of.host, size, blocks, whole, counts, of.link_cost)]
+    if of.is_head:
+        blocks, whole = of.make_rooms(counts[of.host], sum(counts))
+        made.into, made.given = blocks, whole
+        made.parts = [plan.all_gather_blocks(of.host, size, blocks, whole, counts, of.link_cost)]
+    else:
+        (whole,) = of.make_rooms(sum(counts))
+        made.taken = [(0, whole)]
     made.staged = [
         (whole[at // x.itemsize :][: len(array)], array)
         for at, array in zip(places, outputs, strict=True)

@@ -6,7 +6,7 @@ call that does not end there within moments goes on in the queue, from the round
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from zlib import crc32
 
@@ -38,7 +38,7 @@ from allhands_proto.quick_dataclass import dataclass
 if TYPE_CHECKING:
     from allhands._native import ComparisonRow, LinkCollectives, Piece, PlanRow
 
-_STAGING, _SCRATCH = 2, 3
+_STAGING, _SCRATCH = -1, -2
 """Memory of a piece, beside the arrays of the call; as `Place` in the core."""
 
 ComparisonProgress: TypeAlias = "tuple[CompiledCall | None, NDArray[np.uint64], NDArray[np.uint64]]"
@@ -137,7 +137,9 @@ class DirectCalls:
             request, size = step.request, len(context.ranks)
             if step.substeps is not None:
                 return None
-            arrays = [one for one in arguments if isinstance(one, np.ndarray)]
+            arrays = list(_list_arrays(arguments))
+            if len(arrays) > 2 and self._parts.result_check is not None:
+                return None  # the core compares one output
             two_level = link_calls.two_level
             if two_level is not None and two_level.applies_to(request):
                 return self._compile_two_level(two_level, request, arrays)
@@ -157,15 +159,12 @@ class DirectCalls:
             if (comparison := self._compile_comparison(request)) is False:
                 return False
             own, guarded = parts[0], guard.parts[0]
-            staged: list[tuple[Array, Array]] = []
-            if guarded is not own:
-                staged = list(zip(guarded.output.arrays, own.output.arrays, strict=True))
             return _make_row(
                 _PlanSource(arrays, staging, compiled),
                 request,
                 guarded.input.arrays,
                 guarded.output.arrays,
-                staged,
+                guard.staged,
                 link_calls.explain(own.name),
                 loads=request.primitive.is_in_place and not request.primitive.is_rooted,
                 divides=not request.is_ordered(size, context.deterministic),
@@ -374,6 +373,15 @@ def _make_row(
 def _address(array: Array) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def _list_arrays(arguments: Sequence[object]) -> Iterator[Array]:
+    """Yield the arrays among arguments, those of lists too, in the order of the core."""
+    for one in arguments:
+        if isinstance(one, np.ndarray):
+            yield one
+        elif isinstance(one, tuple):
+            yield from one
 
 
 def _do_nothing() -> bool:

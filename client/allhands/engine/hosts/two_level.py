@@ -175,6 +175,7 @@ class TwoLevelRun:
                     given = await self._fetch(plan.head, plan.given_bytes, _DOWN_PART)
                 await self._met.wait()
                 self._take(given)
+                plan.commit()
         except HostMismatch as error:
             key = MessageKey(calls.group, self._call.sequence)
             raise MismatchFound(calls.ranks[self._rank], key) from error

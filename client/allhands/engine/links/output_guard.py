@@ -45,6 +45,8 @@ class GuardedParts:
     arrival_check: Assembly | None = None
     commit: Callable[[], None] | None = None
     """Brings into the outputs what has landed in the parts."""
+    staged: Sequence[tuple[Array, Array]] = ()
+    """Where that lands, and its output."""
 
 
 class StagingBuffer:
@@ -128,27 +130,28 @@ class ArrivalCondition:
 def _stage_outputs(
     request: CollectiveRequest, parts: Sequence[Part], staging: StagingBuffer
 ) -> GuardedParts:
+    """Stage the outputs of each part end to end, so that no message lies in several arrays."""
     made: list[Part] = []
     pairs: list[tuple[Array, Array]] = []
     reads = request.primitive.is_in_place and not request.primitive.is_rooted
-    rooms = iter(
-        staging.allocate_views([array.nbytes for part in parts for array in part.output.arrays])
+    rooms = staging.allocate_views(
+        [sum(array.nbytes for array in part.output.arrays) for part in parts]
     )
-    for part in parts:
-        copies = []
+    for part, room in zip(parts, rooms, strict=True):
+        whole, at = room.view(part.output.dtype), 0
         for array in part.output.arrays:
-            copy = next(rooms).view(array.dtype)
+            copy = whole[at : at + len(array)]
+            at += len(array)
             if reads:
                 copy[...] = array
-            copies.append(copy)
-            pairs.append((array, copy))
-        made.append(Part(part.schedule, part.input, Buffer(copies, part.output.dtype), part.name))
+            pairs.append((copy, array))
+        made.append(Part(part.schedule, part.input, Buffer([whole], whole.dtype), part.name))
 
     def commit() -> None:
-        for array, copy in pairs:
+        for copy, array in pairs:
             array[...] = copy
 
-    return GuardedParts(made, None, commit)
+    return GuardedParts(made, None, commit, pairs)
 
 
 def _guard_exchange(

@@ -16,12 +16,14 @@ static int tell_idle(AtomicObject *self) {
 }
 
 static int list_outputs(const LinkCollectivesObject *links, const LinkArguments *given,
-                        AtomicOutput *output) {
+                        AtomicOutput outputs[]) {
     if (given->array_count == 0) return 0;
     if (given->kind == AH_KIND_REDUCE && given->root != links->rank) return 0;
-    *output =
-        (AtomicOutput){PyArray_DATA(given->arrays[0]), (size_t)PyArray_NBYTES(given->arrays[0])};
-    return 1;
+    int count = link_has_list(given) ? given->array_count - 1 : 1;
+    for (int at = 0; at < count; at++)
+        outputs[at] = (AtomicOutput){PyArray_DATA(given->arrays[at]),
+                                     (size_t)PyArray_NBYTES(given->arrays[at])};
+    return count;
 }
 
 /* Begin the barrier behind a call: True: it has ended; else its work; NULL with an exception: it
@@ -70,10 +72,10 @@ static int confirm(AtomicObject *self, LinkCollectivesObject *links, AtomicFailu
 
 static PyObject *carry_out(AtomicObject *self, LinkCollectivesObject *links,
                            const LinkCallRequest *request) {
-    AtomicOutput output = {NULL, 0};
-    int count = list_outputs(links, &request->arguments, &output);
+    AtomicOutput outputs[LINK_ARRAYS];
+    int count = list_outputs(links, &request->arguments, outputs);
     self->state = ATOMIC_RUNNING;
-    if (!atomic_back_up(self, &output, count)) {
+    if (!atomic_back_up(self, outputs, count)) {
         self->state = ATOMIC_IDLE;
         return tell_idle(self) < 0 ? NULL : Py_NewRef(Py_False);
     }
@@ -94,7 +96,7 @@ static PyObject *carry_out(AtomicObject *self, LinkCollectivesObject *links,
     bool is_open = has_begun && failed && self->returned == returned;
     self->state = is_open ? ATOMIC_FAILED : ATOMIC_IDLE;
     if (tell_idle(self) < 0) Py_CLEAR(done);
-    if (is_open) done = atomic_hand_over(self, &failure, &output, count);
+    if (is_open) done = atomic_hand_over(self, &failure, outputs, count);
     Py_XDECREF(failure.confirming);
     return done;
 }
@@ -109,8 +111,13 @@ PyObject *atomic_call_over_links(AtomicObject *self, ah_kind kind) {
         request.timeout = timeout = PyFloat_FromDouble((double)self->timeout_ns / NANOSECONDS);
     if (read == 0 || (read > 0 && !link_collectives_takes(&request)))
         done = Py_NewRef(Py_False);
-    else if (read > 0 && request.timeout != NULL)
+    else if (read > 0 && request.timeout != NULL) {
+        /* Another thread may change a list meanwhile. */
+        const LinkArguments *given = &request.arguments;
+        for (int i = 0; i < given->array_count; i++) Py_INCREF(given->arrays[i]);
         done = carry_out(self, links, &request);
+        for (int i = 0; i < given->array_count; i++) Py_DECREF(given->arrays[i]);
+    }
     Py_XDECREF(timeout);
     Py_DECREF(links);
     return done;

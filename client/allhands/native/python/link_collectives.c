@@ -26,14 +26,51 @@ static bool read_array(LinkArguments *given, PyObject *x, bool written) {
     return true;
 }
 
+static bool lie_apart(const PyArrayObject *one, const PyArrayObject *other) {
+    uintptr_t first = (uintptr_t)PyArray_DATA((PyArrayObject *)one);
+    uintptr_t second = (uintptr_t)PyArray_DATA((PyArrayObject *)other);
+    return first + (uintptr_t)PyArray_NBYTES((PyArrayObject *)one) <= second ||
+           second + (uintptr_t)PyArray_NBYTES((PyArrayObject *)other) <= first;
+}
+
 /* Two arrays of one dtype that lie apart: the written one, and one that is read. */
 static bool read_pair(LinkArguments *given, PyObject *output, PyObject *x) {
-    if (!read_array(given, output, true) || !read_array(given, x, false)) return false;
-    PyArrayObject *out = given->arrays[0], *in = given->arrays[1];
-    uintptr_t first = (uintptr_t)PyArray_DATA(out), second = (uintptr_t)PyArray_DATA(in);
-    return PyArray_DESCR(out) == PyArray_DESCR(in) &&
-           (first + (uintptr_t)PyArray_NBYTES(out) <= second ||
-            second + (uintptr_t)PyArray_NBYTES(in) <= first);
+    return read_array(given, output, true) && read_array(given, x, false) &&
+           PyArray_DESCR(given->arrays[0]) == PyArray_DESCR(given->arrays[1]) &&
+           lie_apart(given->arrays[0], given->arrays[1]);
+}
+
+/* Whether an array has the dtype and the shape of the first one, and lies apart from all before. */
+static bool is_next_of_list(const LinkArguments *given, PyArrayObject *array) {
+    PyArrayObject *first = given->arrays[0];
+    if (PyArray_DESCR(array) != PyArray_DESCR(first) ||
+        PyArray_NDIM(array) != PyArray_NDIM(first) ||
+        !PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(first), PyArray_NDIM(first)))
+        return false;
+    for (int i = 0; i < given->array_count; i++)
+        if (!lie_apart(given->arrays[i], array)) return false;
+    return true;
+}
+
+/* A list of a written array for each rank, and one that is read, all of one size. */
+static bool read_list(LinkCollectivesObject *self, LinkArguments *given, PyObject *outputs,
+                      PyObject *x) {
+    if (!(PyList_CheckExact(outputs) || PyTuple_CheckExact(outputs)) ||
+        PySequence_Fast_GET_SIZE(outputs) != self->size || self->size >= LINK_ARRAYS)
+        return false;
+    for (Py_ssize_t rank = 0; rank < self->size; rank++) {
+        PyArrayObject *array = plain_array(PySequence_Fast_GET_ITEM(outputs, rank), true);
+        if (array == NULL || (rank > 0 && !is_next_of_list(given, array))) return false;
+        given->arrays[given->array_count++] = array;
+    }
+    PyArrayObject *source = plain_array(x, false);
+    if (source == NULL || PyArray_DESCR(source) != PyArray_DESCR(given->arrays[0]) ||
+        PyArray_NBYTES(source) != PyArray_NBYTES(given->arrays[0]))
+        return false;
+    for (int i = 0; i < given->array_count; i++)
+        if (!lie_apart(given->arrays[i], source)) return false;
+    given->arrays[given->array_count++] = source;
+    return true;
 }
 
 /* Each reads what its arguments are besides the timeout and the label; false: they are not plain.
@@ -72,6 +109,12 @@ static bool read_all_gather_into_tensor(LinkCollectivesObject *self, PyObject *c
     return read_pair(given, args[0], args[1]);
 }
 
+/* outputs, x */
+static bool read_all_gather(LinkCollectivesObject *self, PyObject *const *args,
+                            LinkArguments *given) {
+    return read_list(self, given, args[0], args[1]);
+}
+
 /* output, x, op */
 static bool read_reduce_scatter_tensor(LinkCollectivesObject *self, PyObject *const *args,
                                        LinkArguments *given) {
@@ -90,6 +133,7 @@ static const struct {
     [AH_KIND_ALL_REDUCE] = {read_all_reduce, 2},
     [AH_KIND_REDUCE] = {read_reduce, 3},
     [AH_KIND_BROADCAST] = {read_broadcast, 2},
+    [AH_KIND_ALL_GATHER] = {read_all_gather, 2},
     [AH_KIND_ALL_GATHER_INTO_TENSOR] = {read_all_gather_into_tensor, 2},
     [AH_KIND_REDUCE_SCATTER_TENSOR] = {read_reduce_scatter_tensor, 3},
 };
@@ -110,7 +154,8 @@ int link_collectives_read(LinkCollectivesObject *self, ah_kind kind, PyObject *c
         .value = mode == LINK_BEGIN ? args[count + 2] : Py_None,
     };
     if (!forms[kind].read(self, args, &request->arguments)) return 0;
-    request->rest = args + request->arguments.array_count;
+    bool has_list = link_has_list(&request->arguments);
+    request->rest = args + (has_list ? 2 : request->arguments.array_count);
     bool is_elsewhere = kind == AH_KIND_REDUCE && request->arguments.root != self->rank;
     if (is_elsewhere && request->value == args[0]) request->value = Py_None;
     return 1;

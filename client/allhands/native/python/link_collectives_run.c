@@ -43,12 +43,28 @@ static int enter(LinkCollectivesObject *self) {
     return entered == GATE_BUSY ? 0 : entered;
 }
 
+/* The first arrays of a call; NULL with an exception. */
+static PyObject *list_arrays(const LinkArguments *given, int count) {
+    PyObject *arrays = PyTuple_New(count);
+    for (int i = 0; i < count && arrays != NULL; i++)
+        PyTuple_SET_ITEM(arrays, i, Py_NewRef((PyObject *)given->arrays[i]));
+    return arrays;
+}
+
 static PyObject *as_tuple(const LinkArguments *given, PyObject *const *rest) {
+    bool has_list = link_has_list(given);
+    int singles = has_list ? 1 : given->array_count;
+    PyObject *list = has_list ? list_arrays(given, given->array_count - 1) : NULL;
+    if (has_list && list == NULL) return NULL;
     PyObject *arguments =
-        PyTuple_New(given->array_count + (given->root >= 0) + (given->op != NULL));
+        PyTuple_New(has_list + singles + (given->root >= 0) + (given->op != NULL));
     Py_ssize_t at = 0;
-    if (arguments == NULL) return NULL;
-    for (int i = 0; i < given->array_count; i++)
+    if (arguments == NULL) {
+        Py_XDECREF(list);
+        return NULL;
+    }
+    if (has_list) PyTuple_SET_ITEM(arguments, at++, list);
+    for (int i = given->array_count - singles; i < given->array_count; i++)
         PyTuple_SET_ITEM(arguments, at++, Py_NewRef((PyObject *)given->arrays[i]));
     for (int i = 0; at < PyTuple_GET_SIZE(arguments); i++)
         PyTuple_SET_ITEM(arguments, at++, Py_NewRef(rest[i]));
@@ -391,12 +407,10 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
         self->sequence = sequence;
         if (request->mode != LINK_BEGIN) self->thread = PyThread_get_thread_ident();
         self->kind = given->kind;
-        PyObject *held[2] = {NULL, NULL}; /* the caller's own may go while others run */
-        for (int i = 0; i < given->array_count; i++)
-            held[i] = Py_NewRef((PyObject *)given->arrays[i]);
+        /* The caller's own may go while others run. */
+        for (int i = 0; i < given->array_count; i++) Py_INCREF(given->arrays[i]);
         PyObject *result = carry_out_numbered(self, plan, request, limit);
-        Py_XDECREF(held[0]);
-        Py_XDECREF(held[1]);
+        for (int i = 0; i < given->array_count; i++) Py_DECREF(given->arrays[i]);
         return result;
     }
     gate_leave(&self->gate, false);

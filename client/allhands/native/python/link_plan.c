@@ -6,12 +6,21 @@
 
 /* ---------------------------------------------------------------- arguments */
 
+/* The arrays by which a plan is found: the first and the last. */
+static int shape_count(const LinkArguments *given) {
+    return given->array_count < 2 ? given->array_count : 2;
+}
+
+static PyArrayObject *shaped(const LinkArguments *given, int at) {
+    return given->arrays[at == 0 ? 0 : given->array_count - 1];
+}
+
 static bool is_of(const LinkPlan *plan, const LinkArguments *given) {
     if (plan->kind != given->kind || plan->op != given->op || plan->root != given->root ||
         plan->array_count != given->array_count)
         return false;
-    for (int i = 0; i < given->array_count; i++) {
-        PyArrayObject *array = given->arrays[i];
+    for (int i = 0; i < shape_count(given); i++) {
+        PyArrayObject *array = shaped(given, i);
         if ((PyObject *)PyArray_DESCR(array) != plan->descr || PyArray_NDIM(array) != plan->ndim[i])
             return false;
         for (int dim = 0; dim < plan->ndim[i]; dim++)
@@ -22,8 +31,8 @@ static bool is_of(const LinkPlan *plan, const LinkArguments *given) {
 
 static size_t hash(const LinkArguments *given) {
     uint64_t mixed = (uint64_t)given->kind << 8 ^ (uint64_t)(given->root + 1);
-    for (int i = 0; i < given->array_count; i++) {
-        PyArrayObject *array = given->arrays[i];
+    for (int i = 0; i < shape_count(given); i++) {
+        PyArrayObject *array = shaped(given, i);
         for (int dim = 0; dim < PyArray_NDIM(array); dim++)
             mixed = (mixed ^ (uint64_t)PyArray_DIM(array, dim)) * UINT64_C(0x9E3779B97F4A7C15);
         mixed ^= (uint64_t)PyArray_TYPE(array) << 32 ^ mixed >> 29;
@@ -72,8 +81,8 @@ static void keep_arguments(LinkPlan *plan, const LinkArguments *given) {
     plan->op = Py_XNewRef(given->op);
     plan->root = given->root;
     plan->array_count = given->array_count;
-    for (int i = 0; i < given->array_count; i++) {
-        PyArrayObject *array = given->arrays[i];
+    for (int i = 0; i < shape_count(given); i++) {
+        PyArrayObject *array = shaped(given, i);
         plan->ndim[i] = PyArray_NDIM(array);
         for (int dim = 0; dim < plan->ndim[i]; dim++) plan->dims[i][dim] = PyArray_DIM(array, dim);
     }
@@ -100,7 +109,7 @@ static bool read_piece(const LinkPlan *plan, const LinkArguments *given, PyObjec
         PyErr_SetString(PyExc_ValueError, "a piece lies outside of its memory");
         return false;
     }
-    *piece = (PlanPiece){(Place)place, (size_t)offset, (size_t)nbytes};
+    *piece = (PlanPiece){place, (size_t)offset, (size_t)nbytes};
     return true;
 }
 
@@ -137,7 +146,7 @@ static bool read_staged(LinkPlan *plan, const LinkArguments *given, PyObject *ro
             !read_piece(plan, given, staged, &one->staged) ||
             !read_piece(plan, given, output, &one->output))
             return false;
-        if (one->staged.place != PLACE_STAGING || one->output.place > PLACE_SECOND ||
+        if (one->staged.place != PLACE_STAGING || one->output.place < 0 ||
             one->staged.nbytes != one->output.nbytes) {
             PyErr_SetString(PyExc_ValueError, "what is staged is no output");
             return false;

@@ -15,6 +15,7 @@
 #include "python/link_comparison.h"
 
 #define LINK_PLANS 64
+#define LINK_ARRAYS 65 /* most of a call: a list of one for each of 64 ranks, and another */
 
 /* Arguments of a call, as far as a plan depends on them. */
 typedef struct {
@@ -22,14 +23,20 @@ typedef struct {
     PyObject *op; /* borrowed; NULL: nothing is reduced */
     int root;     /* -1: there is none */
     int array_count;
-    PyArrayObject *arrays[2]; /* borrowed; plain, of one dtype, and apart; the written one first */
+    /* Borrowed; plain, of one dtype, and apart; the written ones first, which have one shape. */
+    PyArrayObject *arrays[LINK_ARRAYS];
 } LinkArguments;
 
-typedef enum { PLACE_FIRST, PLACE_SECOND, PLACE_STAGING, PLACE_SCRATCH, PLACES } Place;
+/* Whether all arrays but the last are given as a list. */
+static inline bool link_has_list(const LinkArguments *given) {
+    return given->kind == AH_KIND_ALL_GATHER;
+}
 
-/* Bytes of an array of the arguments, or of memory beside. */
+enum { PLACE_STAGING = -1, PLACE_SCRATCH = -2 };
+
+/* Bytes of an array of the arguments, which it numbers, or of memory beside. */
 typedef struct {
-    Place place;
+    int place;
     size_t offset, nbytes;
 } PlanPiece;
 
@@ -42,7 +49,7 @@ typedef struct {
     ah_kind kind;
     PyObject *op, *descr; /* owned; NULL: none */
     int root, array_count;
-    int ndim[2];
+    int ndim[2]; /* of the first array and of the last one */
     npy_intp dims[2][SHAPE_DIMS];
     /* the call */
     LinkSchedule own; /* its call NULL: calls with these arguments do not go this way */
