@@ -360,6 +360,7 @@ PlanRow = tuple[
     tuple[tuple[Piece, Piece], ...],  # staged outputs: in the staging memory, in an array
     bool,  # what is staged begins as the output
     bool,  # the first array is divided by the group's size in the end
+    bool,  # calls without a label need not hear from all ranks beside their messages
     ComparisonRow | None,  # the exchange of digests of the results
 ]
 LinkCallRow = tuple[

@@ -25,6 +25,20 @@ def test_lists_of_plain_arrays_go_by_the_core_and_others_are_checked(span: Span)
         assert said["errors"] == ["ValueError", "InvalidArgument", "InvalidArgument"]
 
 
+def test_calls_under_labels_go_by_the_core_and_are_told_apart(span: Span) -> None:
+    for said in finish(span("aabb", direct_calls.label_calls, "auto")):
+        assert said["wrong"] == []
+        assert all(count > 0 for count in said["ways"].values()), said["ways"]
+        assert [said["labels"].count(one) for one in ("same", "rooted", "begun", "")] == [
+            *[40] * 3,
+            80,
+        ]
+        assert [said["labels"].count(f"step {number}") for number in range(40)] == [1] * 40
+        assert said["error"] == "CollectiveMismatch", said
+        assert "yours" in said["text"]
+        assert "mine" in said["text"]
+
+
 @LAYOUTS
 def test_calls_that_are_waited_for_go_on_in_the_queue(span: Span, places: str) -> None:
     said = finish(span(places, direct_calls.hand_every_call_over, "auto"))

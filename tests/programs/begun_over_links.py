@@ -19,7 +19,7 @@ from allhands.engine.work.completed import CompletedSend
 from allhands.engine.work.work import Work
 from allhands.runtime import loop_thread
 from programs.counts import count_calls
-from programs.protocol import failure, hear, tell
+from programs.protocol import CheckedLabel, failure, hear, tell
 
 COUNTS = (1, 8, 1000, 16_384, 100_000)
 """The last is queued, and made on the loop's thread."""
@@ -224,7 +224,7 @@ def await_steps(rounds: int) -> None:
                 outputs = await world.all_gather(
                     [np.empty(2) for _ in range(size)], np.full(2, float(me))
                 )
-                checked = await world.all_reduce(np.full(3, me), label="checked")
+                checked = await world.all_reduce(np.full(3, me), label=CheckedLabel("checked"))
                 right = (
                     objects == [{"rank": rank, "number": number} for rank in range(size)],
                     text == f"{number % size} {number}",

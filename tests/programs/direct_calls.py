@@ -17,7 +17,7 @@ from allhands.engine.direct_calls import DirectCalls
 from allhands.shm import arena
 from allhands.shm.areas import GroupAreas
 from allhands.shm.arena import Arena
-from programs.protocol import failure, hear, tell
+from programs.protocol import CheckedLabel, failure, hear, tell
 
 DTYPES = ("int64", "float32", "complex64", "float16", "uint16")
 COUNTS = (1, 8, 1000, 16_384, 65_536, 300_000)
@@ -190,6 +190,49 @@ def gather_into_lists(backend: str = "socket") -> None:
         wrong.extend("own" for _ in [mine] if not (mine == size).all())
     tell("done", wrong=wrong, errors=errors)
     ah.destroy_process_group()
+
+
+def label_calls(backend: str = "socket") -> None:
+    """Make calls under labels, the same and new ones, and at last one that only some ranks give."""
+    me, size = _join(backend)
+    _warm_up()
+    wrong: list[object] = []
+    ways: dict[str, int] = {}
+    direct = ah.default_group().submitter.engine.order.direct_calls
+    calls: dict[str, Callable[[str], Any]] = {
+        "same": lambda label: _sum(me, label="same"),
+        "new": lambda label: _sum(me, label=label),
+        "none": lambda label: _sum(me, label=None),
+        "empty": lambda label: _sum(me, label=""),
+        "rooted": lambda label: _give(me, size, label="rooted"),
+        "begun": lambda label: _sum(me, label="begun", begins=True),
+    }
+    for number in range(40):
+        for name, call in calls.items():
+            before = direct.last_call()
+            if call(f"step {number}") != (size - 1 if name == "rooted" else size * (size + 1) // 2):
+                wrong.append((name, number))
+            ways[name] = ways.get(name, 0) + (direct.last_call() != before)
+    labels = [one.label for one in ah.default_group().submitter.engine.recorder.list_records()]
+    told = failure(lambda: _sum(me, label="mine" if me else "yours"))
+    tell("done", wrong=wrong, ways=ways, labels=labels[-240:], **told)
+
+
+def _sum(me: int, *, label: str | None, begins: bool = False) -> float:
+    x = np.full(3, me + 1.0)
+    if begins:
+        work = ah.all_reduce(x, label=label, async_op=True)
+        work.wait()
+        assert work.label == label
+    else:
+        ah.all_reduce(x, label=label)
+    return float(x[0])
+
+
+def _give(me: int, size: int, *, label: str) -> float:
+    x = np.full(3, float(me))
+    ah.broadcast(x, size - 1, label=label)
+    return float(x[0])
 
 
 def run_far_ahead(calls: int, count: int, backend: str = "socket") -> None:
@@ -379,7 +422,7 @@ def mix_ways(seed: int, calls: int, backend: str = "socket") -> None:
     """Make calls that each rank takes another way, after a pause or not, in an order drawn alike.
 
     What is begun but not waited for goes through the queue; a call that is late goes on there. One
-    with a label begins on its caller's thread, but is checked first.
+    with a `CheckedLabel` begins on its caller's thread, but is checked first.
     """
     me, size = _join(backend)
     alike, own, wrong, seen = random.Random(seed), random.Random(seed + me), [], 0
@@ -390,7 +433,10 @@ def mix_ways(seed: int, calls: int, backend: str = "socket") -> None:
         begins = own.random() < 0.3
         kind = alike.choice(("all_reduce", "broadcast", "barrier", "reduce", "all_gather"))
         x, y = np.full(count, me + number), np.empty((size, count), np.int64)
-        root, label = alike.randrange(size), alike.choice((None, None, "checked"))
+        root, label = (
+            alike.randrange(size),
+            alike.choice((None, None, "plain", CheckedLabel("checked"))),
+        )
         wanted: Any = size * (size - 1) // 2 + size * number
         work = None
         if kind == "all_reduce":

@@ -10,10 +10,10 @@ import numpy as np
 import allhands as ah
 from allhands.api.default_world import default
 from allhands.engine.links.native_calls import NativeCall
-from programs.protocol import failure, hear, tell
+from programs.protocol import CheckedLabel, failure, hear, tell
 
-LABEL = "through the queue"
-"""A label sends calls the checked way, by `NativeCall`: see `engine.direct_calls`."""
+LABEL = CheckedLabel("through the queue")
+"""Sends calls by `NativeCall`: see `engine.direct_calls`."""
 
 
 def _replace(run: Callable[[NativeCall, Any, float], bool]) -> list[int]:

@@ -12,6 +12,12 @@ import allhands as ah
 _PATIENCE = 20.0
 
 
+class CheckedLabel(str):
+    """A label that sends calls between hosts the checked way: to the core it is no plain str."""
+
+    __slots__ = ()
+
+
 def tell(what: str, **more: Any) -> None:
     """Send the test an event, which the test expects by this name."""
     sys.stdout.write(json.dumps({"what": what, **more}) + "\n")

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import Step, StepBuilder
+from allhands.collectives.primitive_table import CORE_KINDS
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import Result
+from allhands.collectives.signature import CallSignature, Result
 from allhands.engine.context import EngineContext
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.hosts.two_level import TwoLevelCalls
@@ -126,7 +127,9 @@ class DirectCalls:
             self.native.prepared = sequences.stop - 1
             return bool(sequences) and self._links.take_calls(context.hash, sequences)
 
-    def compile(self, kind: str, arguments: Sequence[object]) -> "PlanRow | Literal[False] | None":
+    def compile(
+        self, kind: str, arguments: Sequence[object], label: str | None
+    ) -> "PlanRow | Literal[False] | None":
         """Compile the plan of calls with such arguments; None: there is none. False: not yet."""
         with self._thread.enter():
             context, link_calls = self._context, self._parts.link_calls
@@ -142,10 +145,10 @@ class DirectCalls:
                 return None  # the core compares one output
             two_level = link_calls.two_level
             if two_level is not None and two_level.applies_to(request):
-                return self._compile_two_level(two_level, request, arrays)
+                return self._compile_two_level(two_level, request, arrays, label)
             if not is_staged(request, size) or self._parts.has_phases(request):
                 return None
-            if not link_calls.is_agreed(request, request.call.signature):
+            if not link_calls.is_agreed(request, request.call.with_label(label).signature):
                 return False
             parts = step.build(context.rank, size)
             guard = guard_outputs(request, context.rank, size, parts, staging := StagingBuffer())
@@ -168,6 +171,7 @@ class DirectCalls:
                 link_calls.explain(own.name),
                 loads=request.primitive.is_in_place and not request.primitive.is_rooted,
                 divides=not request.is_ordered(size, context.deterministic),
+                is_agreed=link_calls.is_agreed(request, request.call.signature),
                 comparison=comparison,
             )
 
@@ -195,12 +199,16 @@ class DirectCalls:
         )
 
     def _compile_two_level(
-        self, calls: TwoLevelCalls, request: CollectiveRequest, arrays: Sequence[Array]
+        self,
+        calls: TwoLevelCalls,
+        request: CollectiveRequest,
+        arrays: Sequence[Array],
+        label: str | None,
     ) -> "PlanRow | Literal[False] | None":
         link_calls = self._parts.link_calls
         if not calls.is_in_memory:
             return False if calls.may_be_in_memory else None
-        if not link_calls.is_agreed(request, request.call.signature):
+        if not link_calls.is_agreed(request, request.call.with_label(label).signature):
             return False
         plan = calls.plan(request, (staging := StagingBuffer()).allocate_views, self._link_cost)
         compiled = self._parts.native_calls.find_two_level(
@@ -216,6 +224,7 @@ class DirectCalls:
             link_calls.explain_two_level(plan),
             loads=False,
             divides=True,
+            is_agreed=link_calls.is_agreed(request, request.call.signature),
         )
 
     def deliver(self, rank: int, frame: bytes, compiled: CompiledCall) -> bool:
@@ -243,6 +252,7 @@ class DirectCalls:
         began: float,
         waits: bool,
         result: Result,
+        label: str | None,
     ) -> Work:
         """Let the loop go on with a call; return its work, whose result is to be `result`.
 
@@ -252,12 +262,12 @@ class DirectCalls:
             self._thread.turns += 1
             step = self._build(kind, arguments)
             context, queue = self._context, self._parts.queue
-            signature = step.request.call
+            signature = step.request.call.with_label(label)
             callbacks = self._thread.callbacks
-            work = Work(signature, sequence, None, context.name, callbacks)
+            work = Work(signature, sequence, label, context.name, callbacks)
             work.waiting_thread = threading.get_ident() if waits else 0
             work.entry = context.recorder.record_call(
-                kind, sequence, step.request.nbytes, signature, None
+                kind, sequence, step.request.nbytes, signature, label
             )
             operation = Operation(
                 work, signature, step.request, step.build, result, timeout, began + timeout
@@ -286,9 +296,17 @@ class DirectCalls:
         left = None if under_way is None else NativeCall(links, under_way)
         queue.go_on_comparing(operation, mine.copy(), digests.copy(), left)
 
-    def make_completed_work(self, result: Result) -> Work:
+    def sign(self, call: CallSignature, label: str) -> tuple[CallSignature, int] | Literal[False]:
+        """Return how a call travels under a label; False: a rooted one that is yet to be agreed."""
+        signed = call.with_label(label)
+        agreed = self._parts.link_calls.agreed_signatures
+        if CORE_KINDS[call.operation].is_rooted and signed.signature not in agreed:
+            return False
+        return signed, signed.signature
+
+    def make_completed_work(self, result: Result, label: str | None) -> Work:
         """Return the work of the call that has just ended."""
-        return CompletedWork.from_comm(self.native, None, self._context.name, result)
+        return CompletedWork.from_comm(self.native, label, self._context.name, result)
 
     def abandon(self, work: Work, interruption: type[BaseException]) -> None:
         """End a call that was handed over; the exception goes to its caller."""
@@ -345,9 +363,13 @@ def _make_row(
     *,
     loads: bool,
     divides: bool,
+    is_agreed: bool,
     comparison: "ComparisonRow | None" = None,
 ) -> "PlanRow":
-    """Return the row of a plan; `divides` where an average is still to be divided."""
+    """Return the row of a plan; `divides` where an average is still to be divided.
+
+    `is_agreed` tells of calls without a label, see `LinkCalls.is_agreed`.
+    """
     scratch = source.compiled.scratch
     return (
         source.compiled.call,
@@ -366,6 +388,7 @@ def _make_row(
         ),
         loads,
         divides and request.op is ReduceOp.AVG and bool(request.targets),
+        is_agreed,
         comparison,
     )
 

@@ -181,7 +181,7 @@ class GroupRecorder:
             started=started,
             finished=finished,
             outcome="ok" if finished else "running",
-            label="",
+            label=call.label,
             file=file,
             line=line,
             function=function,

@@ -217,7 +217,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     if (self == NULL) return NULL;
     self->links = Py_NewRef(links);
     self->call.group = group;
-    self->call.signature = signature;
+    self->call.signature = self->signature = signature;
     self->call.part = part;
     self->call.has_digests = digests;
     self->call.op = op < 0 ? AH_SUM : (ah_op)op;
@@ -304,8 +304,10 @@ static bool read_memory(LinkCallObject *self, int area, PyObject *arrays, Py_ssi
     return true;
 }
 
-void link_call_begin(LinkCallObject *self, uint64_t sequence, const ah_memory memory[AH_AREAS]) {
+void link_call_begin(LinkCallObject *self, uint64_t sequence, uint64_t signature,
+                     const ah_memory memory[AH_AREAS]) {
     self->is_under_way = true;
+    self->call.signature = signature;
     ah_call_begin(&self->call, sequence, memory);
     if (self->steps != NULL) ah_host_call_begin(self->steps, &self->call);
 }
@@ -337,7 +339,7 @@ static PyObject *call_begin(LinkCallObject *self, PyObject *args) {
         return PyErr_Format(PyExc_ValueError, "a span of the schedule lies in several arrays");
     for (int area = 0; area < AH_AREAS; area++)
         Py_XSETREF(self->held[area], Py_NewRef(arrays[area]));
-    link_call_begin(self, sequence, memory);
+    link_call_begin(self, sequence, self->signature, memory);
     Py_RETURN_NONE;
 }
 

@@ -210,7 +210,7 @@ static PyObject *inline_call(LinkCollectivesObject *self, PyObject *unused) {
     (void)unused;
     if (self->thread == 0) Py_RETURN_NONE;
     return Py_BuildValue("kKsO", self->thread, (unsigned long long)self->sequence,
-                         kind_names[self->kind], Py_None);
+                         kind_names[self->kind], self->label);
 }
 
 static PyObject *last_call(LinkCollectivesObject *self, PyObject *unused) {

@@ -73,19 +73,56 @@ static PyObject *as_tuple(const LinkArguments *given, PyObject *const *rest) {
 
 /* The plan of the call, made now if there is none. NULL: it does not go this way, or with an
  * exception. */
-static LinkPlan *find_plan(LinkCollectivesObject *self, const LinkArguments *given,
-                           PyObject *const *rest) {
+static LinkPlan *find_plan(LinkCollectivesObject *self, const LinkCallRequest *request) {
+    const LinkArguments *given = &request->arguments;
     LinkPlan *plan = plans_find(&self->plans, given);
     if (plan == NULL) {
-        PyObject *arguments = as_tuple(given, rest);
+        PyObject *arguments = as_tuple(given, request->rest);
         PyObject *row = arguments == NULL ? NULL
-                                          : PyObject_CallMethod(self->gate.owner, "compile", "sN",
-                                                                kind_names[given->kind], arguments);
+                                          : PyObject_CallMethod(self->gate.owner, "compile", "sNO",
+                                                                kind_names[given->kind], arguments,
+                                                                request->label);
         if (row == NULL) return NULL;
         if (row != Py_False) plan = plans_add(&self->plans, given, row);
         Py_DECREF(row);
     }
     return plan == NULL || plan->own.call == NULL ? NULL : plan;
+}
+
+/* A call as it travels. */
+typedef struct {
+    PyObject *signature, *number; /* CallSignature and its 64 bits; the plan's */
+    uint64_t bits;
+} SignedCall;
+
+static bool has_label(const LinkCallRequest *request) {
+    return request->label != Py_None && PyUnicode_GET_LENGTH(request->label) > 0;
+}
+
+/* Find how the call travels, with its label: 1; 0: it does not go this way; -1 with an exception.
+ */
+static int sign(LinkCollectivesObject *self, LinkPlan *plan, const LinkCallRequest *request,
+                SignedCall *call) {
+    *call = (SignedCall){plan->signature, plan->number, plan->own.call->signature};
+    if (!has_label(request)) {
+        if (plan->is_agreed) return 1;
+        PyObject *made = PyObject_CallMethod(self->gate.owner, "sign", "Os", plan->signature, "");
+        int known = made == NULL ? -1 : made != Py_False;
+        plan->is_agreed = known > 0;
+        Py_XDECREF(made);
+        return known;
+    }
+    if (!plan_has_label(plan, request->label)) {
+        PyObject *made =
+            PyObject_CallMethod(self->gate.owner, "sign", "OO", plan->signature, request->label);
+        int known = made == NULL ? -1 : made != Py_False;
+        if (known > 0 && plan_set_label(plan, request->label, made) < 0) known = -1;
+        Py_XDECREF(made);
+        if (known <= 0) return known;
+    }
+    *call = (SignedCall){plan->labelled, plan->labelled_number,
+                         PyLong_AsUnsignedLongLong(plan->labelled_number)};
+    return PyErr_Occurred() ? -1 : 1;
 }
 
 static bool compares(const LinkPlan *plan) { return plan->comparison.schedule.call != NULL; }
@@ -295,9 +332,9 @@ static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan, Progress
     PyObject *waits = request->mode == LINK_BEGIN ? Py_False : Py_True;
     if (arguments != NULL && state != NULL)
         work = PyObject_CallMethod(
-            self->gate.owner, "hand_over", "sOKOddOO", kind_names[given->kind], arguments,
+            self->gate.owner, "hand_over", "sOKOddOOO", kind_names[given->kind], arguments,
             (unsigned long long)self->sequence, state, (double)limit / NANOSECONDS,
-            (double)began / NANOSECONDS, waits, request->value);
+            (double)began / NANOSECONDS, waits, request->value, request->label);
     Py_XDECREF(arguments);
     Py_XDECREF(state);
     if (type != NULL) {
@@ -340,7 +377,8 @@ static void abandon(LinkCollectivesObject *self, PyObject *work) {
 
 /* Carry out a call that has its number, within the gate, which is left: what its mode says. */
 static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
-                                    const LinkCallRequest *request, int64_t limit) {
+                                    const SignedCall *call, const LinkCallRequest *request,
+                                    int64_t limit) {
     const LinkArguments *given = &request->arguments;
     LinkMode mode = request->mode;
     uint64_t sequence = self->sequence;
@@ -350,16 +388,16 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     if (given->array_count > 0)
         self->nbytes = (size_t)PyArray_NBYTES(given->arrays[given->array_count - 1]);
     Py_XSETREF(self->how, Py_NewRef(plan->how));
-    link_log_begin(&self->log, sequence, plan->signature, plan->how, self->nbytes);
+    link_log_begin(&self->log, sequence, call->signature, plan->how, self->nbytes);
     plan_load(plan, given, self->staging);
     plan_locate(plan, given, self->staging, memory);
-    link_call_begin(plan->own.call, sequence, memory);
+    link_call_begin(plan->own.call, sequence, call->bits, memory);
     bool is_whole = mode == LINK_CONFIRM || needs_python(plan);
     PyObject *delayed = gate_delay_signals(&self->gate, is_whole);
     Progress progress = CALL_UNDER_WAY;
     int64_t hold = find_hold(request, sequence);
-    int ended = delayed == NULL || note(self->signatures, sequence, plan->number) < 0 ||
-                        note(self->calls, sequence, plan->signature) < 0
+    int ended = delayed == NULL || note(self->signatures, sequence, call->number) < 0 ||
+                        note(self->calls, sequence, call->signature) < 0
                     ? -1
                     : carry_out(self, &plan->own, hold);
     if (ended > 0) {
@@ -372,8 +410,8 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
         if (conclude(self, sequence, began) == 0 && settle(self, &plan->own) == 0 &&
             settle(self, &plan->comparison.schedule) == 0)
             result = mode == LINK_BEGIN
-                         ? PyObject_CallMethod(self->gate.owner, "make_completed_work", "O",
-                                               request->value)
+                         ? PyObject_CallMethod(self->gate.owner, "make_completed_work", "OO",
+                                               request->value, request->label)
                          : Py_NewRef(Py_True);
     } else {
         delayed = delay_signals(self, delayed);
@@ -400,16 +438,19 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
     int entered = enter(self);
     if (entered < 0) return NULL;
     if (entered == 0) Py_RETURN_FALSE;
-    LinkPlan *plan = find_plan(self, given, request->rest);
+    LinkPlan *plan = find_plan(self, request);
     uint64_t sequence = 0;
+    SignedCall call;
     if (plan != NULL && are_lent(plan) && reserve_staging(self, plan->staging_bytes) &&
+        !(has_label(request) && compares(plan)) && sign(self, plan, request, &call) > 0 &&
         (sequence = take_number(self)) != 0) {
         self->sequence = sequence;
+        self->label = request->label;
         if (request->mode != LINK_BEGIN) self->thread = PyThread_get_thread_ident();
         self->kind = given->kind;
         /* The caller's own may go while others run. */
         for (int i = 0; i < given->array_count; i++) Py_INCREF(given->arrays[i]);
-        PyObject *result = carry_out_numbered(self, plan, request, limit);
+        PyObject *result = carry_out_numbered(self, plan, &call, request, limit);
         for (int i = 0; i < given->array_count; i++) Py_DECREF(given->arrays[i]);
         return result;
     }
@@ -420,7 +461,8 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
 
 bool link_collectives_takes(const LinkCallRequest *request) {
     npy_intp most = request->mode == LINK_BEGIN ? START_BYTES : MOST_BYTES;
-    return request->label == Py_None && is_small(&request->arguments, most);
+    return (request->label == Py_None || PyUnicode_CheckExact(request->label)) &&
+           is_small(&request->arguments, most);
 }
 
 PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallRequest *request) {

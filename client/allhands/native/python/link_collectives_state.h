@@ -33,7 +33,8 @@ typedef struct LinkCollectivesObject {
     unsigned long thread;
     uint64_t sequence; /* its number, or that of the latest such call */
     ah_kind kind;
-    PyObject *how; /* it was carried out, and how many bytes this rank brought; NULL: none was */
+    PyObject *label; /* its label, or None; borrowed from its caller, who is in it */
+    PyObject *how;   /* it was carried out, and how many bytes this rank brought; NULL: none was */
     size_t nbytes;
     unsigned long long prepared; /* the last call for which the owner has prepared */
 } LinkCollectivesObject;

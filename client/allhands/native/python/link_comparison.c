@@ -73,7 +73,7 @@ int link_comparison_begin(LinkComparison *self, uint64_t sequence, PyArrayObject
     *mine = 0; /* where results differ by rank */
     if (self->is_same && compute_digest(result, checksum, mine) < 0) return -1;
     locate(self, memory);
-    link_call_begin(self->schedule.call, sequence, memory);
+    link_call_begin(self->schedule.call, sequence, self->schedule.call->signature, memory);
     return 0;
 }
 

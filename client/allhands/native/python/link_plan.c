@@ -67,6 +67,9 @@ static void plan_clear(LinkPlan *plan) {
     Py_XDECREF(old.signature);
     Py_XDECREF(old.number);
     Py_XDECREF(old.how);
+    Py_XDECREF(old.label);
+    Py_XDECREF(old.labelled);
+    Py_XDECREF(old.labelled_number);
     Py_XDECREF(old.scratch);
 }
 
@@ -173,14 +176,14 @@ static bool check_memory(LinkPlan *plan, const LinkArguments *given) {
 static bool read_row(LinkPlan *plan, const LinkArguments *given, PyObject *row) {
     PyObject *call, *compiled, *signature, *number, *how, *scratch, *ranks, *staged, *comparison;
     PyObject *areas[AH_AREAS];
-    int loads, divides;
+    int loads, divides, is_agreed;
     Py_ssize_t staging_bytes;
-    if (!PyArg_ParseTuple(row, "O!OOO!UO!O!O!O!O!nO!ppO", LinkCall_Type, &call, &compiled,
+    if (!PyArg_ParseTuple(row, "O!OOO!UO!O!O!O!O!nO!pppO", LinkCall_Type, &call, &compiled,
                           &signature, &PyLong_Type, &number, &how, &PyArray_Type, &scratch,
                           &PyTuple_Type, &ranks, &PyTuple_Type, &areas[AH_AREA_INPUT],
                           &PyTuple_Type, &areas[AH_AREA_OUTPUT], &PyTuple_Type,
                           &areas[AH_AREA_SCRATCH], &staging_bytes, &PyTuple_Type, &staged, &loads,
-                          &divides, &comparison))
+                          &divides, &is_agreed, &comparison))
         return false;
     if (staging_bytes < 0 || (divides && (given->array_count == 0 || plan->type == AH_TYPES ||
                                           !ah_supports(AH_AVG, plan->type)))) {
@@ -194,6 +197,7 @@ static bool read_row(LinkPlan *plan, const LinkArguments *given, PyObject *row) 
     plan->staging_bytes = (size_t)staging_bytes;
     plan->loads = loads;
     plan->divides = divides;
+    plan->is_agreed = is_agreed;
     return link_schedule_read(&plan->own, call, compiled, ranks) &&
            read_areas(plan, given, areas) && read_staged(plan, given, staged) &&
            check_memory(plan, given) &&
@@ -213,6 +217,26 @@ LinkPlan *plans_add(LinkPlans *self, const LinkArguments *given, PyObject *row) 
     plan_clear(plan);
     *plan = made;
     return plan;
+}
+
+/* ---------------------------------------------------------------- labels */
+
+int plan_set_label(LinkPlan *plan, PyObject *label, PyObject *signed_call) {
+    PyObject *signature, *number;
+    if (!PyTuple_Check(signed_call) ||
+        !PyArg_ParseTuple(signed_call, "OO!", &signature, &PyLong_Type, &number)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "no signature and its number");
+        return -1;
+    }
+    Py_XSETREF(plan->label, Py_NewRef(label));
+    Py_XSETREF(plan->labelled, Py_NewRef(signature));
+    Py_XSETREF(plan->labelled_number, Py_NewRef(number));
+    return 0;
+}
+
+bool plan_has_label(const LinkPlan *plan, PyObject *label) {
+    if (plan->label == NULL) return false;
+    return plan->label == label || PyUnicode_Compare(plan->label, label) == 0;
 }
 
 /* ---------------------------------------------------------------- memory of a call */

@@ -57,15 +57,18 @@ typedef struct {
     PyObject *signature; /* CallSignature */
     PyObject *number;    /* its 64 bits */
     PyObject *how;       /* for people */
-    PyObject *scratch;   /* array */
-    PlanPiece *pieces;   /* of all areas */
-    ah_piece *memory;    /* of the call under way, as the pieces */
+    /* The label of the latest call that had one, and that call's signature; owned, NULL: none. */
+    PyObject *label, *labelled, *labelled_number;
+    PyObject *scratch; /* array */
+    PlanPiece *pieces; /* of all areas */
+    ah_piece *memory;  /* of the call under way, as the pieces */
     int counts[AH_AREAS];
     StagedOutput *staged;
     int staged_count;
     size_t staging_bytes;
-    bool loads;   /* what is staged begins as the output */
-    bool divides; /* the first array holds the sum of what is averaged */
+    bool loads;     /* what is staged begins as the output */
+    bool is_agreed; /* calls without a label need not hear from all ranks beside their messages */
+    bool divides;   /* the first array holds the sum of what is averaged */
     ah_type type;
 } LinkPlan;
 
@@ -82,6 +85,12 @@ LinkPlan *plans_find(LinkPlans *self, const LinkArguments *given);
 /* Add the plan that the owner has compiled: a row of `PlanRow`, or None where such calls do not go
  * this way. NULL with an exception. */
 LinkPlan *plans_add(LinkPlans *self, const LinkArguments *given, PyObject *row);
+
+/* Remember that calls with a label have that signature, as `sign` of the owner gives it in a tuple
+ * with its number; -1 with an exception. */
+int plan_set_label(LinkPlan *plan, PyObject *label, PyObject *signed_call);
+/* Whether the signature of calls with that label is known. */
+bool plan_has_label(const LinkPlan *plan, PyObject *label);
 
 /* Find the memory of a call's areas, `staging` having `staging_bytes`. */
 void plan_locate(LinkPlan *plan, const LinkArguments *given, uint8_t *staging,
