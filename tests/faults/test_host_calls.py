@@ -27,16 +27,7 @@ def test_lists_of_plain_arrays_go_by_the_core_and_others_are_checked(span: Span)
 
 def test_calls_under_labels_go_by_the_core_and_are_told_apart(span: Span) -> None:
     for said in finish(span("aabb", direct_calls.label_calls, "auto")):
-        assert said["wrong"] == []
-        assert all(count > 0 for count in said["ways"].values()), said["ways"]
-        assert [said["labels"].count(one) for one in ("same", "rooted", "begun", "")] == [
-            *[40] * 3,
-            80,
-        ]
-        assert [said["labels"].count(f"step {number}") for number in range(40)] == [1] * 40
-        assert said["error"] == "CollectiveMismatch", said
-        assert "yours" in said["text"]
-        assert "mine" in said["text"]
+        direct_calls.check_labels(said)
 
 
 @LAYOUTS

@@ -190,3 +190,11 @@ def test_who_cannot_read_an_object_that_was_begun_fails_alone(job: Job) -> None:
         assert told["is_success"] == (error is None)
         assert told["sum"] == 2
     finished(ranks)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_composite_calls_are_right_that_go_on_in_several_attempts(job: Job, n: int) -> None:
+    ranks = job(n, works_over_memory.poll_large_composites)
+    for rank in ranks:
+        assert rank.expect("done")["wrong"] == []
+    finished(ranks)

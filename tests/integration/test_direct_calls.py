@@ -31,16 +31,7 @@ def test_lists_of_plain_arrays_go_by_the_core_and_others_are_checked(job: Job, s
 @pytest.mark.parametrize("size", [2, 3])
 def test_calls_under_labels_go_by_the_core_and_are_told_apart(job: Job, size: int) -> None:
     for said in finish(job(size, direct_calls.label_calls)):
-        assert said["wrong"] == []
-        assert all(count > 0 for count in said["ways"].values()), said["ways"]
-        assert [said["labels"].count(one) for one in ("same", "rooted", "begun", "")] == [
-            *[40] * 3,
-            80,
-        ]
-        assert [said["labels"].count(f"step {number}") for number in range(40)] == [1] * 40
-        assert said["error"] == "CollectiveMismatch", said
-        assert "yours" in said["text"]
-        assert "mine" in said["text"]
+        direct_calls.check_labels(said)
 
 
 @pytest.mark.parametrize(("size", "calls", "count"), [(2, 4000, 1), (3, 1000, 3000)])

@@ -218,6 +218,18 @@ def label_calls(backend: str = "socket") -> None:
     tell("done", wrong=wrong, ways=ways, labels=labels[-240:], **told)
 
 
+def check_labels(said: dict[str, Any]) -> None:
+    """Check what a rank tells of `label_calls`."""
+    assert said["wrong"] == []
+    assert all(count > 0 for count in said["ways"].values()), said["ways"]
+    counts = [said["labels"].count(one) for one in ("same", "rooted", "begun", "")]
+    assert counts == [40, 40, 40, 80]
+    assert [said["labels"].count(f"step {number}") for number in range(40)] == [1] * 40
+    assert said["error"] == "CollectiveMismatch", said
+    assert "yours" in said["text"]
+    assert "mine" in said["text"]
+
+
 def _sum(me: int, *, label: str | None, begins: bool = False) -> float:
     x = np.full(3, me + 1.0)
     if begins:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 import allhands as ah
 from allhands._native import AsyncCall
+from allhands.engine.work.shm_work import ShmWorkContext
 from programs.protocol import failure, hear, tell, until
 
 SMALL, LARGE = 3, 100_000
@@ -406,6 +407,27 @@ def begin_many_composites() -> None:
                 str(work) for work, wanted in begun[::-1] if not are_equal(work.result(), wanted)
             ]
             tell("done", wrong=wrong)
+
+    asyncio.run(main())
+
+
+def poll_large_composites() -> None:
+    """Poll for what is too large for a slot, which no other thread runs, and wait for it then."""
+
+    async def main() -> None:
+        wrong: list[str] = []
+        run_queue = ShmWorkContext.run_queue
+        async with ah.aio.connect(timeout=30) as world:
+            await world.barrier()  # from here on there is a communicator
+            ShmWorkContext.run_queue = lambda *_: None  # type: ignore[method-assign]
+            for name, start in [*COMPOSITES.items()] * 2:
+                work, wanted = start(world.group.awaited, world.rank, world.size)
+                assert isinstance(work, AsyncCall)
+                for _ in range(5):
+                    work.poll(300_000)
+                wrong += [] if are_equal(work.result(), wanted) else [name]
+            ShmWorkContext.run_queue = run_queue  # type: ignore[method-assign]
+        tell("done", wrong=wrong)
 
     asyncio.run(main())
 

@@ -72,6 +72,8 @@ static ah_status run(ah_comm *comm, uint64_t signature, const ah_messages *messa
     status = ah_await_headers(comm, signature);
     if (status == AH_OK) status = ah_check_declared(comm, comm->others);
     if (status != AH_OK) return status;
+    /* The rest takes as long as others send, which no size of this rank's own tells. */
+    if (!ah_are_packed(comm, ah_all_ranks(comm)) && ah_stops(comm)) return AH_PENDING;
     if (!allocate(comm, messages, out)) return AH_INTERRUPTED;
     ah_take_packed(comm, comm->others, out);
     comm->call->variant = AH_SLOTS;

@@ -89,6 +89,12 @@ ah_status ah_check_declared(const ah_comm *comm, uint64_t ranks) {
     return AH_MISMATCH;
 }
 
+bool ah_are_packed(const ah_comm *comm, uint64_t ranks) {
+    for (uint64_t rest = ranks; rest; rest &= rest - 1)
+        if (!(comm->header[__builtin_ctzll(rest)].flags & AH_IN_SLOT)) return false;
+    return true;
+}
+
 void ah_take_packed(const ah_comm *comm, uint64_t ranks, char *const out[]) {
     for (uint64_t rest = ranks; rest; rest &= rest - 1) {
         int r = __builtin_ctzll(rest);

@@ -20,6 +20,9 @@ size_t ah_declared(const ah_comm *comm, int from, int to);
 /* AH_MISMATCH if one of these ranks says that more is in its slot than there is room for. */
 ah_status ah_check_declared(const ah_comm *comm, uint64_t ranks);
 
+/* Whether all that these ranks send, whose headers are here, lies in their slots. */
+bool ah_are_packed(const ah_comm *comm, uint64_t ranks);
+
 /* Copy what these ranks have sent here in their slots. */
 void ah_take_packed(const ah_comm *comm, uint64_t ranks, char *const out[]);
 /* Copy a part of a message, which may be made of several buffers. */

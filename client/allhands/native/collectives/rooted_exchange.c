@@ -66,6 +66,8 @@ ah_status ah_rooted_exchange(ah_comm *comm, uint64_t signature, const ah_message
     uint64_t received = readers & own ? sources : 0;
     if (status == AH_OK) status = ah_check_declared(comm, received);
     if (status != AH_OK) return status;
+    /* The rest takes as long as others send, or take, which no size of this rank's own tells. */
+    if (!ah_are_packed(comm, received | (sources & own)) && ah_stops(comm)) return AH_PENDING;
     if (!allocate(&what, received)) return AH_INTERRUPTED;
     comm->call->variant = AH_SLOTS;
     ah_take_packed(comm, received, out);

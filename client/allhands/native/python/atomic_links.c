@@ -112,11 +112,9 @@ PyObject *atomic_call_over_links(AtomicObject *self, ah_kind kind) {
     if (read == 0 || (read > 0 && (request.label != Py_None || !link_collectives_takes(&request))))
         done = Py_NewRef(Py_False);
     else if (read > 0 && request.timeout != NULL) {
-        /* Another thread may change a list meanwhile. */
-        const LinkArguments *given = &request.arguments;
-        for (int i = 0; i < given->array_count; i++) Py_INCREF(given->arrays[i]);
+        link_hold_arrays(&request.arguments); /* of a list that another thread changes */
         done = carry_out(self, links, &request);
-        for (int i = 0; i < given->array_count; i++) Py_DECREF(given->arrays[i]);
+        link_release_arrays(&request.arguments);
     }
     Py_XDECREF(timeout);
     Py_DECREF(links);

@@ -168,8 +168,12 @@ static PyObject *make_call(PyObject *self_, PyObject *const *args, Py_ssize_t na
     int read = link_collectives_read(self, kind, args, nargs, mode, &request);
     if (read < 0) return NULL;
     if (read == 0) return Py_NewRef(mode == LINK_BEGIN ? Py_None : Py_False);
-    return mode == LINK_BEGIN ? link_collectives_start(self, &request)
-                              : link_collectives_run(self, &request);
+    /* Another thread may change a list meanwhile. */
+    link_hold_arrays(&request.arguments);
+    PyObject *result = mode == LINK_BEGIN ? link_collectives_start(self, &request)
+                                          : link_collectives_run(self, &request);
+    link_release_arrays(&request.arguments);
+    return result;
 }
 
 #define DEFINE_METHODS(name, kind)                                                                 \

@@ -396,6 +396,7 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     PyObject *delayed = gate_delay_signals(&self->gate, is_whole);
     Progress progress = CALL_UNDER_WAY;
     int64_t hold = find_hold(request, sequence);
+    if (hold > limit / 2) hold = limit / 2;
     int ended = delayed == NULL || note(self->signatures, sequence, call->number) < 0 ||
                         note(self->calls, sequence, call->signature) < 0
                     ? -1
@@ -448,11 +449,7 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
         self->label = request->label;
         if (request->mode != LINK_BEGIN) self->thread = PyThread_get_thread_ident();
         self->kind = given->kind;
-        /* The caller's own may go while others run. */
-        for (int i = 0; i < given->array_count; i++) Py_INCREF(given->arrays[i]);
-        PyObject *result = carry_out_numbered(self, plan, &call, request, limit);
-        for (int i = 0; i < given->array_count; i++) Py_DECREF(given->arrays[i]);
-        return result;
+        return carry_out_numbered(self, plan, &call, request, limit);
     }
     gate_leave(&self->gate, false);
     if (PyErr_Occurred()) return NULL;

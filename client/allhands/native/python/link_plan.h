@@ -32,6 +32,15 @@ static inline bool link_has_list(const LinkArguments *given) {
     return given->kind == AH_KIND_ALL_GATHER;
 }
 
+/* Keep the arrays of a call while threads run that may let them go. */
+static inline void link_hold_arrays(const LinkArguments *given) {
+    for (int i = 0; i < given->array_count; i++) Py_INCREF(given->arrays[i]);
+}
+
+static inline void link_release_arrays(const LinkArguments *given) {
+    for (int i = 0; i < given->array_count; i++) Py_DECREF(given->arrays[i]);
+}
+
 enum { PLACE_STAGING = -1, PLACE_SCRATCH = -2 };
 
 /* Bytes of an array of the arguments, which it numbers, or of memory beside. */
