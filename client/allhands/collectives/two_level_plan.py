@@ -120,6 +120,18 @@ def _count_bytes(layout: HostLayout, request: CollectiveRequest) -> int:
     return nbytes
 
 
+def _bound_message(layout: HostLayout, request: CollectiveRequest, algorithm: str) -> int:
+    """Return the bytes that no message between heads exceeds, by what all of them know."""
+    if algorithm != "ring":
+        return _count_bytes(layout, request)
+    assert request.dtype is not None
+    if request.primitive.scales_with_size:
+        block = request.count * max(map(len, layout.ranks_by_host))
+    else:
+        block = -(-request.count // len(layout.ranks_by_host))
+    return block * request.dtype.itemsize
+
+
 def _is_for_two_levels(op: ReduceOp, dtype: "np.dtype[np.generic]") -> bool:
     """Return whether the core knows a reduction, and a host's part of it is a value of the dtype.
 
@@ -143,8 +155,7 @@ def plan_two_level(
     if request.op is ReduceOp.AVG:
         request = replace(request, op=ReduceOp.SUM)
     made = _PLANNERS[request.primitive.algorithm](_Setting(layout, request, allocate, link_cost))
-    # By what all heads know, so that all cut alike.
-    pieces = -(-_count_bytes(layout, request) // MESSAGE_BYTES)
+    pieces = -(-_bound_message(layout, request, made.algorithm) // MESSAGE_BYTES)
     if pieces > 1:
         made.parts = [
             replace(part, schedule=split_rounds(part.schedule, pieces)) for part in made.parts

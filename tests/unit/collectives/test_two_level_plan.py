@@ -92,12 +92,20 @@ def test_blocks_of_one_array_are_brought_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "request_",
-    [all_reduce(HEAD_BYTES // 2, np.float32), all_gather(HEAD_BYTES // 8, 4), all_reduce(1)],
+    ("hosts", "request_", "rounds"),
+    [
+        ("aabb", all_reduce(HEAD_BYTES // 2, np.float32), 4),
+        ("aabb", all_gather(HEAD_BYTES // 8, 4), 2),
+        ("aabbccdd", all_gather(HEAD_BYTES // 16, 8), 3),
+        ("aabbcc", all_reduce(HEAD_BYTES // 2, np.float32), 8),
+        ("aabb", all_reduce(1), 1),
+    ],
 )
-def test_messages_between_heads_are_short_enough_to_go_unasked(request_: CollectiveRequest) -> None:
-    for rank in (0, 2):
-        (part,) = plan("aabb", rank, request_).parts
+def test_messages_between_heads_are_short_enough_to_go_unasked(
+    hosts: str, request_: CollectiveRequest, rounds: int
+) -> None:
+    for rank in range(0, len(hosts), 2):
+        (part,) = plan(hosts, rank, request_).parts
         sent = [one.span for step in part.schedule.rounds for one in step.sends]
-        assert sent
         assert max(map(len, sent)) * part.output.dtype.itemsize <= MESSAGE_BYTES
+        assert sum(bool(step.sends) for step in part.schedule.rounds) == rounds
