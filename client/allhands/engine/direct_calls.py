@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite_call import Step, StepBuilder
-from allhands.collectives.primitive_table import CORE_KINDS
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from allhands._native import ComparisonRow, LinkCollectives, Piece, PlanRow
 
 _STAGING, _SCRATCH = -1, -2
-"""Memory of a piece, beside the arrays of the call; as `Place` in the core."""
+"""Memory of a piece, beside the arrays of the call; as in `link_plan.h` of the core."""
 
 ComparisonProgress: TypeAlias = "tuple[CompiledCall | None, NDArray[np.uint64], NDArray[np.uint64]]"
 """The exchange of digests, None: it has ended; this rank's digest, and those that have come."""
@@ -298,9 +297,8 @@ class DirectCalls:
 
     def sign(self, call: CallSignature, label: str) -> tuple[CallSignature, int] | Literal[False]:
         """Return how a call travels under a label; False: a rooted one that is yet to be agreed."""
-        signed = call.with_label(label)
-        agreed = self._parts.link_calls.agreed_signatures
-        if CORE_KINDS[call.operation].is_rooted and signed.signature not in agreed:
+        signed, request = call.with_label(label), CollectiveRequest(call.operation)
+        if not self._parts.link_calls.is_agreed(request, signed.signature):
             return False
         return signed, signed.signature
 

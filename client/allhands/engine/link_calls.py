@@ -24,7 +24,6 @@ from allhands.engine.links.output_guard import (
     ArrivalCondition,
     GuardedParts,
     StagingBuffer,
-    align,
     guard_outputs,
     is_staged,
 )
@@ -198,12 +197,10 @@ class LinkCalls:
             plan = self._plan_two_level(operation)
             self._staging.memory[: len(staged)] = np.frombuffer(staged, np.uint8)
             return self._go_on_two_level(operation, plan, call)
-        guard, left, at = self._guard(operation), call.withdraw(), 0
+        guard, left = self._guard(operation), call.withdraw()
         if guard.commit is not None:
-            for array in guard.parts[0].output.arrays:
-                view = array.view(np.uint8)
-                view[...] = np.frombuffer(staged, np.uint8, view.size, at)
-                at += align(view.size)
+            view = guard.parts[0].output.arrays[0].view(np.uint8)
+            view[...] = np.frombuffer(staged, np.uint8, view.size)
         execution = self._begin(operation, guard, left)
         call.give_back()
         return execution

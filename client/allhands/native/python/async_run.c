@@ -111,7 +111,6 @@ static int end_first(AsyncCall *call, ah_status status) {
     int failed = call_end(self, &self->first_running, status, async_label_or_null(call));
     if (!failed && call->composite != NULL) failed = keep_received(call);
     Py_CLEAR(self->received); /* of one that failed */
-    self->plan.call = NULL;
     return failed;
 }
 
@@ -149,6 +148,7 @@ static int run_first(CommObject *self, bool only_tries) {
         if (failed) keep_error(call);
         call->state = failed ? CALL_FAILED : CALL_ENDED;
     }
+    self->plan.call = NULL; /* which names the call in errors up to here */
     self->running_async = NULL;
     async_remove_first(self);
     Py_CLEAR(call->arrays);

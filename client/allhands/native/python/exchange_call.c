@@ -328,7 +328,7 @@ static PyObject *keep_sources(PyObject *messages, Sources **sources) {
         PyMem_Free(*sources);
         return NULL;
     }
-    PyObject *kept = PyTuple_Pack(2, capsule, messages); /* is freed in this order */
+    PyObject *kept = PyTuple_Pack(2, capsule, messages);
     Py_DECREF(capsule);
     return kept;
 }
