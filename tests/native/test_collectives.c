@@ -1332,8 +1332,14 @@ typedef struct {
 static void *interrupt_when_told(void *given) {
     telling *what = given;
     hear(what->me, 50);
+    nanosleep(&(struct timespec){0, 5000000}, NULL); /* most often it sleeps by now */
     ah_comm_interrupt(what->me->comm, what->sequence);
     return NULL;
+}
+
+static void pause_and_tell(void *owner) {
+    on_pause(owner);
+    tell(owner, 50);
 }
 
 /* Another thread ends a call that is fast asleep, and the next one; its peer is let go. */
@@ -1345,11 +1351,9 @@ static void interrupts(rank_state *me) {
     if (me->rank == 0 && pthread_create(&thread, NULL, interrupt_when_told, &what)) abort();
     fill_floats(x, 1);
     ah_call call = next_call(me, LONG_TIME);
-    if (me->rank == 0) call.tick = NULL; /* nothing else wakes it soon */
-    if (me->rank == 1) {
-        struct timespec nap = {0, 5000000};
-        nanosleep(&nap, NULL);
-        tell(me, 50);
+    if (me->rank == 0) {
+        call.tick = NULL; /* nothing else wakes it soon */
+        call.pause = pause_and_tell;
     }
     int64_t begun = now();
     ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, MANY);

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from allhands._native import ComparisonRow, LinkCollectives, Piece, PlanRow
 
 _STAGING, _SCRATCH = -1, -2
-"""Memory of a piece, beside the arrays of the call; as in `link_plan.h` of the core."""
+"""Memory of a piece, beside the arrays of the call; as the core numbers it."""
 
 ComparisonProgress: TypeAlias = "tuple[CompiledCall | None, NDArray[np.uint64], NDArray[np.uint64]]"
 """The exchange of digests, None: it has ended; this rank's digest, and those that have come."""
