@@ -340,7 +340,7 @@ ComparisonRow = tuple[
     LinkCall,
     object,  # what the owner knows it by
     tuple[int, ...],  # ranks of the world, by its links
-    NDArray[np.uint64],  # this rank's digest
+    NDArray[np.uint64],  # this rank's digest, followed by room for those of its host
     NDArray[np.uint64],  # those of all ranks
     NDArray[Any],  # scratch
     bool,  # the first array is the result, the same on all ranks; else there is none

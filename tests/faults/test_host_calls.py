@@ -9,12 +9,17 @@ from support.ranks.two_hosts import Span
 
 pytestmark = pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core")
 
-LAYOUTS = pytest.mark.parametrize("places", ["aabb", "aaab", "abab"])
+LAYOUTS = pytest.mark.parametrize(
+    ("places", "way"),
+    [("aabb", "auto"), ("aaab", "auto"), ("abab", "auto"), ("aabb", "verified auto")],
+)
 
 
 @LAYOUTS
-def test_calls_of_all_kinds_and_lengths_give_the_right_values(span: Span, places: str) -> None:
-    for said in finish(span(places, direct_calls.call_all_kinds, len(places), 60, "auto")):
+def test_calls_of_all_kinds_and_lengths_give_the_right_values(
+    span: Span, places: str, way: str
+) -> None:
+    for said in finish(span(places, direct_calls.call_all_kinds, len(places), 60, way)):
         assert said["wrong"] == []
         assert said["direct"] > 100
 
@@ -31,8 +36,8 @@ def test_calls_under_labels_go_by_the_core_and_are_told_apart(span: Span) -> Non
 
 
 @LAYOUTS
-def test_calls_that_are_waited_for_go_on_in_the_queue(span: Span, places: str) -> None:
-    said = finish(span(places, direct_calls.hand_every_call_over, "auto"))
+def test_calls_that_are_waited_for_go_on_in_the_queue(span: Span, places: str, way: str) -> None:
+    said = finish(span(places, direct_calls.hand_every_call_over, way))
     assert [one["wrong"] for one in said] == [[]] * len(places)
     assert all(one["handed"] > 5 for one in said), said
 
@@ -66,8 +71,10 @@ def test_neighbours_that_share_no_memory_meet_over_links(job: Job, hosts: str) -
 
 
 @LAYOUTS
-def test_who_misses_a_call_is_named_and_the_array_is_kept(span: Span, places: str) -> None:
-    ranks = span(places, direct_calls.miss_a_call, "auto")
+def test_who_misses_a_call_is_named_and_the_array_is_kept(
+    span: Span, places: str, way: str
+) -> None:
+    ranks = span(places, direct_calls.miss_a_call, way)
     missed = [rank.expect("missed") for rank in ranks]
     assert missed[0]["error"] == "CollectiveTimeout"
     assert missed[0]["ranks"] == [1, 2, 3]
@@ -81,8 +88,8 @@ def test_who_misses_a_call_is_named_and_the_array_is_kept(span: Span, places: st
 
 
 @LAYOUTS
-def test_calls_that_differ_are_told_apart_on_every_rank(span: Span, places: str) -> None:
-    ranks = span(places, direct_calls.call_differently, "auto")
+def test_calls_that_differ_are_told_apart_on_every_rank(span: Span, places: str, way: str) -> None:
+    ranks = span(places, direct_calls.call_differently, way)
     for said in [rank.expect("done") for rank in ranks]:
         assert said["error"] == "CollectiveMismatch"
         assert "float64[10]" in said["text"]
@@ -91,8 +98,8 @@ def test_calls_that_differ_are_told_apart_on_every_rank(span: Span, places: str)
 
 
 @LAYOUTS
-def test_a_rank_that_is_killed_is_named(span: Span, places: str) -> None:
-    ranks = span(places, direct_calls.lose_a_rank, "auto")
+def test_a_rank_that_is_killed_is_named(span: Span, places: str, way: str) -> None:
+    ranks = span(places, direct_calls.lose_a_rank, way)
     for rank in ranks[:3]:
         said = rank.expect("done")
         assert said["error"] == "PeerFailed"
@@ -101,8 +108,10 @@ def test_a_rank_that_is_killed_is_named(span: Span, places: str) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1, 3])
 @LAYOUTS
-def test_ctrl_c_ends_a_call_and_the_others_hear_of_it(span: Span, places: str, victim: int) -> None:
-    ranks = span(places, direct_calls.interrupt_a_call, "auto", victim)
+def test_ctrl_c_ends_a_call_and_the_others_hear_of_it(
+    span: Span, places: str, way: str, victim: int
+) -> None:
+    ranks = span(places, direct_calls.interrupt_a_call, way, victim)
     assert ranks[victim].expect("interrupted")["error"] == "KeyboardInterrupt"
     others = [rank for at, rank in enumerate(ranks) if at != victim]
     for rank in others:
@@ -115,23 +124,25 @@ def test_ctrl_c_ends_a_call_and_the_others_hear_of_it(span: Span, places: str, v
 
 
 @LAYOUTS
-def test_ranks_may_take_other_ways_to_the_same_call(span: Span, places: str) -> None:
-    for said in finish(span(places, direct_calls.mix_ways, len(places), 600, "auto")):
+def test_ranks_may_take_other_ways_to_the_same_call(span: Span, places: str, way: str) -> None:
+    for said in finish(span(places, direct_calls.mix_ways, len(places), 600, way)):
         assert said["wrong"] == []
         assert said["direct"] > 50
 
 
 @LAYOUTS
-def test_ranks_that_are_ahead_as_far_as_they_can_are_not_mixed_up(span: Span, places: str) -> None:
-    ranks = span(places, direct_calls.run_far_ahead, 300, 1000, "auto")
+def test_ranks_that_are_ahead_as_far_as_they_can_are_not_mixed_up(
+    span: Span, places: str, way: str
+) -> None:
+    ranks = span(places, direct_calls.run_far_ahead, 300, 1000, way)
     for _ in range(2):
         ranks[0].say()
     assert [said["wrong"] for said in finish(ranks)] == [[]] * len(places)
 
 
 @LAYOUTS
-def test_calls_are_recorded_once_wherever_they_end(span: Span, places: str) -> None:
-    for said in finish(span(places, direct_calls.record_calls, "auto")):
+def test_calls_are_recorded_once_wherever_they_end(span: Span, places: str, way: str) -> None:
+    for said in finish(span(places, direct_calls.record_calls, way)):
         assert said["numbers"] == [1, 2, 3, 4, 5, 6, 7]
         assert said["outcomes"] == ["ok"] * 7
         assert all("shared memory within hosts" in how for how in said["how"]), said["how"]

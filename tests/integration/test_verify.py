@@ -3,7 +3,7 @@
 import pytest
 
 from programs import verified
-from support.ranks.processes import Job
+from support.ranks.processes import Job, finish
 
 
 @pytest.mark.parametrize("backend", ["auto", "socket", "grpc"])
@@ -16,12 +16,19 @@ def test_every_collective_passes_on_a_group_that_verifies(job: Job, backend: str
         assert rank.ended() == 0, "".join(rank.errors)
 
 
-@pytest.mark.parametrize("backend", ["socket"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("hosts", ["aabb", "abbba"])
+def test_every_collective_passes_between_hosts_of_several_ranks(job: Job, hosts: str) -> None:
+    for said in finish(job(len(hosts), verified.every_collective, hosts)):
+        assert said["wrong"] == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "size", "hosts"), [("socket", 2, ""), ("socket", 3, ""), ("auto", 4, "aabb")]
+)
 def test_short_calls_end_on_their_callers_threads_or_go_on_from_where_they_are(
-    job: Job, size: int
+    job: Job, size: int, hosts: str
 ) -> None:
-    for rank in job(size, verified.come_late, 150):
+    for rank in job(size, verified.come_late, 150, hosts):
         done = rank.expect("done")
         assert done["wrong"] == []
         seen = done["seen"]
@@ -45,12 +52,14 @@ def test_memory_that_changes_during_a_call_is_named_on_every_rank(job: Job) -> N
         assert rank.ended() == 0, "".join(rank.errors)
 
 
-@pytest.mark.parametrize("backend", ["socket", "grpc"])
+@pytest.mark.parametrize(
+    ("backend", "size", "hosts"), [("socket", 3, ""), ("grpc", 3, ""), ("auto", 4, "aabb")]
+)
 @pytest.mark.parametrize("calls_before", [0, 20], ids=["first", "later"])
 def test_a_result_unlike_the_others_is_named_on_every_rank(
-    job: Job, backend: str, calls_before: int
+    job: Job, backend: str, size: int, hosts: str, calls_before: int
 ) -> None:
-    ranks = job(3, verified.differ_in_a_result, calls_before)
+    ranks = job(size, verified.differ_in_a_result, calls_before, hosts)
     found_in_the_core = 0
     for rank in ranks:
         for number in range(verified.DIFFERING_CALLS):
@@ -59,20 +68,22 @@ def test_a_result_unlike_the_others_is_named_on_every_rank(
             assert (error["link"], error["seq"]) == (None, calls_before + 1 + number)
             assert "different results: rank 1, unlike the others" in error["text"]
         found_in_the_core += rank.expect("progress")["compared"]
-    if calls_before and backend == "socket":
+    if calls_before and backend != "grpc":
         assert found_in_the_core > 0
     for rank in ranks:
-        assert rank.expect("sum")["sum"] == 3.0
+        assert rank.expect("sum")["sum"] == size
         assert rank.ended() == 0, "".join(rank.errors)
 
 
-@pytest.mark.parametrize("backend", ["socket", "grpc"])
+@pytest.mark.parametrize(
+    ("backend", "size", "hosts"), [("socket", 3, ""), ("grpc", 3, ""), ("auto", 4, "aabb")]
+)
 @pytest.mark.parametrize("retryable", [False, True], ids=["once", "retryable"])
 @pytest.mark.parametrize(("length", "calls_before"), [(400_000, 0), (50, 20)])
 def test_a_bit_that_flips_on_a_link_names_it_on_every_rank(
-    job: Job, backend: str, length: int, calls_before: int, retryable: bool
+    job: Job, size: int, hosts: str, length: int, calls_before: int, retryable: bool
 ) -> None:
-    ranks = job(3, verified.flip_a_bit, length, calls_before, retryable)
+    ranks = job(size, verified.flip_a_bit, length, calls_before, retryable, hosts)
     links = set()
     for rank in ranks:
         error = rank.expect("error")
@@ -83,7 +94,7 @@ def test_a_bit_that_flips_on_a_link_names_it_on_every_rank(
             2 * number - 1 if retryable else number,
         )
         assert error["kept"] or not retryable
-        assert rank.expect("sum")["sum"] == 3.0 * length
+        assert rank.expect("sum")["sum"] == size * length
         assert rank.ended() == 0, "".join(rank.errors)
     [(start, _)] = links
     assert start == 2

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -14,40 +14,20 @@ import numpy as np
 
 import allhands as ah
 from allhands.engine.direct_calls import DirectCalls
-from allhands.shm import arena
-from allhands.shm.areas import GroupAreas
-from allhands.shm.arena import Arena
+from programs.played_hosts import play_host
 from programs.protocol import CheckedLabel, failure, hear, tell
 
 DTYPES = ("int64", "float32", "complex64", "float16", "uint16")
 COUNTS = (1, 8, 1000, 16_384, 65_536, 300_000)
 
 
-_open = Arena.open
-
-
-def _open_no_board(
-    self: Arena, group: int, ranks: Sequence[int], capacity: int | None = None
-) -> GroupAreas | None:
-    if capacity is None:
-        return _open(self, group, ranks)
-    self._own_segment.publish(group, 0, 0)
-    return None
-
-
 def _join(backend: str = "socket") -> tuple[int, int]:
-    """Join a world; a backend "hosts aab" has this machine play hosts, named by a letter a rank.
-
-    On a host with a capital letter the ranks that have one put up no board.
-    """
+    """Join a world; a backend "hosts aab" is as `play_host` has it, "verified ..." verifies."""
+    verify, backend = backend.startswith("verified "), backend.removeprefix("verified ")
     if backend.startswith("hosts "):
-        key, rank = arena.compute_host_key(), int(os.environ["RANK"])
-        letter = backend.removeprefix("hosts ")[rank]
-        arena.compute_host_key = lambda: key + letter.lower()
-        if letter.isupper():
-            Arena.open = _open_no_board  # type: ignore[method-assign]
+        play_host(backend.removeprefix("hosts "))
         backend = "auto"
-    ah.init_process_group(backend=backend, timeout=30)
+    ah.init_process_group(backend=backend, timeout=30, verify=verify)
     return ah.get_rank(), ah.get_world_size()
 
 

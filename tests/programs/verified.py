@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import allhands as ah
-from allhands.engine import direct_calls
+from allhands.engine import result_check
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.direct_calls import DirectCalls
 from allhands.engine.result_check import ResultCheck
@@ -22,6 +22,7 @@ from allhands.transport import digests
 from allhands.transport.digests import LinkKey
 from allhands.transport.frame import HEADER_BYTES, whole
 from allhands.transport.link_state import PlainLinkState
+from programs.played_hosts import play_host
 from programs.protocol import failure, hear, tell
 from support.arrays.collective_cases import (
     EVERY,
@@ -29,8 +30,15 @@ from support.arrays.collective_cases import (
 )
 
 
-def every_collective() -> None:
-    ah.init_process_group(timeout=20, verify=True)
+def _join(hosts: str, **options: Any) -> None:
+    """Join a world that verifies, on `hosts` as `play_host` has them if there are any."""
+    if hosts:
+        play_host(hosts)
+    ah.init_process_group(timeout=20, verify=True, **options)
+
+
+def every_collective(hosts: str = "") -> None:
+    _join(hosts)
     n, me = ah.get_world_size(), ah.get_rank()
     wrong = []
     for step, (name, length) in enumerate((one, size) for one in EVERY for size in (0, 5, 300_000)):
@@ -48,19 +56,18 @@ def every_collective() -> None:
     ah.destroy_process_group()
 
 
-def come_late(rounds: int) -> None:
+def come_late(rounds: int, hosts: str = "") -> None:
     """Make short calls of all kinds, to some of which ranks come later than others wait here."""
-    own, core = random.Random(int(os.environ["RANK"])), _core()
-    crc = core.crc32
+    own, crc = random.Random(int(os.environ["RANK"])), result_check.load_checksum()
 
-    def checksum(data: memoryview) -> Any:
+    def checksum(data: memoryview, value: int = 0, /) -> int:
         if own.random() < 0.1:
             time.sleep(0.005)
-        return crc(data)
+        return crc(data, value)
 
-    core.crc32 = checksum
+    result_check.load_checksum = lambda: checksum
     progress = count_progress()
-    ah.init_process_group(timeout=20, verify=True)
+    _join(hosts)
     n, me = ah.get_world_size(), ah.get_rank()
     runner: Any = CallRunner
     run, verify = runner._run_call, runner._verify
@@ -98,11 +105,6 @@ def come_late(rounds: int) -> None:
     ah.destroy_process_group()
 
 
-def _core() -> Any:
-    """Return the module that gives the native core the function for digests of results."""
-    return direct_calls
-
-
 def count_progress() -> dict[str, int]:
     """Count how far calls have come in the native core that are handed over from there."""
     handed_over, found = DirectCalls.hand_over, {"called": 0, "comparing": 0, "compared": 0}
@@ -112,7 +114,7 @@ def count_progress() -> dict[str, int]:
         if staged is not None:
             found["called"] += 1
         elif comparison is not None:
-            found["compared" if comparison[0] is None else "comparing"] += 1
+            found["comparing" if comparison[1] else "compared"] += 1
         return handed_over(self, *arguments)
 
     DirectCalls.hand_over = hand_over  # type: ignore[method-assign, assignment]
@@ -150,28 +152,19 @@ def flip_once_posted(x: Any) -> None:
     tell("flipped")
 
 
-DIFFERING_CALLS = 5
+DIFFERING_CALLS = 20
 
 
-def differ_in_a_result(calls_before: int) -> None:
-    core, change = _core(), [0]
-    crc = core.crc32
-    core.crc32 = lambda data: crc(data) ^ change[0]
+def differ_in_a_result(calls_before: int, hosts: str = "") -> None:
+    crc, change = result_check.load_checksum(), [0]
+    result_check.load_checksum = lambda: lambda data, value=0: crc(data, value) ^ change[0]
     progress = count_progress()
-    ah.init_process_group(timeout=20, verify=True)
+    _join(hosts)
     me = ah.get_rank()
     x = np.zeros(1000, np.float32)
     for _ in range(calls_before):
         ah.all_reduce(x)
-    check: Any = ResultCheck
-    honest = check.begin_comparison
-    if me == 1:
-
-        def differ(self: Any, sequence: int, signature: int, digest: int) -> Any:
-            return honest(self, sequence, signature, digest ^ 1)
-
-        check.begin_comparison = differ
-        change[0] = 1
+    change[0] = int(me == 1)
     for _ in range(DIFFERING_CALLS):
         x[...] = 1
         try:
@@ -179,7 +172,6 @@ def differ_in_a_result(calls_before: int) -> None:
         except ah.DataCorrupted as error:
             tell("error", text=str(error), ranks=error.ranks, link=error.link, seq=error.seq)
     tell("progress", **progress)
-    check.begin_comparison = honest
     change[0] = 0
     x[...] = 1
     ah.all_reduce(x)
@@ -187,8 +179,8 @@ def differ_in_a_result(calls_before: int) -> None:
     ah.destroy_process_group()
 
 
-def flip_a_bit(length: int, calls_before: int, retryable: bool) -> None:
-    ah.init_process_group(timeout=20, verify=True, retryable=retryable)
+def flip_a_bit(length: int, calls_before: int, retryable: bool, hosts: str = "") -> None:
+    _join(hosts, retryable=retryable)
     me = ah.get_rank()
     x = np.zeros(length, np.float32)
     for _ in range(calls_before):

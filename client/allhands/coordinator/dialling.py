@@ -1,9 +1,11 @@
 """TCP connections to the first of several addresses that answers."""
 
+import asyncio
 import errno
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -54,6 +56,43 @@ def connect_to_any(addresses: Sequence[HostPort], timeout: float) -> tuple[socke
         return attempts.run()
     finally:
         attempts.close()
+
+
+async def connect_on_thread(
+    addresses: Sequence[HostPort], timeout: float
+) -> tuple[socket.socket, str]:
+    """Connect as `connect_to_any`, on a thread beside the loop.
+
+    Cancelled, it closes the connection that the thread has made, or makes later.
+    """
+    handover = _Handover()
+    try:
+        return await asyncio.to_thread(lambda: handover.keep(*connect_to_any(addresses, timeout)))
+    except BaseException:
+        handover.give_up()
+        raise
+
+
+class _Handover:
+    """A connection on its way from its thread to a task, which may be over by then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_given_up = False
+        self._connection: socket.socket | None = None
+
+    def keep(self, connection: socket.socket, host: str) -> tuple[socket.socket, str]:
+        with self._lock:
+            self._connection = connection
+            if self._is_given_up:
+                connection.close()
+        return connection, host
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._is_given_up = True
+            if self._connection is not None:
+                self._connection.close()
 
 
 class _Attempts:

@@ -12,6 +12,7 @@ from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.failures.tracker import cancel_and_wait, wait_first
 from allhands.engine.hosts.composite_runner import CompositeRun, CompositeRunner
 from allhands.engine.hosts.hierarchical import HierarchicalRunner
+from allhands.engine.hosts.two_level import CallIdentity
 from allhands.engine.link_calls import LinkCalls, StartedCall, StepsUnderWay
 from allhands.engine.operation import MonitoredBarrierCall, Operation
 from allhands.engine.result_check import (
@@ -133,7 +134,7 @@ class CallRunner:
     def close(self, lost_ranks: Collection[int]) -> None:
         """Release shared memory and the result check; every call has ended."""
         if self._result_check is not None:
-            self._result_check.close()
+            self._result_check.close(lost_ranks)
         if self._hierarchical_runner is not None:
             self._hierarchical_runner.close(lost_ranks)
         if self._composite_runner is not None:
@@ -306,9 +307,7 @@ class CallRunner:
             )
             if not self._watchdog.begin_matching(operation):
                 await self._watchdog.raise_mismatch(operation)
-            comparison = result_check.begin_comparison(
-                operation.work.sequence, operation.signature, mine
-            )
+            comparison = result_check.begin_comparison(CallIdentity.of(operation), mine)
         try:
             await self._watchdog.guard(operation, comparison.completion, comparison.list_awaited)
         finally:

@@ -8,7 +8,6 @@ call that does not end there within moments goes on in the queue, from the round
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from allhands.collectives.composite_call import Step, StepBuilder
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
+from allhands.collectives.two_level_plan import TwoLevelPlan
 from allhands.engine.context import EngineContext
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.hosts.two_level import TwoLevelCalls
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _STAGING, _SCRATCH = -1, -2
 """Memory of a piece, beside the arrays of the call; as the core numbers it."""
 
-ComparisonProgress: TypeAlias = "tuple[CompiledCall | None, NDArray[np.uint64], NDArray[np.uint64]]"
-"""The exchange of digests, None: it has ended; this rank's digest, and those that have come."""
+ComparisonProgress: TypeAlias = "tuple[CompiledCall, bool, NDArray[np.uint64], NDArray[np.uint64]]"
+"""The exchange of digests, and whether it goes on; this rank's digest, and those that have come."""
 CallProgress: TypeAlias = "tuple[CompiledCall, bytes | None, ComparisonProgress | None]"
 """A call's schedule; its staged outputs, None: it has ended; then the comparison, if it began."""
 
@@ -91,7 +91,7 @@ class DirectCalls:
             calls=context.failures.own_calls,
             completed=self._links.completed_calls,
             note_duration=context.failures.durations.append,
-            checksum=crc32,
+            checksum=None if parts.result_check is None else parts.result_check.checksum,
             rank=context.rank,
             size=len(context.ranks),
             records=context.recorder.size,
@@ -131,68 +131,79 @@ class DirectCalls:
     ) -> "PlanRow | Literal[False] | None":
         """Compile the plan of calls with such arguments; None: there is none. False: not yet."""
         with self._thread.enter():
-            context, link_calls = self._context, self._parts.link_calls
             try:
                 step = self._build(kind, arguments)
             except (TypeError, ValueError):
                 return False  # the checked way says what is wrong
-            request, size = step.request, len(context.ranks)
             if step.substeps is not None:
                 return None
             arrays = list(_list_arrays(arguments))
-            if len(arrays) > 2 and self._parts.result_check is not None:
+            check = self._parts.result_check
+            if check is not None and len(arrays) > 2:
                 return None  # the core compares one output
-            two_level = link_calls.two_level
-            if two_level is not None and two_level.applies_to(request):
-                return self._compile_two_level(two_level, request, arrays, label)
-            if not is_staged(request, size) or self._parts.has_phases(request):
-                return None
-            if not link_calls.is_agreed(request, request.call.with_label(label).signature):
-                return False
-            parts = step.build(context.rank, size)
-            guard = guard_outputs(request, context.rank, size, parts, staging := StagingBuffer())
-            if guard.arrival_check is not None or len(guard.parts) != 1:
-                return None
-            compiled = self._parts.native_calls.find(
-                guard.parts[0], request.op, request.call.signature
-            )
-            if compiled is None:
-                return False  # there may be a link later
-            if (comparison := self._compile_comparison(request)) is False:
-                return False
-            own, guarded = parts[0], guard.parts[0]
-            return _make_row(
-                _PlanSource(arrays, staging, compiled),
-                request,
-                guarded.input.arrays,
-                guarded.output.arrays,
-                guard.staged,
-                link_calls.explain(own.name),
-                loads=request.primitive.is_in_place and not request.primitive.is_rooted,
-                divides=not request.is_ordered(size, context.deterministic),
-                is_agreed=link_calls.is_agreed(request, request.call.signature),
-                comparison=comparison,
-            )
+            row = self._compile_call(step, arrays, label)
+            if not row or check is None:
+                return row
+            comparison = self._compile_comparison(check, step.request)
+            return (*row[:-1], comparison) if comparison else comparison
+
+    def _compile_call(
+        self, step: Step, arrays: Sequence[Array], label: str | None
+    ) -> "PlanRow | Literal[False] | None":
+        """Compile the plan of a call, without a comparison of results."""
+        context, link_calls = self._context, self._parts.link_calls
+        request, size = step.request, len(context.ranks)
+        two_level = link_calls.two_level
+        if two_level is not None and two_level.applies_to(request):
+            return self._compile_two_level(two_level, request, arrays, label)
+        if not is_staged(request, size) or self._parts.has_phases(request):
+            return None
+        if not link_calls.is_agreed(request, request.call.with_label(label).signature):
+            return False
+        parts = step.build(context.rank, size)
+        guard = guard_outputs(request, context.rank, size, parts, staging := StagingBuffer())
+        if guard.arrival_check is not None or len(guard.parts) != 1:
+            return None
+        compiled = self._parts.native_calls.find(guard.parts[0], request.op, request.call.signature)
+        if compiled is None:
+            return False  # there may be a link later
+        own, guarded = parts[0], guard.parts[0]
+        return _make_row(
+            _PlanSource(arrays, staging, compiled),
+            request,
+            guarded.input.arrays,
+            guarded.output.arrays,
+            guard.staged,
+            link_calls.explain(own.name),
+            loads=request.primitive.is_in_place and not request.primitive.is_rooted,
+            divides=not request.is_ordered(size, context.deterministic),
+            is_agreed=link_calls.is_agreed(request, request.call.signature),
+        )
 
     def _compile_comparison(
-        self, request: CollectiveRequest
+        self, check: ResultCheck, request: CollectiveRequest
     ) -> "ComparisonRow | Literal[False] | None":
-        """Compile the comparison of results; None: there is none. False: not yet."""
-        if (check := self._parts.result_check) is None:
-            return None
-        mine, digests = np.zeros(1, np.uint64), np.zeros(len(self._context.ranks), np.uint64)
-        compiled = self._parts.native_calls.find(
-            check.plan_comparison(mine, digests), None, request.call.signature, COMPARISON_PART
-        )
+        """Compile the comparison of results; None: that is not possible. False: not yet."""
+        native_calls, signature = self._parts.native_calls, request.call.signature
+        exchange = check.plan_exchange()
+        if isinstance(exchange.plan, TwoLevelPlan):
+            calls = check.two_level
+            assert calls is not None, "the exchange is planned with them"
+            if not calls.is_in_memory:
+                return False if calls.may_be_in_memory else None
+            board = calls.board.native
+            compiled = native_calls.find_two_level(exchange.plan, board, signature, COMPARISON_PART)
+        else:
+            compiled = native_calls.find(exchange.plan, None, signature, COMPARISON_PART)
         if compiled is None:
-            return False
+            return False  # there may be a link later
         is_same = request.primitive.has_same_result and bool(request.targets)
         return (
             compiled.call,
             compiled,
             compiled.peers,
-            mine,
-            digests,
+            exchange.mine,
+            exchange.digests,
             compiled.scratch,
             is_same,
         )
@@ -247,6 +258,7 @@ class DirectCalls:
         arguments: Sequence[object],
         sequence: int,
         progress: "CallProgress",
+        how: str,
         timeout: float,
         began: float,
         waits: bool,
@@ -271,6 +283,7 @@ class DirectCalls:
             operation = Operation(
                 work, signature, step.request, step.build, result, timeout, began + timeout
             )
+            work.explained(how)
             work.own(lambda: self._thread.call(queue.cancel, operation))
             context.order.adopt(work)
             self._go_on(operation, *progress)
@@ -291,8 +304,10 @@ class DirectCalls:
         if comparison is None:
             queue.compare(operation)
             return
-        under_way, mine, digests = comparison
-        left = None if under_way is None else NativeCall(links, under_way)
+        exchange, goes_on, mine, digests = comparison
+        if not goes_on:
+            links.take_back(exchange.peers)
+        left = NativeCall(links, exchange) if goes_on else None
         queue.go_on_comparing(operation, mine.copy(), digests.copy(), left)
 
     def sign(self, call: CallSignature, label: str) -> tuple[CallSignature, int] | Literal[False]:
@@ -362,9 +377,8 @@ def _make_row(
     loads: bool,
     divides: bool,
     is_agreed: bool,
-    comparison: "ComparisonRow | None" = None,
 ) -> "PlanRow":
-    """Return the row of a plan; `divides` where an average is still to be divided.
+    """Return the row of a plan without a comparison; `divides` where an average is to be divided.
 
     `is_agreed` tells of calls without a label, see `LinkCalls.is_agreed`.
     """
@@ -387,7 +401,7 @@ def _make_row(
         loads,
         divides and request.op is ReduceOp.AVG and bool(request.targets),
         is_agreed,
-        comparison,
+        None,
     )
 
 

@@ -36,7 +36,7 @@ from allhands.engine.p2p.interface import P2PRouter
 from allhands.engine.p2p.over_links import P2POverLinks
 from allhands.engine.p2p.router import ShmOrLinksRouter
 from allhands.engine.queue import CallQueue
-from allhands.engine.result_check import ResultCheck
+from allhands.engine.result_check import COMPARISON_PART, ResultCheck, count_digest_bytes
 from allhands.engine.shm.group_channel import GroupChannel
 from allhands.engine.shm.host_group import HostGroup
 from allhands.engine.shm.local_board import LocalBoard
@@ -69,6 +69,8 @@ class EngineConfig:
     """Shared memory of all ranks of the group; with a `layout`, of the ranks on this host."""
     board_areas: GroupAreas | None = None
     """With a `layout`, memory of the ranks on this host for the board of their small calls."""
+    digest_areas: GroupAreas | None = None
+    """Likewise for that on which they compare results."""
     layout: HostLayout | None = None
     """Hosts of the ranks, for a group that spans several."""
     allocate: Allocate = bytearray
@@ -136,10 +138,14 @@ class GroupEngine:
             config.verify,
         )
         context = self._context = self._make_context(mesh)
-        self._watchdog = Watchdog(context)
-        self._result_check = self._make_result_check(mesh) if config.verify else None
+        self._watchdog = Watchdog(context, verifies=config.verify)
+        self._result_check = self._make_result_check(config, mesh) if config.verify else None
         self._hierarchical_runner = self._make_hierarchical_runner(config, mesh)
-        self._two_level = self._make_two_level_calls(config, mesh)
+        self._two_level = None
+        if config.layout is not None:
+            self._two_level = self._make_two_level_calls(
+                config, mesh, config.board_areas, get_limit(config.layout)
+            )
         self._link_calls = LinkCalls(context, self._watchdog, self._two_level)
         self._runner = CallRunner(
             context,
@@ -186,12 +192,19 @@ class GroupEngine:
             self.caller_ranks,
         )
 
-    def _make_result_check(self, mesh: Mesh) -> ResultCheck:
+    def _make_result_check(self, config: EngineConfig, mesh: Mesh) -> ResultCheck:
         return ResultCheck(
             mesh,
             self.ranks,
             self.rank,
             self.hash,
+            self._make_two_level_calls(
+                config,
+                mesh,
+                config.digest_areas,
+                count_digest_bytes(len(self.ranks)),
+                COMPARISON_PART,
+            ),
             self._find_last_ended,
             self._watchdog.interrupt_call,
         )
@@ -207,18 +220,19 @@ class GroupEngine:
         scratch = SliceScratch(config.allocate)
         return HierarchicalRunner(layout, host_group, scratch, mesh, self.ranks, self.hash)
 
-    def _make_two_level_calls(self, config: EngineConfig, mesh: Mesh) -> TwoLevelCalls | None:
-        layout = config.layout
-        if layout is None or config.verify:
+    def _make_two_level_calls(
+        self,
+        config: EngineConfig,
+        mesh: Mesh,
+        areas: GroupAreas | None,
+        capacity: int,
+        first_part: int = 0,
+    ) -> TwoLevelCalls | None:
+        """Make calls with a board in `areas`, of so many bytes a post."""
+        if (layout := config.layout) is None:
             return None
-        board = LocalBoard(
-            layout.local_ranks,
-            layout.local_rank,
-            self._job_thread,
-            config.board_areas,
-            get_limit(layout),
-        )
-        return TwoLevelCalls(layout, board, mesh, self.ranks, self.hash)
+        board = LocalBoard(layout.local_ranks, layout.local_rank, self._job_thread, areas, capacity)
+        return TwoLevelCalls(layout, board, mesh, self.ranks, self.hash, first_part)
 
     @property
     def link_cost(self) -> LinkCost | None:

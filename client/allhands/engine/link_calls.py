@@ -268,7 +268,7 @@ class LinkCalls:
         self, operation: Operation, plan: TwoLevelPlan, left: Remainder | None = None
     ) -> TwoLevelRun:
         assert self.two_level is not None
-        call = CallIdentity(operation.work.sequence, operation.signature, operation.deadline)
+        call = CallIdentity.of(operation)
         beside = self._list_conditions(operation) if left is None else []
         return TwoLevelRun(self.two_level, plan, call, beside, left)
 

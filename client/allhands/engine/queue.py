@@ -14,6 +14,7 @@ from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.staging import INLINE_COPY_BYTES, Staging
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.context import EngineContext
+from allhands.engine.hosts.two_level import CallIdentity
 from allhands.engine.link_calls import LinkCalls, StartedCall
 from allhands.engine.links.native_calls import NativeCall
 from allhands.engine.operation import Operation
@@ -172,10 +173,11 @@ class CallQueue:
         if not self._watchdog.begin_matching(operation):
             return False
         comparison = begun.comparison = result_check.begin_comparison(
-            operation.work.sequence, operation.signature, compute_digest(operation.request)
+            CallIdentity.of(operation), compute_digest(operation.request)
         )
         return (
-            self._read_until(comparison.completion, seconds)
+            comparison.goes_by_messages
+            and self._read_until(comparison.completion, seconds)
             and comparison.find_difference() is None
         )
 
@@ -204,9 +206,8 @@ class CallQueue:
     ) -> None:
         """Go on with a comparison that the native core began, or with what it has found."""
         assert self._result_check is not None, "else nothing is compared"
-        left = None if call is None else call.withdraw()
         comparison = self._result_check.go_on_comparing(
-            operation.work.sequence, operation.signature, mine, digests, left
+            CallIdentity.of(operation), mine, digests, call
         )
         self._go_on_computed(operation, comparison)
         if call is not None:
@@ -315,6 +316,8 @@ class CallQueue:
         self._mesh.finish_calls(self._hash, work.sequence)
         self._failures.conclude(work.sequence)
         if self._result_check is not None:
+            if error is not None:
+                self._result_check.give_up(work.sequence)
             self._result_check.conclude(work.sequence)
         now = time.monotonic()
         self._failures.durations.append(now - position.since)

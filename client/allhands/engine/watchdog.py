@@ -24,11 +24,15 @@ from allhands.engine.operation import Operation
 from allhands.engine.shm.host_group import CallAbandoned
 from allhands.transport.frame import MessageKey
 
+_REPORT_SECONDS = 5.0
+"""How long the report of corrupt data may take, on a link that is opened for it."""
+
 
 class Watchdog:
     """Guard of the group's current call; event loop only."""
 
-    def __init__(self, context: EngineContext) -> None:
+    def __init__(self, context: EngineContext, *, verifies: bool) -> None:
+        self._verifies = verifies
         self._ranks = context.ranks
         self._hash = context.hash
         self._mesh = context.mesh
@@ -128,6 +132,10 @@ class Watchdog:
                 await self.raise_mismatch(operation)
             except CallAbandoned as left:
                 await self._failures.await_failure_reason()
+                if self._verifies:
+                    # Those who gave it up may have heard of corrupt data before this rank does.
+                    grace = max(operation.deadline - time.monotonic(), VERDICT_GRACE)
+                    await wait_first(self.interruption, timeout=min(grace, _REPORT_SECONDS))
                 if not self.interruption.done():
                     raise await self._failures.await_abandoned_error(
                         work.operation, work.sequence, work.label, left.ranks

@@ -13,6 +13,7 @@ from allhands.config import BACKENDS
 from allhands.coordinator.world_member import WorldMember, read_member
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.group_engine import EngineConfig, GroupEngine
+from allhands.engine.result_check import count_digest_bytes
 from allhands.errors import (
     AllhandsError,
     PeerFailed,
@@ -52,12 +53,18 @@ class WorkerGroups(MemberDirectory):
         ranks = tuple(ranks)
         layout = self._compute_layout(ranks)
         grounds = self._open_areas(name, ranks)
+        verifies = self.config.verify if verify is None else verify
         board_areas: GroupAreas | None = None
+        digest_areas: GroupAreas | None = None
         if layout is not None:
             neighbours = [ranks[rank] for rank in layout.local_ranks]
             grounds = self._open_areas(f"{name}/island", neighbours)
             if len(neighbours) > 1:
                 board_areas = self._open_areas(f"{name}/board", neighbours, get_limit(layout))
+                if verifies:
+                    digest_areas = self._open_areas(
+                        f"{name}/digests", neighbours, count_digest_bytes(len(ranks))
+                    )
         if (grounds is None or layout is not None) and not BACKENDS[self.config.backend].has_links:
             raise AllhandsError(
                 f"group {name!r} has ranks that cannot share memory with this one, and "
@@ -75,10 +82,11 @@ class WorkerGroups(MemberDirectory):
                 areas=grounds,
                 layout=layout,
                 board_areas=board_areas,
+                digest_areas=digest_areas,
                 allocate=self._allocate_scratch,
                 caller_ranks=caller_ranks,
                 recorder_size=self.config.recorder_size,
-                verify=self.config.verify if verify is None else verify,
+                verify=verifies,
                 open_composite_areas=lambda: self._open_areas(f"{name}/steps", ranks),
             ),
         )

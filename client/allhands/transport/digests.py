@@ -5,16 +5,31 @@ follows from the secret of the job: who does not hold that cannot change a frame
 right again, but by luck, once in 2^32. It covers header and payload, and begins with the number of
 the frame among those checked on its link: so one that was lost, came twice or was overtaken gives
 itself away as well. Other groups' frames are as they would be without.
+
+In place of a long payload stands its AES-GMAC, which is made three to four times faster than
+SHA-256 of it. That is a universal hash before a pseudorandom function: as nobody sees what is
+hashed under a number that does not change, two payloads have the same one but by luck, once in
+2^112 (McGrew, Viega: The Security and Performance of the Galois/Counter Mode, 2004).
 """
 
 import hmac
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from allhands.transport.frame import DIGEST_FLAG, Frame, FrameError, MessageKey, whole
+from allhands.transport.frame import (
+    DIGEST_FLAG,
+    HEADER_BYTES,
+    Frame,
+    FrameError,
+    MessageKey,
+    whole,
+)
 from allhands.transport.link_state import LinkState
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _GROUP = struct.Struct("<8xQ")
 _TAIL = struct.Struct("<QQII")
@@ -23,6 +38,9 @@ _TAIL_AT = 40
 _HALF_AT = 48
 """Bit of total and offset above which each holds half of the digest."""
 _BELOW = (1 << _HALF_AT) - 1
+_LONG_BYTES = 4096
+"""Payloads of at least so many bytes are condensed."""
+_NONCE = bytes(12)
 _WINDOW = 16
 """How many frames may be lost, or come again, to be told from frames that were changed."""
 
@@ -50,15 +68,34 @@ class LinkKey:
 
     @cached_property
     def _base(self) -> hmac.HMAC:
-        key = hmac.digest(self._secret, b"frames of the link %d>%d" % self._link, "sha256")
-        return hmac.new(key, digestmod="sha256")
+        return hmac.new(self._derive(b"frames"), digestmod="sha256")
 
-    def compute_digest(self, number: int, *pieces: "bytes | bytearray | memoryview") -> int:
+    @cached_property
+    def _payload_cipher(self) -> "AESGCM":
+        # Here, as it takes long to load: only groups that verify need it.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(self._derive(b"payloads"))
+
+    def _derive(self, purpose: bytes) -> bytes:
+        return hmac.digest(self._secret, purpose + b" of the link %d>%d" % self._link, "sha256")
+
+    def compute_digest(
+        self,
+        number: int,
+        header: "bytes | bytearray | memoryview",
+        *payload: "bytes | bytearray | memoryview",
+    ) -> int:
         """Return the digest of the frame with that number among those checked on the link."""
         made = self._base.copy()
         made.update(number.to_bytes(8, "little"))
-        for piece in pieces:
-            made.update(piece)
+        made.update(header)
+        if sum(map(len, payload)) < _LONG_BYTES:
+            for piece in payload:
+                made.update(piece)
+        else:
+            whole_payload = payload[0] if len(payload) == 1 else b"".join(payload)
+            made.update(self._payload_cipher.encrypt(_NONCE, b"", whole_payload))
         return int.from_bytes(made.digest()[:4], "little")
 
 
@@ -117,7 +154,7 @@ class FrameVerifier:
                 raise FrameError("a frame without digest of a group that this rank wants verified")
             return True
         claimed = total >> _HALF_AT | offset >> _HALF_AT << 16
-        header = bytearray(frame[: _TAIL_AT + _TAIL.size])
+        header = bytearray(frame[:HEADER_BYTES])
         _TAIL.pack_into(header, _TAIL_AT, total & _BELOW, offset & _BELOW, length, flags)
         payload = memoryview(frame)[len(header) :]
         key, state = self._find_link(peer)
@@ -151,16 +188,17 @@ class FrameVerifier:
 
 
 def _add_digest(frame: Frame, number: int, key: LinkKey) -> Frame:
-    first = bytearray(frame[0])
-    total, offset, length, flags = _TAIL.unpack_from(first, _TAIL_AT)
-    _TAIL.pack_into(first, _TAIL_AT, total, offset, length, flags | DIGEST_FLAG)
-    digest = key.compute_digest(number, first, *frame[1:])
+    header = bytearray(frame[0][:HEADER_BYTES])
+    payload = [frame[0][HEADER_BYTES:], *frame[1:]] if len(frame[0]) > HEADER_BYTES else frame[1:]
+    total, offset, length, flags = _TAIL.unpack_from(header, _TAIL_AT)
+    _TAIL.pack_into(header, _TAIL_AT, total, offset, length, flags | DIGEST_FLAG)
+    digest = key.compute_digest(number, header, *payload)
     _TAIL.pack_into(
-        first,
+        header,
         _TAIL_AT,
         total | (digest & 0xFFFF) << _HALF_AT,
         offset | digest >> 16 << _HALF_AT,
         length,
         flags | DIGEST_FLAG,
     )
-    return [bytes(first), *frame[1:]]
+    return [bytes(header), *payload]

@@ -1,11 +1,13 @@
 """Digests of frames: detected changes, and the cost without verification."""
 
+import hmac
 import random
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from allhands.testing.faults import flipped
 from allhands.transport.digests import FrameSigner, FrameVerifier, LinkKey
@@ -98,6 +100,30 @@ def test_a_changed_payload_of_a_full_frame_is_found() -> None:
         assert not verifier().verify(PEER, flipped(sent, [HEADER_BYTES * 8 + bit]))
 
 
+@pytest.mark.parametrize("nbytes", [0, 4095, 4096, 70_000])
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_digests_are_those_of_the_protocol(nbytes: int, pieces: int) -> None:
+    payload = random.Random(nbytes).randbytes(nbytes)
+    header, body = data(1, payload)
+    frames = {1: [whole([header, body])], 2: [header, body], 3: [header, body[:99], body[99:]]}
+    sent = bytearray(stamped(signer(), frames[pieces]))
+    assert verifier().verify(PEER, bytes(sent))
+    halves = 40 + 6, 48 + 6
+    claimed = b"".join(sent[at : at + 2] for at in halves)
+    assert sent[HEADER_BYTES:] == payload
+    frame_key, payload_key = (
+        hmac.digest(b"secret", b"%s of the link 3>0" % purpose, "sha256")
+        for purpose in (b"frames", b"payloads")
+    )
+    if nbytes >= 4096:
+        cipher = Cipher(algorithms.AES(payload_key), modes.GCM(bytes(12))).encryptor()
+        cipher.authenticate_additional_data(payload)
+        cipher.finalize()
+        payload = cipher.tag
+    text = bytes(8) + _without(sent, halves)[:HEADER_BYTES] + payload
+    assert hmac.digest(frame_key, text, "sha256")[:4] == claimed
+
+
 def test_a_frame_that_is_lost_comes_twice_or_is_overtaken_is_a_protocol_error() -> None:
     stamper = signer()
     first, second, third = (stamped(stamper, data(number)) for number in range(3))
@@ -149,8 +175,9 @@ def test_a_frame_with_digest_of_a_group_that_is_not_open_yet_is_looked_at() -> N
     [LinkKey(b"guess", PEER, 0), LinkKey(b"secret", 0, PEER), LinkKey(b"secret", PEER, 1)],
     ids=["another secret", "another direction", "another link"],
 )
-def test_a_digest_under_another_key_is_none(other: LinkKey) -> None:
-    forged = whole(signer(GROUPS, other).sign(data(1)))
+@pytest.mark.parametrize("nbytes", [12, 5000])
+def test_a_digest_under_another_key_is_none(other: LinkKey, nbytes: int) -> None:
+    forged = whole(signer(GROUPS, other).sign(data(1, bytes(nbytes))))
     assert not verifier().verify(PEER, forged)
 
 

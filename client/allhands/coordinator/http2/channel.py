@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 from allhands.coordinator.call_failed import CallFailed
-from allhands.coordinator.dialling import connect_to_any
+from allhands.coordinator.dialling import connect_on_thread
 from allhands.coordinator.endpoint import Address
 from allhands.coordinator.http2.call import Failure, Http2Call, make_headers
 from allhands.coordinator.http2.connection import Http2Connection
@@ -149,7 +149,7 @@ class Http2Channel:
         try:
             if not _is_address(self._host):
                 address = [(self._host, self._port)]
-                sock, _ = await asyncio.to_thread(connect_to_any, address, _CONNECT_SECONDS)
+                sock, _ = await connect_on_thread(address, _CONNECT_SECONDS)
                 sock.setblocking(False)
                 where = {"sock": sock}
             async with asyncio.timeout(_CONNECT_SECONDS):

@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 import grpc
 from google.protobuf.message import DecodeError
 
-from allhands.coordinator.dialling import connect_to_any
+from allhands.coordinator.dialling import connect_on_thread
 from allhands.coordinator.endpoint import Endpoint
 from allhands.coordinator.kv.blocking import CONNECT_SECONDS, SOCKET_OPTIONS
 from allhands.coordinator.kv.calls import (
@@ -67,7 +67,7 @@ class AsyncKvConnection(asyncio.Protocol):
         """
         loop = asyncio.get_running_loop()
         addresses = await asyncio.to_thread(list_kv_addresses, endpoint, port)
-        sock, host = await asyncio.to_thread(connect_to_any, addresses, CONNECT_SECONDS)
+        sock, host = await connect_on_thread(addresses, CONNECT_SECONDS)
         sock.setblocking(False)
         name = None if tls is None else endpoint.tls_name or host
         try:

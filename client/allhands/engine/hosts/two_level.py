@@ -21,6 +21,7 @@ from allhands.collectives.two_level_plan import (
 )
 from allhands.engine.links.executor import Execution, MismatchFound, SideCondition
 from allhands.engine.links.native_calls import Remainder
+from allhands.engine.operation import Operation
 from allhands.engine.shm.host_group import CallAbandoned, HostMismatch, await_near_deadline
 from allhands.engine.shm.local_board import LocalBoard
 from allhands.transport.frame import MessageKey
@@ -31,14 +32,20 @@ from allhands_proto.quick_dataclass import dataclass
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _UP_PART, _DOWN_PART = 1 << 16, 2 << 16
-"""Of messages of ranks of a host that share no memory; the call among heads begins with part 0."""
+"""Of messages of ranks of a host that share no memory, behind the first, that of the heads."""
 
 
 class TwoLevelCalls:
     """Two-level calls of one rank of a group. Event loop only."""
 
     def __init__(
-        self, layout: HostLayout, board: LocalBoard, mesh: Mesh, ranks: Sequence[int], group: int
+        self,
+        layout: HostLayout,
+        board: LocalBoard,
+        mesh: Mesh,
+        ranks: Sequence[int],
+        group: int,
+        first_part: int = 0,
     ) -> None:
         self.layout = layout
         self.board = board
@@ -46,6 +53,8 @@ class TwoLevelCalls:
         self.ranks = tuple(ranks)
         """World rank of each group rank."""
         self.group = group
+        self.first_part = first_part
+        """Number of the first of their parts within the calls that they belong to."""
 
     def applies_to(self, request: CollectiveRequest) -> bool:
         """Say whether a call that is no composite one is made so; the same on all ranks."""
@@ -88,6 +97,11 @@ class CallIdentity:
     sequence: int
     signature: int
     deadline: float
+
+    @classmethod
+    def of(cls, operation: Operation) -> "CallIdentity":
+        """Return that of a call under way."""
+        return cls(operation.work.sequence, operation.signature, operation.deadline)
 
 
 class TwoLevelRun:
@@ -273,7 +287,7 @@ class TwoLevelRun:
             sequence=self._call.sequence,
             signature=self._call.signature,
             op=op or ReduceOp.SUM,
-            first_part=first_part,
+            first_part=calls.first_part + first_part,
             eager_bytes=EAGER_BYTES,
         )
 

@@ -171,7 +171,7 @@ class NativeCalls:
         return self._find(key, source)
 
     def find_two_level(
-        self, plan: TwoLevelPlan, board: "HostBoard | None", signature: int
+        self, plan: TwoLevelPlan, board: "HostBoard | None", signature: int, number: int = 0
     ) -> CompiledCall | None:
         """Return a compiled two-level call, likewise, with a `board` if others are on this host."""
         if len(plan.own) > 1 or len(plan.taken) > 1 or len(plan.parts) > 1:
@@ -180,8 +180,8 @@ class NativeCalls:
         ranks = [self._ranks[rank] for rank in plan.heads]
         place, shift = plan.heads.index(plan.head), plan.own_bytes
         steps = _describe_steps(plan, board)
-        source = _CallSource(part, plan.op, signature, ranks, place, shift, steps)
-        return self._find((signature, 0, -1), source)
+        source = _CallSource(part, plan.op, signature, ranks, place, shift, steps, number)
+        return self._find((signature, number, -1), source)
 
     def _find(self, key: tuple[int, int, int], source: "_CallSource") -> CompiledCall | None:
         schedule = source.part.schedule

@@ -303,7 +303,7 @@ static int settle(LinkCollectivesObject *self, const LinkSchedule *schedule) {
 /* A call's progress, as `CallProgress` in Python. */
 static PyObject *describe(LinkCollectivesObject *self, LinkPlan *plan, Progress progress) {
     LinkComparison *comparison = &plan->comparison;
-    PyObject *under_way = progress == CALL_COMPARING ? comparison->schedule.compiled : Py_None;
+    PyObject *goes_on = progress == CALL_COMPARING ? Py_True : Py_False;
     switch (progress) {
     case CALL_UNDER_WAY:
         return Py_BuildValue(
@@ -313,7 +313,8 @@ static PyObject *describe(LinkCollectivesObject *self, LinkPlan *plan, Progress 
     case CALL_UNCOMPARED: return Py_BuildValue("(OOO)", plan->own.compiled, Py_None, Py_None);
     case CALL_COMPARING:
     case CALL_COMPARED:
-        return Py_BuildValue("(OO(OOO))", plan->own.compiled, Py_None, under_way, comparison->mine,
+        return Py_BuildValue("(OO(OOOO))", plan->own.compiled, Py_None,
+                             comparison->schedule.compiled, goes_on, comparison->mine,
                              comparison->digests);
     }
     return PyErr_Format(PyExc_SystemError, "no such progress");
@@ -332,8 +333,8 @@ static PyObject *hand_over(LinkCollectivesObject *self, LinkPlan *plan, Progress
     PyObject *waits = request->mode == LINK_BEGIN ? Py_False : Py_True;
     if (arguments != NULL && state != NULL)
         work = PyObject_CallMethod(
-            self->gate.owner, "hand_over", "sOKOddOOO", kind_names[given->kind], arguments,
-            (unsigned long long)self->sequence, state, (double)limit / NANOSECONDS,
+            self->gate.owner, "hand_over", "sOKOOddOOO", kind_names[given->kind], arguments,
+            (unsigned long long)self->sequence, state, plan->how, (double)limit / NANOSECONDS,
             (double)began / NANOSECONDS, waits, request->value, request->label);
     Py_XDECREF(arguments);
     Py_XDECREF(state);

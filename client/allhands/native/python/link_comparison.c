@@ -30,7 +30,7 @@ bool link_comparison_read(LinkComparison *self, bool has_array, PyObject *row) {
     if (!PyArg_ParseTuple(row, "O!OO!OOO!p", LinkCall_Type, &call, &compiled, &PyTuple_Type, &ranks,
                           &mine, &digests, &PyArray_Type, &scratch, &is_same))
         return false;
-    if (!is_digests(mine) || !is_digests(digests) || PyArray_SIZE(as_array(mine)) != 1 ||
+    if (!is_digests(mine) || !is_digests(digests) || PyArray_SIZE(as_array(mine)) < 1 ||
         (is_same && !has_array)) {
         PyErr_SetString(PyExc_ValueError, "no such comparison");
         return false;

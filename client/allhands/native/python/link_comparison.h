@@ -14,7 +14,7 @@
 
 typedef struct {
     LinkSchedule schedule;     /* its call NULL: results are not compared */
-    PyObject *mine;            /* array of this rank's digest */
+    PyObject *mine;            /* array of this rank's digest, and of those of its host */
     PyObject *digests;         /* array of those of all ranks, in which an exchange lands */
     PyObject *scratch;         /* array */
     bool is_same;              /* the first array is the result of all ranks; else there is none */
