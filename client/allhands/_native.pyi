@@ -495,6 +495,24 @@ class LinkCollectives:
     def start_all_gather(self, *arguments: object) -> None: ...
     def start_reduce_scatter(self, *arguments: object) -> None: ...
     def start_all_to_all(self, *arguments: object) -> None: ...
+    def run_step(
+        self,
+        kind: str,
+        arguments: tuple[object, ...],
+        signature: CallSignature,
+        number: int,
+        timeout: float | None,
+        label: str | None,
+        step: object,
+        waits: bool,
+        /,
+    ) -> Work | bool:
+        """Carry out the first step of a composite call, of which `signature` and `number` tell.
+
+        It has the `arguments` of a call of that `kind`. True: the call has ended with it, which
+        `step` says, a `FirstStep`. Its work: it goes on elsewhere; not waited for. False: nothing
+        has happened. If the caller does not wait, it is held only for peers that come at once.
+        """
     def records(self, last: int, /) -> list[LinkCallRow]: ...
     def call_site(self, sequence: int, /) -> Source | None: ...
     def start_times(self) -> list[tuple[int, float]]: ...

@@ -9,13 +9,25 @@ from support.ranks.processes import Job
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize(("size", "handed"), [(1, 0.0), (2, 0.0), (2, 0.2), (3, 0.2)])
-def test_calls_are_right_wherever_their_steps_go_on(job: Job, size: int, handed: float) -> None:
-    for rank in job(size, steps_over_links.call_all_kinds, 40, handed):
+@pytest.mark.parametrize(
+    ("backend", "size", "handed", "hosts"),
+    [
+        ("socket", 1, 0.0, ""),
+        ("socket", 2, 0.0, ""),
+        ("socket", 2, 0.2, ""),
+        ("socket", 3, 0.2, ""),
+        ("auto", 4, 0.2, "aabb"),
+        ("auto", 4, 0.2, "abab"),
+    ],
+)
+def test_calls_are_right_wherever_their_steps_go_on(
+    job: Job, size: int, handed: float, hosts: str
+) -> None:
+    for rank in job(size, steps_over_links.call_all_kinds, 40, handed, hosts):
         told = rank.expect("done")
         assert told["wrong"] == []
-        assert told["ended"] == 240
-        assert told["first"] + told["later"] < (240 if size > 1 else 241)
+        assert told["ended"] == 280
+        assert told["first"] + told["later"] < (280 if size > 1 else 281)
         assert told["not_begun"] == 0
         assert told["later"] > (5 if handed and size > 1 else -1)
         assert rank.ended() == 0, "".join(rank.errors)

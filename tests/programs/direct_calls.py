@@ -95,6 +95,41 @@ def _check_reduce_scatter(me: int, size: int, count: int, number: int) -> bool:
     return bool((y == np.arange(me * count, (me + 1) * count) * total).all())
 
 
+def _check_gather(me: int, size: int, count: int, number: int) -> bool:
+    x, root = np.full((count, 1), me + number, np.uint32), number % size
+    ys = [np.empty((1, count), np.uint32) for _ in range(size)] if me == root else None
+    ah.gather(x, ys, root)
+    return all((y == rank + number).all() for rank, y in enumerate(ys or ()))
+
+
+def _check_scatter(me: int, size: int, count: int, number: int) -> bool:
+    x, root = np.empty((count, 1), np.int16), number % size
+    ys = [np.full((1, count), rank + number, np.int16) for rank in range(size)]
+    ah.scatter(x, ys if me == root else None, root)
+    return bool((x == me + number).all())
+
+
+def _check_objects(me: int, size: int, count: int, number: int) -> bool:
+    """Exchange objects of which some ranks' are packed, others not, by number and rank."""
+    lengths = [(rank + number) % 3 * min(count, 2000) for rank in range(size)]
+    found: list[Any] = [None] * size
+    ah.all_gather_object(found, (me, bytes(lengths[me])))
+    return found == [(rank, bytes(lengths[rank])) for rank in range(size)]
+
+
+def _check_object_of_a_root(me: int, size: int, count: int, number: int) -> bool:
+    root = number % size
+    value = [number, "x" * (number % 2 * min(count, 10_000))]
+    values = list(value) if me == root else [None, None]
+    ah.broadcast_object_list(values, root)
+    return values == value
+
+
+def _check_arrays(me: int, size: int, count: int, number: int) -> bool:
+    parts = ah.all_to_all_v([np.full(rank * 9 + number % 4, me, np.int64) for rank in range(size)])
+    return [one.tolist() for one in parts] == [[r] * (me * 9 + number % 4) for r in range(size)]
+
+
 def _check_barrier(me: int, size: int, count: int, number: int) -> bool:
     ah.barrier()
     return True
@@ -110,6 +145,11 @@ _CHECKS: tuple[Callable[[int, int, int, int], bool], ...] = (
     _check_list,
     _check_reduce_scatter,
     _check_barrier,
+    _check_gather,
+    _check_scatter,
+    _check_objects,
+    _check_object_of_a_root,
+    _check_arrays,
 )
 
 
@@ -399,7 +439,7 @@ def hand_every_call_over(backend: str = "socket") -> None:
 
     DirectCalls.hand_over = count  # type: ignore[method-assign, assignment]
     wrong = []
-    for number in range(30):
+    for number in range(42):
         check = _CHECKS[number % len(_CHECKS)]
         for again in range(3):
             if again and number % size == me:

@@ -17,7 +17,9 @@ from allhands.engine.hosts.composite_runner import CompositeRun
 from allhands.engine.inline_limits import InlineLimits
 from allhands.engine.link_calls import LinkCalls
 from allhands.engine.operation import Operation
+from allhands.engine.queue import CallQueue
 from allhands.engine.watchdog import Watchdog
+from programs.played_hosts import play_host
 from programs.protocol import failure, hear, tell
 
 _advance, _run = CompositeState.advance, CompositeRun.run
@@ -26,9 +28,14 @@ _run_first: Any = LinkCalls.run_here
 _can_run, _finish = GroupEngine.can_run_step_inline, CompositeState.finish
 
 
-def call_all_kinds(loops: int, handed: float) -> None:
-    """Make calls of all kinds, of which each rank hands a part of the steps to its loop."""
-    ah.init_process_group(backend="socket", timeout=30)
+def call_all_kinds(loops: int, handed: float, hosts: str = "") -> None:
+    """Make calls of all kinds, of which each rank hands a part of the steps to its loop.
+
+    On `hosts` as `play_host` has them, if there are any.
+    """
+    if hosts:
+        play_host(hosts)
+    ah.init_process_group(backend="auto" if hosts else "socket", timeout=30)
     n, me = ah.get_world_size(), ah.get_rank()
     counts = _count_steps(random.Random(me), handed)
     counts["not_begun"] = 0
@@ -52,6 +59,12 @@ def call_all_kinds(loops: int, handed: float) -> None:
         fine += [mine == [f"for {me}"]]
         parts = ah.all_gather_v(np.full(size % 100 + me, me))
         fine += [one.tolist() == [rank] * (size % 100 + rank) for rank, one in enumerate(parts)]
+        given = [np.full((rank, size % 41 * at % 50), me * n + rank) for rank in range(n)]
+        blocks = ah.all_to_all_v(given)
+        fine += [
+            one.shape == (me, size % 41 * at % 50) and (one == rank * n + me).all()
+            for rank, one in enumerate(blocks)
+        ]
         ah.scan(total := np.full(size, me + 1.0))
         fine += [(total == sum(range(me + 2))).all()]
         ah.all_reduce(y := np.full(size, me))
@@ -117,6 +130,12 @@ def _watch_beginnings(counts: Counter[str]) -> None:
     Watchdog.begin_matching = match  # type: ignore[method-assign]
     for name in ("run_here", "go_on"):
         setattr(LinkCalls, name, note(getattr(LinkCalls, name)))
+    later: Any = CallQueue.run_later_steps
+    CallQueue.run_later_steps = note(later)  # type: ignore[method-assign]
+
+
+LARGE = 1000
+"""Elements of an array that is not packed into the first step of a call."""
 
 
 def be_held_up_between_steps(seconds: float, goes_on: bool = False) -> None:
@@ -124,14 +143,15 @@ def be_held_up_between_steps(seconds: float, goes_on: bool = False) -> None:
     ah.init_process_group(backend="socket", timeout=20)
     me = ah.get_rank()
     for _ in range(3):
-        ah.all_gather_v(np.ones(me))
+        ah.all_gather_v(np.ones(LARGE + me))
     if me == 1:
         CompositeState.advance = _hold_second_step()  # type: ignore[method-assign]
-    said = failure(lambda: ah.all_gather_v(np.ones(me), timeout=seconds))
+    said = failure(lambda: ah.all_gather_v(np.ones(LARGE + me), timeout=seconds))
     CompositeState.advance = _advance  # type: ignore[method-assign]
     tell("ended", **said)
     if goes_on:
-        tell("lengths", lengths=[len(one) for one in ah.all_gather_v(np.ones(me))])
+        found = ah.all_gather_v(np.ones(LARGE + me))
+        tell("lengths", lengths=[len(one) - LARGE for one in found])
         ah.destroy_process_group()
 
 

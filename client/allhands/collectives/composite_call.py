@@ -19,10 +19,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from allhands.collectives import plan
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
-from allhands.collectives.core_call import CoreCall
+from allhands.collectives.core_call import CoreCall, Exchange
+from allhands.collectives.packed_exchange import exchange_packed
 from allhands.collectives.part import Part
 from allhands.collectives.primitive import CallTimeout, Collectives
 from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
@@ -76,6 +78,24 @@ class StepBuilder(Collectives[Step]):
     def _link_cost(self) -> LinkCost | None:
         return self._measured
 
+    def gather_blocks(self, blocks: Array, block: Array) -> Step:
+        """Return an `all_gather_into_tensor` of 1-D arrays of bytes, which nobody checks."""
+        request = CollectiveRequest(
+            "all_gather_into_tensor", block.dtype, block.size, [block], [blocks]
+        )
+        return Step(
+            request, lambda rank, size: plan.all_gather(rank, size, block, [blocks], self._measured)
+        )
+
+    def broadcast_block(self, block: Array, root: int) -> Step:
+        """Return a `broadcast` of a 1-D array of bytes likewise."""
+        request = CollectiveRequest(
+            "broadcast", block.dtype, block.size, targets=[block], root=root
+        )
+        return Step(
+            request, lambda rank, size: plan.broadcast(rank, size, block, root, self._measured)
+        )
+
     def _start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Step:
         return Step(call.request, call.build)
 
@@ -106,17 +126,21 @@ class CompositeCall(NamedTuple):
     """Of objects that it reads of its caller's."""
     read: Callable[[Any], Result] | None = None
     """Makes the result of what the steps give; may run code of users. None: that is the result."""
+    pack: Callable[[], Exchange] | None = None
+    """Returns its messages, which go in a first step if they are small; None: it has none."""
 
 
 class CompositeState:
     """The steps of a composite call under way."""
 
     def __init__(self, composite: CompositeCall, builder: StepBuilder) -> None:
+        self.call = composite.call
         self.core_call = composite.core_call
-        self._steps = composite.generate_steps(builder)
+        self._steps = self._generate_steps(composite, builder)
         self._substeps: SubstepGenerator | None = None
         self._read = composite.read
         self._first: Step | None = None
+        self._next: Step | None = None
         self._found: Result = None
         self.is_over = False
         """Whether it has come to its end, and written what the caller gave."""
@@ -128,6 +152,12 @@ class CompositeState:
         assert self._first is not None, "a composite call has a step"
         return self._first
 
+    def has_more(self) -> bool:
+        """Say whether there is a step after the one that has ended, which `advance` returns."""
+        if self._next is None:
+            self._next = self._generate_next()
+        return self._next is not None
+
     def finish(self) -> Result:
         """Return the result of the call, after the last step; may run code of users."""
         result = self._found if self._read is None else self._read(self._found)
@@ -136,6 +166,20 @@ class CompositeState:
 
     def advance(self) -> Step | None:
         """Return the next step, after the end of the one before; None after the last."""
+        step, self._next = self._next, None
+        return self._generate_next() if step is None else step
+
+    def _generate_steps(self, composite: CompositeCall, builder: StepBuilder) -> StepGenerator:
+        if composite.pack is not None:
+            exchange = composite.pack()
+            has_each = composite.has_blocks
+            received = yield from exchange_packed(builder, exchange, has_each=has_each)
+            if received is not None:
+                self._read = exchange.read
+                return received
+        return (yield from composite.generate_steps(builder))
+
+    def _generate_next(self) -> Step | None:
         while True:
             if self._substeps is not None:
                 if (step := next(self._substeps, None)) is not None:

@@ -161,6 +161,7 @@ def _make_composite(
         core_call=exchange,
         object_bytes=nbytes,
         read=read,
+        pack=lambda: exchange,
     )
 
 

@@ -51,9 +51,18 @@ def all_gather(x: AnyArray) -> CompositeCall:
             yield builder.all_to_all(found, [x] * builder.size)
         return found
 
+    def read(received: Received) -> list[AnyArray]:
+        return _read_all(received, x)
+
     signed = sign_arrays("all_gather_v", x.dtype)
     exchange = ArrayExchange(signed, x)
-    return CompositeCall(signed.call, generate_steps, core_call=exchange, sources=[x])
+    return CompositeCall(
+        signed.call,
+        generate_steps,
+        core_call=exchange,
+        sources=[x],
+        pack=lambda: Exchange(signed, array_messages.pack_array(x), read),
+    )
 
 
 def gather(x: AnyArray, root: int) -> CompositeCall:
@@ -68,9 +77,15 @@ def gather(x: AnyArray, root: int) -> CompositeCall:
         yield builder.all_to_all(found, given)
         return found if is_root else None
 
+    def read(received: Received) -> list[AnyArray] | None:
+        return _read_all(received, x) if received[root] is None else None
+
+    def pack() -> Exchange:
+        return Exchange(signed, {root: array_messages.pack_array(x)}, read, root, to_root=True)
+
     signed = sign_arrays("gather_v", x.dtype, root)
     exchange = ArrayExchange(signed, {root: x}, root)
-    return CompositeCall(signed.call, generate_steps, core_call=exchange, sources=[x])
+    return CompositeCall(signed.call, generate_steps, core_call=exchange, sources=[x], pack=pack)
 
 
 def sign_arrays(operation: str, dtype: "np.dtype[Any] | None", root: int = -1) -> SignedCall:
@@ -116,7 +131,12 @@ def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
     )
     exchange = Exchange(signed, messages, read, root)
     return CompositeCall(
-        signed.call, generate_steps, has_blocks=True, core_call=exchange, sources=arrays or ()
+        signed.call,
+        generate_steps,
+        has_blocks=True,
+        core_call=exchange,
+        sources=arrays or (),
+        pack=lambda: exchange,
     )
 
 
@@ -132,10 +152,19 @@ def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
         yield builder.all_to_all(found, list(arrays))
         return found
 
+    def read(received: Received) -> list[AnyArray]:
+        rank = next(at for at, one in enumerate(received) if one is None)
+        return _read_all(received, arrays[rank])
+
     signed = sign_arrays("all_to_all_v", dtype)
     exchange = ArrayExchange(signed, list(arrays))
     return CompositeCall(
-        signed.call, generate_steps, has_blocks=True, core_call=exchange, sources=arrays
+        signed.call,
+        generate_steps,
+        has_blocks=True,
+        core_call=exchange,
+        sources=arrays,
+        pack=lambda: Exchange(signed, [array_messages.pack_array(one) for one in arrays], read),
     )
 
 
@@ -181,14 +210,23 @@ def reduce_scatter(
         return reduce([block for block, _ in blocks], rank)
 
     signed = sign_call("reduce_scatter_v", name_dtype(dtype), reduce=op.name)
+
+    def pack() -> Exchange:
+        messages = [array_messages.pack_block(array, shapes) for array in arrays]
+        return Exchange(signed, messages, read)
+
     core_call: CoreCall
     if op in OPS:
         core_call = RaggedReduction(sign_blocks(arrays, op), list(arrays), op, store)
     else:
-        messages = [array_messages.pack_block(array, shapes) for array in arrays]
-        core_call = Exchange(signed, messages, read)
+        core_call = pack()
     return CompositeCall(
-        signed.call, generate_steps, has_blocks=True, core_call=core_call, sources=arrays
+        signed.call,
+        generate_steps,
+        has_blocks=True,
+        core_call=core_call,
+        sources=arrays,
+        pack=pack,
     )
 
 
@@ -196,6 +234,14 @@ def sign_blocks(arrays: Sequence[AnyArray], op: ReduceOp) -> SignedCall:
     """Return a `reduce_scatter_v` that the core carries out, as it travels."""
     shape = join_shapes([array.shape for array in arrays])
     return sign_call("reduce_scatter_v", name_dtype(arrays[0].dtype), reduce=op.name, shape=shape)
+
+
+def _read_all(received: Received, own: AnyArray) -> list[AnyArray]:
+    """Return the arrays that have come, of the dtype of this rank's, and a copy of that."""
+    return [
+        copy_array(own) if one is None else array_messages.read_array(one, own.dtype)
+        for one in received
+    ]
 
 
 def _exchange_shapes(

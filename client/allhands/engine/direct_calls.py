@@ -6,14 +6,14 @@ call that does not end there within moments goes on in the queue, from the round
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allhands.collectives.buffer import Array
-from allhands.collectives.composite_call import Step, StepBuilder
+from allhands.collectives.composite_call import CompositeState, Step, StepBuilder
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
@@ -45,6 +45,31 @@ ComparisonProgress: TypeAlias = "tuple[CompiledCall, bool, NDArray[np.uint64], N
 """The exchange of digests, and whether it goes on; this rank's digest, and those that have come."""
 CallProgress: TypeAlias = "tuple[CompiledCall, bytes | None, ComparisonProgress | None]"
 """A call's schedule; its staged outputs, None: it has ended; then the comparison, if it began."""
+
+
+@dataclass(slots=True)
+class FirstStep:
+    """The first step of a composite call that the core makes as if it was the call."""
+
+    state: CompositeState
+    call: CallSignature
+    """Of the composite call, with its label."""
+    may_run: Callable[[CollectiveRequest], bool]
+    """Whether a later step may run on this thread."""
+    seconds: float
+    """How long each of them may take there."""
+    operation: Operation | None = None
+    """The call, once it goes on elsewhere."""
+
+    def has_more(self) -> bool:
+        """Say whether there is a later step; asked once the first has ended."""
+        return self.state.has_more()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all steps have ended, and the call is to be finished by its caller."""
+        return self.operation is not None and self.operation.awaits_finish
+
 
 _PREPARED_CALLS = 64
 """Calls whose messages are put back at once: peers may be thousands of calls ahead."""
@@ -126,9 +151,7 @@ class DirectCalls:
             self.native.prepared = sequences.stop - 1
             return bool(sequences) and self._links.take_calls(context.hash, sequences)
 
-    def compile(
-        self, kind: str, arguments: Sequence[object], label: str | None
-    ) -> "PlanRow | Literal[False] | None":
+    def compile(self, kind: str, arguments: Sequence[object]) -> "PlanRow | Literal[False] | None":
         """Compile the plan of calls with such arguments; None: there is none. False: not yet."""
         with self._thread.enter():
             try:
@@ -137,29 +160,29 @@ class DirectCalls:
                 return False  # the checked way says what is wrong
             if step.substeps is not None:
                 return None
-            arrays = list(_list_arrays(arguments))
+            # Written ones come first in the core.
+            ordered = reversed(arguments[:2]) if kind == "gather" else arguments
+            arrays = list(_list_arrays(ordered))
             check = self._parts.result_check
             if check is not None and len(arrays) > 2:
                 return None  # the core compares one output
-            row = self._compile_call(step, arrays, label)
+            row = self._compile_call(step, arrays)
             if not row or check is None:
                 return row
             comparison = self._compile_comparison(check, step.request)
             return (*row[:-1], comparison) if comparison else comparison
 
     def _compile_call(
-        self, step: Step, arrays: Sequence[Array], label: str | None
+        self, step: Step, arrays: Sequence[Array]
     ) -> "PlanRow | Literal[False] | None":
         """Compile the plan of a call, without a comparison of results."""
         context, link_calls = self._context, self._parts.link_calls
         request, size = step.request, len(context.ranks)
         two_level = link_calls.two_level
         if two_level is not None and two_level.applies_to(request):
-            return self._compile_two_level(two_level, request, arrays, label)
+            return self._compile_two_level(two_level, request, arrays)
         if not is_staged(request, size) or self._parts.has_phases(request):
             return None
-        if not link_calls.is_agreed(request, request.call.with_label(label).signature):
-            return False
         parts = step.build(context.rank, size)
         guard = guard_outputs(request, context.rank, size, parts, staging := StagingBuffer())
         if guard.arrival_check is not None or len(guard.parts) != 1:
@@ -213,13 +236,10 @@ class DirectCalls:
         calls: TwoLevelCalls,
         request: CollectiveRequest,
         arrays: Sequence[Array],
-        label: str | None,
     ) -> "PlanRow | Literal[False] | None":
         link_calls = self._parts.link_calls
         if not calls.is_in_memory:
             return False if calls.may_be_in_memory else None
-        if not link_calls.is_agreed(request, request.call.with_label(label).signature):
-            return False
         plan = calls.plan(request, (staging := StagingBuffer()).allocate_views, self._link_cost)
         compiled = self._parts.native_calls.find_two_level(
             plan, calls.board.native, request.call.signature
@@ -271,27 +291,32 @@ class DirectCalls:
         """
         with self._thread.enter():
             self._thread.turns += 1
-            step = self._build(kind, arguments)
+            first = result if isinstance(result, FirstStep) else None
+            step = self._build(kind, arguments) if first is None else first.state.get_first()
+            signature = step.request.call.with_label(label) if first is None else first.call
             context, queue = self._context, self._parts.queue
-            signature = step.request.call.with_label(label)
             callbacks = self._thread.callbacks
             work = Work(signature, sequence, label, context.name, callbacks)
             work.waiting_thread = threading.get_ident() if waits else 0
             work.entry = context.recorder.record_call(
-                kind, sequence, step.request.nbytes, signature, label
+                signature.operation, sequence, step.request.nbytes, signature, label
             )
             operation = Operation(
                 work, signature, step.request, step.build, result, timeout, began + timeout
             )
+            if first is not None:
+                operation.result, operation.composite_state = None, first.state
+                first.operation = operation
             work.explained(how)
             work.own(lambda: self._thread.call(queue.cancel, operation))
             context.order.adopt(work)
-            self._go_on(operation, *progress)
+            self._go_on(operation, first, *progress)
             return work
 
     def _go_on(
         self,
         operation: Operation,
+        first: FirstStep | None,
         compiled: CompiledCall,
         staged: bytes | None,
         comparison: "ComparisonProgress | None",
@@ -301,6 +326,9 @@ class DirectCalls:
             queue.go_on(operation, NativeCall(links, compiled), staged)
             return
         links.take_back(compiled.peers)
+        if first is not None:
+            queue.run_later_steps(operation, first.may_run, first.seconds)
+            return
         if comparison is None:
             queue.compare(operation)
             return
@@ -309,6 +337,10 @@ class DirectCalls:
             links.take_back(exchange.peers)
         left = NativeCall(links, exchange) if goes_on else None
         queue.go_on_comparing(operation, mine.copy(), digests.copy(), left)
+
+    def is_agreed(self, signature: int) -> bool:
+        """Say whether a rooted composite call need not hear from all ranks beside its messages."""
+        return signature in self._parts.link_calls.agreed_signatures
 
     def sign(self, call: CallSignature, label: str) -> tuple[CallSignature, int] | Literal[False]:
         """Return how a call travels under a label; False: a rooted one that is yet to be agreed."""
@@ -410,7 +442,7 @@ def _address(array: Array) -> int:
     return address
 
 
-def _list_arrays(arguments: Sequence[object]) -> Iterator[Array]:
+def _list_arrays(arguments: Iterable[object]) -> Iterator[Array]:
     """Yield the arrays among arguments, those of lists too, in the order of the core."""
     for one in arguments:
         if isinstance(one, np.ndarray):

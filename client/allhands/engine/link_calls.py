@@ -209,11 +209,7 @@ class LinkCalls:
 
     def is_two_level(self, operation: Operation) -> bool:
         """Say whether the ranks of a host meet in memory; the same on all ranks of the call."""
-        return (
-            self.two_level is not None
-            and operation.composite_state is None
-            and self.two_level.applies_to(operation.request)
-        )
+        return self.two_level is not None and self.two_level.applies_to(operation.request)
 
     def _plan_two_level(self, operation: Operation) -> TwoLevelPlan:
         """Plan a call, and record its explanation."""

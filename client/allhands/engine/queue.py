@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from allhands.collectives.composite_call import CompositeState
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.staging import INLINE_COPY_BYTES, Staging
 from allhands.engine.call_runner import CallRunner
@@ -136,6 +137,17 @@ class CallQueue:
             return self._compare(operation, begun, self._result_check, seconds)
         if (state := operation.composite_state) is None:
             return True
+        return self._run_rest(operation, begun, state, can_run, seconds)
+
+    def _run_rest(
+        self,
+        operation: Operation,
+        begun: StartedCall,
+        state: CompositeState,
+        can_run: Callable[[CollectiveRequest], bool],
+        seconds: float,
+    ) -> bool:
+        """Run the later steps of the current call likewise."""
         interrupt = self._watchdog.interruption
         assert interrupt is not None
         begun.rest = rest = self._runner.make_rest(operation, state)
@@ -191,6 +203,32 @@ class CallQueue:
         self._enter(operation)
         begun = StartedCall(self._watchdog.begin_matching(operation))
         begun.execution = self._link_calls.go_on(operation, call, staged)
+        self._run_task(operation, begun)
+
+    def run_later_steps(
+        self, operation: Operation, can_run: Callable[[CollectiveRequest], bool], seconds: float
+    ) -> None:
+        """Go on as `run_inline` with a composite call whose first step has ended in the core."""
+        state = operation.composite_state
+        assert state is not None, "other calls have no steps"
+        self._enter(operation)
+        begun = StartedCall(self._watchdog.begin_matching(operation), has_ended=True)
+        try:
+            if (
+                begun.agrees
+                and self._runner.find_failure(operation.work.sequence) is None
+                and self._run_rest(operation, begun, state, can_run, seconds)
+            ):
+                operation.awaits_finish = True
+                self._leave(operation, None)
+                return
+        except BaseException as error:  # whatever it is belongs to the caller
+            begun.stop()
+            self._tell_of_own_failure(operation, error)
+            self._leave(operation, error)
+            if not isinstance(error, Exception):
+                raise
+            return
         self._run_task(operation, begun)
 
     def compare(self, operation: Operation) -> None:

@@ -1,16 +1,23 @@
 """Submission of calls over links that borrow the event loop for their caller's thread."""
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, cast
 
-from allhands.collectives.composite_call import CompositeCall
+from allhands.collectives.composite_call import CompositeCall, CompositeState
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
+from allhands.collectives.request import CollectiveRequest
+from allhands.engine.direct_calls import FirstStep
 from allhands.engine.inline_limits import InlineLimits
 from allhands.engine.operation import Operation
 from allhands.engine.routes import Route
+from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work
 from allhands.group.queued import Attempt, QueuedSubmitter, make_composite_primitive
 from allhands.runtime.termination import get_cancel_reason
+
+if TYPE_CHECKING:
+    from allhands._native import LinkCollectives
 
 
 class LentLoopSubmitter(QueuedSubmitter):
@@ -22,9 +29,17 @@ class LentLoopSubmitter(QueuedSubmitter):
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
     ) -> Work:
         """Carry a composite call out here step by step over links, where that is possible."""
-        if self.order.comm is None:
-            seconds = self.order.clip_timeout(timeout)
-            if (work := self._run_steps_on_lent_loop(composite, seconds, label)) is not None:
+        seconds = self.order.clip_timeout(timeout)
+        if (
+            self.order.comm is None
+            and seconds > 0
+            and self.engine.can_run_composite_inline(composite, self.limits)
+        ):
+            state = self._make_composite_state(composite)
+            work = self._run_first_step(state, seconds, label)
+            if work is None:
+                work = self._run_steps_on_lent_loop(composite, state, seconds, label)
+            if work is not None:
                 return work
         return super().start_composite(composite, timeout, label)
 
@@ -44,13 +59,56 @@ class LentLoopSubmitter(QueuedSubmitter):
             lambda: self._create_operation(call, call.request.call, seconds, label)
         )
 
+    def _run_first_step(
+        self, state: CompositeState, seconds: float, label: str | None
+    ) -> Work | None:
+        """Have the core make the first step of a composite call, and run the others behind it.
+
+        None: the core does not, and nothing has happened.
+        """
+        direct, engine = self.order.direct_calls, self.engine
+        if direct is None or (found := _find_arguments(state.get_first().request)) is None:
+            return None
+        links = cast("LinkCollectives", direct)  # there is no communicator
+        call, limits = state.call.with_label(label), self.limits
+        step = FirstStep(
+            state, call, lambda request: engine.can_run_step_inline(request, limits), limits.seconds
+        )
+        kind, arguments = found
+        ended = links.run_step(
+            kind, arguments, call, call.signature, seconds, label, step, self.waits
+        )
+        if ended is True:
+            return self._finish_with_first_step(links, state, label)
+        if ended is False:
+            return None
+        operation = step.operation
+        assert operation is not None, "a call that goes on has one"
+        if operation.awaits_finish:
+            _finish(operation)
+        self._settle(ended)
+        return ended
+
+    def _finish_with_first_step(
+        self, links: "LinkCollectives", state: CompositeState, label: str | None
+    ) -> Work:
+        """Finish a composite call that has ended with its first step; return its work."""
+        name = self.engine.name
+        try:
+            result = state.finish()
+        except Exception as error:
+            summary = links.last_call()
+            assert summary is not None, "it has just ended"
+            work = Work(state.call, summary[0], label, name, self.executor.callbacks)
+            work.fail(error)
+            return work
+        return CompletedWork.from_comm(links, label, name, result)
+
     def _run_steps_on_lent_loop(
-        self, composite: CompositeCall, seconds: float, label: str | None
+        self, composite: CompositeCall, state: CompositeState, seconds: float, label: str | None
     ) -> Work | None:
         """Carry a composite call out likewise."""
-        if seconds <= 0 or not self.engine.can_run_composite_inline(composite, self.limits):
-            return None
-        call, state = make_composite_primitive(composite), self._make_composite_state(composite)
+        call = make_composite_primitive(composite)
 
         def create() -> Operation:
             operation = self._create_operation(call, composite.call, seconds, label)
@@ -94,6 +152,17 @@ class LentLoopSubmitter(QueuedSubmitter):
             for operation in begun:
                 operation.work.abandon(get_cancel_reason(type(error).__name__))
             raise
+
+
+def _find_arguments(request: CollectiveRequest) -> tuple[str, tuple[object, ...]] | None:
+    """Return the kind and the arguments of a step as the core has them; None: it makes none."""
+    match request.kind:
+        case "all_gather_into_tensor" if len(request.targets) == 1:
+            return request.kind, (request.targets[0], request.sources[0])
+        case "broadcast":
+            return request.kind, (request.targets[0], request.root)
+        case _:
+            return None
 
 
 def _finish(operation: Operation) -> None:

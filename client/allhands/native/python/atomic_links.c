@@ -17,9 +17,7 @@ static int tell_idle(AtomicObject *self) {
 
 static int list_outputs(const LinkCollectivesObject *links, const LinkArguments *given,
                         AtomicOutput outputs[]) {
-    if (given->array_count == 0) return 0;
-    if (given->kind == AH_KIND_REDUCE && given->root != links->rank) return 0;
-    int count = link_has_list(given) ? given->array_count - 1 : 1;
+    int count = link_count_outputs(given, links->rank);
     for (int at = 0; at < count; at++)
         outputs[at] = (AtomicOutput){PyArray_DATA(given->arrays[at]),
                                      (size_t)PyArray_NBYTES(given->arrays[at])};

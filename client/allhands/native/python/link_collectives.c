@@ -8,6 +8,8 @@
 
 PyTypeObject *LinkCollectives_Type;
 
+#define MOST_ARGUMENTS 3 /* of a call, beside the timeout and the label */
+
 /* ---------------------------------------------------------------- calls */
 
 static bool read_root(LinkCollectivesObject *self, PyObject *rank, LinkArguments *given) {
@@ -40,37 +42,52 @@ static bool read_pair(LinkArguments *given, PyObject *output, PyObject *x) {
            lie_apart(given->arrays[0], given->arrays[1]);
 }
 
-/* Whether an array has the dtype and the shape of the first one, and lies apart from all before. */
-static bool is_next_of_list(const LinkArguments *given, PyArrayObject *array) {
-    PyArrayObject *first = given->arrays[0];
-    if (PyArray_DESCR(array) != PyArray_DESCR(first) ||
-        PyArray_NDIM(array) != PyArray_NDIM(first) ||
-        !PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(first), PyArray_NDIM(first)))
+static bool is_of_shape(PyArrayObject *array, PyArrayObject *other) {
+    return PyArray_DESCR(array) == PyArray_DESCR(other) &&
+           PyArray_NDIM(array) == PyArray_NDIM(other) &&
+           PyArray_CompareLists(PyArray_DIMS(array), PyArray_DIMS(other), PyArray_NDIM(other));
+}
+
+/* A list of arrays for each rank, of one shape and dtype, behind what has been read. */
+static bool read_list(const LinkCollectivesObject *self, LinkArguments *given, PyObject *list,
+                      bool written) {
+    if (!(PyList_CheckExact(list) || PyTuple_CheckExact(list)) ||
+        PySequence_Fast_GET_SIZE(list) != self->size || self->size >= LINK_ARRAYS)
         return false;
-    for (int i = 0; i < given->array_count; i++)
-        if (!lie_apart(given->arrays[i], array)) return false;
+    int first = given->array_count;
+    for (Py_ssize_t rank = 0; rank < self->size; rank++) {
+        PyArrayObject *array = plain_array(PySequence_Fast_GET_ITEM(list, rank), written);
+        if (array == NULL || (rank > 0 && !is_of_shape(array, given->arrays[first]))) return false;
+        given->arrays[given->array_count++] = array;
+    }
     return true;
 }
 
-/* A list of a written array for each rank, and one that is read, all of one size. */
-static bool read_list(LinkCollectivesObject *self, LinkArguments *given, PyObject *outputs,
-                      PyObject *x) {
-    if (!(PyList_CheckExact(outputs) || PyTuple_CheckExact(outputs)) ||
-        PySequence_Fast_GET_SIZE(outputs) != self->size || self->size >= LINK_ARRAYS)
-        return false;
-    for (Py_ssize_t rank = 0; rank < self->size; rank++) {
-        PyArrayObject *array = plain_array(PySequence_Fast_GET_ITEM(outputs, rank), true);
-        if (array == NULL || (rank > 0 && !is_next_of_list(given, array))) return false;
-        given->arrays[given->array_count++] = array;
-    }
-    PyArrayObject *source = plain_array(x, false);
-    if (source == NULL || PyArray_DESCR(source) != PyArray_DESCR(given->arrays[0]) ||
-        PyArray_NBYTES(source) != PyArray_NBYTES(given->arrays[0]))
-        return false;
-    for (int i = 0; i < given->array_count; i++)
-        if (!lie_apart(given->arrays[i], source)) return false;
-    given->arrays[given->array_count++] = source;
+static bool is_of_size(PyArrayObject *array, PyArrayObject *other) {
+    return PyArray_DESCR(array) == PyArray_DESCR(other) &&
+           PyArray_NBYTES(array) == PyArray_NBYTES(other);
+}
+
+/* Whether arrays that are written lie apart from one another and from the others. */
+static bool are_apart(const LinkArguments *given, int written) {
+    for (int at = 0; at < written; at++)
+        for (int other = at + 1; other < given->array_count; other++)
+            if (!lie_apart(given->arrays[at], given->arrays[other])) return false;
     return true;
+}
+
+/* A list of written arrays, and one that is read, all of one size. */
+static bool read_outputs(const LinkCollectivesObject *self, LinkArguments *given, PyObject *outputs,
+                         PyObject *x) {
+    return read_list(self, given, outputs, true) && read_array(given, x, false) &&
+           is_of_size(given->arrays[0], given->arrays[given->array_count - 1]) &&
+           are_apart(given, given->array_count - 1);
+}
+
+/* What a rank gives for a list that is the root's alone. */
+static bool is_no_list(PyObject *given) {
+    return given == Py_None || (PyList_CheckExact(given) && PyList_GET_SIZE(given) == 0) ||
+           (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) == 0);
 }
 
 /* Each reads what its arguments are besides the timeout and the label; false: they are not plain.
@@ -112,7 +129,22 @@ static bool read_all_gather_into_tensor(LinkCollectivesObject *self, PyObject *c
 /* outputs, x */
 static bool read_all_gather(LinkCollectivesObject *self, PyObject *const *args,
                             LinkArguments *given) {
-    return read_list(self, given, args[0], args[1]);
+    return read_outputs(self, given, args[0], args[1]);
+}
+
+/* x, outputs on the root, root */
+static bool read_gather(LinkCollectivesObject *self, PyObject *const *args, LinkArguments *given) {
+    if (!read_root(self, args[2], given)) return false;
+    if (given->root != self->rank) return is_no_list(args[1]) && read_array(given, args[0], false);
+    return read_outputs(self, given, args[1], args[0]);
+}
+
+/* x, inputs on the root, root */
+static bool read_scatter(LinkCollectivesObject *self, PyObject *const *args, LinkArguments *given) {
+    if (!read_root(self, args[2], given) || !read_array(given, args[0], true)) return false;
+    if (given->root != self->rank) return is_no_list(args[1]);
+    return read_list(self, given, args[1], false) &&
+           is_of_size(given->arrays[0], given->arrays[1]) && are_apart(given, 1);
 }
 
 /* output, x, op */
@@ -133,6 +165,8 @@ static const struct {
     [AH_KIND_ALL_REDUCE] = {read_all_reduce, 2},
     [AH_KIND_REDUCE] = {read_reduce, 3},
     [AH_KIND_BROADCAST] = {read_broadcast, 2},
+    [AH_KIND_GATHER] = {read_gather, 3},
+    [AH_KIND_SCATTER] = {read_scatter, 3},
     [AH_KIND_ALL_GATHER] = {read_all_gather, 2},
     [AH_KIND_ALL_GATHER_INTO_TENSOR] = {read_all_gather_into_tensor, 2},
     [AH_KIND_REDUCE_SCATTER_TENSOR] = {read_reduce_scatter_tensor, 3},
@@ -176,6 +210,46 @@ static PyObject *make_call(PyObject *self_, PyObject *const *args, Py_ssize_t na
     return result;
 }
 
+static bool find_kind(PyObject *name, ah_kind *kind) {
+    for (int i = 0; i < AH_KINDS; i++)
+        if (PyUnicode_CompareWithASCIIString(name, kind_names[i]) == 0) {
+            *kind = (ah_kind)i;
+            return true;
+        }
+    PyErr_SetString(PyExc_ValueError, "no such kind of calls");
+    return false;
+}
+
+/* kind, arguments, signature, number, timeout, label, state, waits */
+static PyObject *run_step(PyObject *self_, PyObject *args) {
+    LinkCollectivesObject *self = (LinkCollectivesObject *)self_;
+    PyObject *name, *arguments, *timeout, *label, *all[MOST_ARGUMENTS + 2];
+    LinkStep step;
+    LinkCallRequest request;
+    ah_kind kind;
+    int waits;
+    if (!PyArg_ParseTuple(args, "UO!OO!OOOp", &name, &PyTuple_Type, &arguments, &step.signature,
+                          &PyLong_Type, &step.number, &timeout, &label, &step.state, &waits) ||
+        !find_kind(name, &kind))
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(arguments);
+    if (count > MOST_ARGUMENTS) return PyErr_Format(PyExc_TypeError, "too many arguments");
+    for (Py_ssize_t i = 0; i < count; i++) all[i] = PyTuple_GET_ITEM(arguments, i);
+    all[count] = timeout;
+    all[count + 1] = label;
+    int read = link_collectives_read(self, kind, all, count + 2, LINK_WAIT, &request);
+    if (read < 0) return NULL;
+    if (read == 0) Py_RETURN_FALSE;
+    request.step = step;
+    request.value = step.state;
+    if (waits) return link_collectives_run(self, &request);
+    request.mode = LINK_BEGIN;
+    PyObject *begun = link_collectives_start(self, &request);
+    if (begun != Py_None) return begun;
+    Py_DECREF(begun);
+    Py_RETURN_FALSE;
+}
+
 #define DEFINE_METHODS(name, kind)                                                                 \
     static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {               \
         return make_call(self, args, nargs, kind, LINK_WAIT);                                      \
@@ -210,17 +284,23 @@ static PyObject *totals(LinkCollectivesObject *self, PyObject *unused) {
     return call_totals_tuple(&self->log.totals);
 }
 
+static PyObject *get_operation(const LinkCollectivesObject *self) {
+    if (self->operation != NULL) return Py_NewRef(self->operation);
+    return PyUnicode_FromString(kind_names[self->kind]);
+}
+
 static PyObject *inline_call(LinkCollectivesObject *self, PyObject *unused) {
     (void)unused;
     if (self->thread == 0) Py_RETURN_NONE;
-    return Py_BuildValue("kKsO", self->thread, (unsigned long long)self->sequence,
-                         kind_names[self->kind], self->label);
+    PyObject *name = get_operation(self);
+    return Py_BuildValue("kKNO", self->thread, (unsigned long long)self->sequence, name,
+                         self->label);
 }
 
 static PyObject *last_call(LinkCollectivesObject *self, PyObject *unused) {
     (void)unused;
     if (self->how == NULL) Py_RETURN_NONE;
-    return Py_BuildValue("KsnO", (unsigned long long)self->sequence, kind_names[self->kind],
+    return Py_BuildValue("KNnO", (unsigned long long)self->sequence, get_operation(self),
                          (Py_ssize_t)self->nbytes, self->how);
 }
 
@@ -300,6 +380,7 @@ static void collectives_dealloc(LinkCollectivesObject *self) {
     Py_XDECREF(self->calls);
     Py_XDECREF(self->completed);
     Py_XDECREF(self->how);
+    Py_XDECREF(self->operation);
     PyMem_Free(self->staging);
     link_log_free(&self->log);
     type->tp_free((PyObject *)self);
@@ -313,6 +394,7 @@ static PyMethodDef collectives_methods[] = {
     /* clang-format off */
     PLAIN_METHODS(METHODS)
     /* clang-format on */
+    {"run_step", run_step, METH_VARARGS, NULL},
     {"records", (PyCFunction)records, METH_O, NULL},
     {"call_site", (PyCFunction)call_site, METH_O, NULL},
     {"start_times", (PyCFunction)start_times, METH_NOARGS, NULL},

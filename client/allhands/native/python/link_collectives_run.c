@@ -43,31 +43,45 @@ static int enter(LinkCollectivesObject *self) {
     return entered == GATE_BUSY ? 0 : entered;
 }
 
-/* The first arrays of a call; NULL with an exception. */
-static PyObject *list_arrays(const LinkArguments *given, int count) {
+/* The list of a call, of all arrays but one, or None; NULL with an exception. */
+static PyObject *make_list(const LinkArguments *given) {
+    int single = link_single(given), count = given->array_count - 1;
+    if (count == 0) return Py_NewRef(Py_None);
     PyObject *arrays = PyTuple_New(count);
     for (int i = 0; i < count && arrays != NULL; i++)
-        PyTuple_SET_ITEM(arrays, i, Py_NewRef((PyObject *)given->arrays[i]));
+        PyTuple_SET_ITEM(arrays, i, Py_NewRef((PyObject *)given->arrays[i + (i >= single)]));
     return arrays;
 }
 
-static PyObject *as_tuple(const LinkArguments *given, PyObject *const *rest) {
-    bool has_list = link_has_list(given);
-    int singles = has_list ? 1 : given->array_count;
-    PyObject *list = has_list ? list_arrays(given, given->array_count - 1) : NULL;
-    if (has_list && list == NULL) return NULL;
-    PyObject *arguments =
-        PyTuple_New(has_list + singles + (given->root >= 0) + (given->op != NULL));
-    Py_ssize_t at = 0;
-    if (arguments == NULL) {
-        Py_XDECREF(list);
-        return NULL;
+/* The arrays and the list of a call, in the order of its arguments: how many; -1 with an exception.
+ */
+static int list_arguments(const LinkArguments *given, PyObject *items[]) {
+    if (!link_has_list(given)) {
+        for (int i = 0; i < given->array_count; i++)
+            items[i] = Py_NewRef((PyObject *)given->arrays[i]);
+        return given->array_count;
     }
-    if (has_list) PyTuple_SET_ITEM(arguments, at++, list);
-    for (int i = given->array_count - singles; i < given->array_count; i++)
-        PyTuple_SET_ITEM(arguments, at++, Py_NewRef((PyObject *)given->arrays[i]));
-    for (int i = 0; at < PyTuple_GET_SIZE(arguments); i++)
-        PyTuple_SET_ITEM(arguments, at++, Py_NewRef(rest[i]));
+    bool is_first = given->kind == AH_KIND_ALL_GATHER;
+    PyObject *list = make_list(given);
+    if (list == NULL) return -1;
+    items[!is_first] = list;
+    items[is_first] = Py_NewRef((PyObject *)given->arrays[link_single(given)]);
+    return 2;
+}
+
+static PyObject *as_tuple(const LinkArguments *given, PyObject *const *rest) {
+    PyObject *items[4];
+    int count = list_arguments(given, items);
+    if (count < 0) return NULL;
+    for (int i = 0; i < (given->root >= 0) + (given->op != NULL); i++)
+        items[count++] = Py_NewRef(rest[i]);
+    PyObject *arguments = PyTuple_New(count);
+    for (int i = 0; i < count; i++) {
+        if (arguments == NULL)
+            Py_DECREF(items[i]);
+        else
+            PyTuple_SET_ITEM(arguments, i, items[i]);
+    }
     return arguments;
 }
 
@@ -78,10 +92,10 @@ static LinkPlan *find_plan(LinkCollectivesObject *self, const LinkCallRequest *r
     LinkPlan *plan = plans_find(&self->plans, given);
     if (plan == NULL) {
         PyObject *arguments = as_tuple(given, request->rest);
-        PyObject *row = arguments == NULL ? NULL
-                                          : PyObject_CallMethod(self->gate.owner, "compile", "sNO",
-                                                                kind_names[given->kind], arguments,
-                                                                request->label);
+        PyObject *row = NULL;
+        if (arguments != NULL)
+            row = PyObject_CallMethod(self->gate.owner, "compile", "sN", kind_names[given->kind],
+                                      arguments);
         if (row == NULL) return NULL;
         if (row != Py_False) plan = plans_add(&self->plans, given, row);
         Py_DECREF(row);
@@ -99,10 +113,24 @@ static bool has_label(const LinkCallRequest *request) {
     return request->label != Py_None && PyUnicode_GET_LENGTH(request->label) > 0;
 }
 
+/* Find how the first step of a composite call travels, as below. */
+static int sign_step(LinkCollectivesObject *self, const LinkCallRequest *request,
+                     SignedCall *call) {
+    const LinkStep *step = &request->step;
+    *call = (SignedCall){step->signature, step->number, PyLong_AsUnsignedLongLong(step->number)};
+    if (PyErr_Occurred()) return -1;
+    if (request->arguments.root < 0) return 1;
+    PyObject *known = PyObject_CallMethod(self->gate.owner, "is_agreed", "O", step->number);
+    int agreed = known == NULL ? -1 : known == Py_True;
+    Py_XDECREF(known);
+    return agreed;
+}
+
 /* Find how the call travels, with its label: 1; 0: it does not go this way; -1 with an exception.
  */
 static int sign(LinkCollectivesObject *self, LinkPlan *plan, const LinkCallRequest *request,
                 SignedCall *call) {
+    if (request->step.state != NULL) return sign_step(self, request, call);
     *call = (SignedCall){plan->signature, plan->number, plan->own.call->signature};
     if (!has_label(request)) {
         if (plan->is_agreed) return 1;
@@ -241,7 +269,8 @@ static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, 
 /* How far a call has come here. */
 typedef enum {
     CALL_UNDER_WAY,
-    CALL_UNCOMPARED, /* it has ended, and nothing is known of the others' results */
+    CALL_UNCOMPARED, /* it has ended, and nothing is known of the others' results, or of its later
+                      * steps */
     CALL_COMPARING,
     CALL_COMPARED,
 } Progress;
@@ -260,6 +289,29 @@ static int compare(LinkCollectivesObject *self, LinkPlan *plan, const LinkArgume
     if (ended <= 0) return ended;
     *progress = CALL_COMPARED;
     return link_comparison_agrees(comparison);
+}
+
+/* Whether a composite call has ended with its first step: 1; 0 or, with an exception, -1: not so.
+ */
+static int has_ended(const LinkCallRequest *request, Progress *progress) {
+    if (request->step.state == NULL) return 1;
+    PyObject *more = PyObject_CallMethod(request->step.state, "has_more", NULL);
+    int goes_on = more == NULL ? -1 : more != Py_False;
+    Py_XDECREF(more);
+    if (goes_on != 0) *progress = CALL_UNCOMPARED;
+    return goes_on < 0 ? -1 : !goes_on;
+}
+
+/* Whether the later steps of a composite call have ended where it was handed over. */
+static bool has_ended_behind(const LinkCallRequest *request) {
+    if (request->step.state == NULL) return false;
+    FirstError first = first_error_keep();
+    PyObject *ended = PyObject_GetAttrString(request->step.state, "has_ended");
+    bool is_over = ended == Py_True;
+    Py_XDECREF(ended);
+    first_error_add(&first);
+    first_error_raise(&first);
+    return is_over;
 }
 
 /* Whether Python has a part in what goes over the links, which nothing may break into. */
@@ -405,31 +457,41 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     if (ended > 0) {
         plan_commit(plan, given, self->staging);
         ended = compare(self, plan, given, hold, &progress);
+        if (ended > 0) ended = has_ended(request, &progress);
     }
     PyObject *work = NULL, *result = NULL;
+    bool makes_work = mode == LINK_BEGIN && request->step.state == NULL;
     if (ended > 0) {
         link_log_end(&self->log, sequence);
         if (conclude(self, sequence, began) == 0 && settle(self, &plan->own) == 0 &&
             settle(self, &plan->comparison.schedule) == 0)
-            result = mode == LINK_BEGIN
-                         ? PyObject_CallMethod(self->gate.owner, "make_completed_work", "OO",
-                                               request->value, request->label)
-                         : Py_NewRef(Py_True);
+            result = makes_work ? PyObject_CallMethod(self->gate.owner, "make_completed_work", "OO",
+                                                      request->value, request->label)
+                                : Py_NewRef(Py_True);
     } else {
         delayed = delay_signals(self, delayed);
         work = hand_over(self, plan, progress, request, limit, began);
     }
     self->thread = 0;
-    gate_leave(&self->gate, ended <= 0);
+    gate_leave(&self->gate, ended <= 0 && !has_ended_behind(request));
     bool is_interrupted = delayed == NULL || gate_allow_signals(delayed) < 0;
     if (is_interrupted) {
         if (work != NULL) abandon(self, work);
         Py_CLEAR(result);
     } else if (work != NULL) {
-        result = mode == LINK_WAIT ? await(self, work) : Py_NewRef(work);
+        bool awaits = mode == LINK_WAIT && request->step.state == NULL;
+        result = awaits ? await(self, work) : Py_NewRef(work);
     }
     Py_XDECREF(work);
     return result;
+}
+
+/* The name of the composite call of which this is a step; NULL: it is none. */
+static PyObject *find_operation(const LinkCallRequest *request) {
+    if (request->step.state == NULL) return NULL;
+    PyObject *name = PyObject_GetAttrString(request->step.signature, "operation");
+    if (name == NULL) PyErr_Clear(); /* it is named as its step */
+    return name;
 }
 
 /* Carry out a call as its caller makes it: as carry_out_numbered; False: nothing has happened. */
@@ -444,12 +506,13 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
     uint64_t sequence = 0;
     SignedCall call;
     if (plan != NULL && are_lent(plan) && reserve_staging(self, plan->staging_bytes) &&
-        !(has_label(request) && compares(plan)) && sign(self, plan, request, &call) > 0 &&
-        (sequence = take_number(self)) != 0) {
+        !((has_label(request) || request->step.state != NULL) && compares(plan)) &&
+        sign(self, plan, request, &call) > 0 && (sequence = take_number(self)) != 0) {
         self->sequence = sequence;
         self->label = request->label;
         if (request->mode != LINK_BEGIN) self->thread = PyThread_get_thread_ident();
         self->kind = given->kind;
+        Py_XSETREF(self->operation, find_operation(request));
         return carry_out_numbered(self, plan, &call, request, limit);
     }
     gate_leave(&self->gate, false);

@@ -33,8 +33,9 @@ typedef struct LinkCollectivesObject {
     unsigned long thread;
     uint64_t sequence; /* its number, or that of the latest such call */
     ah_kind kind;
-    PyObject *label; /* its label, or None; borrowed from its caller, who is in it */
-    PyObject *how;   /* it was carried out, and how many bytes this rank brought; NULL: none was */
+    PyObject *operation; /* name of the composite call of which that is a step; NULL: of none */
+    PyObject *label;     /* its label, or None; borrowed from its caller, who is in it */
+    PyObject *how; /* it was carried out, and how many bytes this rank brought; NULL: none was */
     size_t nbytes;
     unsigned long long prepared; /* the last call for which the owner has prepared */
 } LinkCollectivesObject;
@@ -46,6 +47,13 @@ typedef enum {
                    * signal's handler runs meanwhile */
 } LinkMode;
 
+/* The first step of a composite call: True if the call has ended with it, else the work. */
+typedef struct {
+    PyObject *state;     /* a `FirstStep` of the owner; NULL: the call is none */
+    PyObject *signature; /* CallSignature of the composite call, with its label */
+    PyObject *number;    /* its 64 bits */
+} LinkStep;
+
 /* A call as its caller makes it. */
 typedef struct {
     LinkArguments arguments;
@@ -53,6 +61,7 @@ typedef struct {
     PyObject *timeout, *label;
     LinkMode mode;
     PyObject *value; /* the result of its work */
+    LinkStep step;
 } LinkCallRequest;
 
 /* Read the arguments of a call, as its method has them: 1; 0: they are not plain, or such calls do

@@ -27,9 +27,24 @@ typedef struct {
     PyArrayObject *arrays[LINK_ARRAYS];
 } LinkArguments;
 
-/* Whether all arrays but the last are given as a list. */
+/* Whether a call has a list: of all its arrays but one, or none where that is another rank's. */
 static inline bool link_has_list(const LinkArguments *given) {
-    return given->kind == AH_KIND_ALL_GATHER;
+    return given->kind == AH_KIND_ALL_GATHER || given->kind == AH_KIND_GATHER ||
+           given->kind == AH_KIND_SCATTER;
+}
+
+/* Which array stands beside the list. */
+static inline int link_single(const LinkArguments *given) {
+    return given->kind == AH_KIND_SCATTER ? 0 : given->array_count - 1;
+}
+
+/* How many of the arrays are written by a rank of this number. */
+static inline int link_count_outputs(const LinkArguments *given, int rank) {
+    if (given->array_count == 0) return 0;
+    if (given->kind == AH_KIND_REDUCE && given->root != rank) return 0;
+    if (given->kind == AH_KIND_ALL_GATHER || given->kind == AH_KIND_GATHER)
+        return given->array_count - 1;
+    return 1;
 }
 
 /* Keep the arrays of a call while threads run that may let them go. */

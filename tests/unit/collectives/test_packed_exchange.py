@@ -1,0 +1,166 @@
+"""Small messages of composite calls, packed into blocks of one size."""
+
+import random
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allhands.collectives.composite_call import Step, StepBuilder
+from allhands.collectives.core_call import Exchange, Message, Received, sign_call
+from allhands.collectives.packed_exchange import exchange_packed
+
+Started = Generator[Step, None, Received | None]
+SIGNED = sign_call("all_gather_object")
+
+
+def start(rank: int, size: int, exchange: Exchange, *, has_each: bool) -> Started:
+    builder = StepBuilder("g", rank, size, False, None)
+    return exchange_packed(builder, exchange, has_each=has_each)
+
+
+def carry_out(steps: Sequence[Step]) -> None:
+    """Move the blocks of one step of all ranks."""
+    requests = [step.request for step in steps]
+    assert len({(one.kind, one.count, one.root) for one in requests}) == 1
+    if requests[0].kind == "broadcast":
+        given = requests[requests[0].root].targets[0].copy()
+    else:
+        given = np.concatenate([one.sources[0] for one in requests])
+    for one in requests:
+        one.targets[0][...] = given
+
+
+def run(started: Sequence[Started]) -> list[Received | None]:
+    """Run the exchanges of all ranks, of which each has one step at most."""
+    found: list[Received | None] = []
+    steps: list[Step] = []
+    for one in started:
+        try:
+            steps.append(next(one))
+        except StopIteration as end:
+            found.append(end.value)
+    if steps:
+        assert len(steps) == len(started), "some ranks have a step, and others none"
+        carry_out(steps)
+        for one in started:
+            with pytest.raises(StopIteration) as ended:
+                next(one)
+            found.append(ended.value.value)
+    return found
+
+
+def draw_message(source: random.Random, most: int) -> Message:
+    nbytes = source.choice([0, 1, most, source.randrange(most + 1)])
+    data = source.randbytes(nbytes)
+    at = source.randrange(nbytes + 1)
+    return (data[:at], np.frombuffer(data[at:], np.uint8)) if nbytes > at else (data,)
+
+
+def read(message: Message) -> bytes:
+    return b"".join(bytes(part) for part in message)
+
+
+def check(received: Received | None, rank: int, wanted: Sequence[bytes]) -> None:
+    assert received is not None
+    assert received[rank] is None
+    for peer, one in enumerate(received):
+        if peer != rank:
+            assert one is not None
+            assert one.tobytes() == wanted[peer], (rank, peer)
+            assert one.flags.writeable
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_one_message_of_each_rank_comes_to_all(size: int, seed: int) -> None:
+    source = random.Random(seed)
+    given = [draw_message(source, 1000) for _ in range(size)]
+    started = [
+        start(rank, size, Exchange(SIGNED, given[rank], list), has_each=False)
+        for rank in range(size)
+    ]
+    for rank, received in enumerate(run(started)):
+        check(received, rank, [read(one) for one in given])
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_message_for_each_rank_comes_to_that_one(size: int, seed: int) -> None:
+    source = random.Random(seed)
+    given = [[draw_message(source, 256) for _ in range(size)] for _ in range(size)]
+    started = [
+        start(rank, size, Exchange(SIGNED, given[rank], list), has_each=True)
+        for rank in range(size)
+    ]
+    for rank, received in enumerate(run(started)):
+        check(received, rank, [read(given[peer][rank]) for peer in range(size)])
+
+
+@pytest.mark.parametrize("root", [0, 2])
+@pytest.mark.parametrize("has_each", [False, True])
+def test_what_a_root_sends_comes_to_all_others(root: int, has_each: bool) -> None:
+    source = random.Random(root)
+    each = [draw_message(source, 256) for _ in range(3)]
+    given: Any = each if has_each else each[0]
+    started = [
+        start(
+            rank, 3, Exchange(SIGNED, given if rank == root else (), list, root), has_each=has_each
+        )
+        for rank in range(3)
+    ]
+    for rank, received in enumerate(run(started)):
+        wanted = [b""] * 3
+        wanted[root] = read(each[rank] if has_each else each[0])
+        check(received, rank, wanted)
+
+
+def test_what_is_for_a_root_comes_there() -> None:
+    root = 1
+    given = [(b"%d" % rank,) for rank in range(3)]
+    started = [
+        start(
+            rank,
+            3,
+            Exchange(SIGNED, {root: given[rank]}, list, root, to_root=True),
+            has_each=False,
+        )
+        for rank in range(3)
+    ]
+    check(run(started)[root], root, [b"0", b"", b"2"])
+
+
+@pytest.mark.parametrize(("nbytes", "fits"), [(2048 - 8, True), (2048 - 7, False)])
+def test_where_one_message_is_too_large_no_rank_takes_any(nbytes: int, fits: bool) -> None:
+    given = [(b"small",), (bytes(nbytes),), (b"",), (b"small",)]
+    started = [
+        start(rank, 4, Exchange(SIGNED, given[rank], list), has_each=False) for rank in range(4)
+    ]
+    assert [received is not None for received in run(started)] == [fits] * 4
+
+
+@pytest.mark.parametrize(("size", "has_each"), [(129, False), (17, True)])
+def test_large_groups_have_no_such_step(size: int, has_each: bool) -> None:
+    messages: Any = [(b"",)] * size if has_each else (b"",)
+    assert run([start(0, size, Exchange(SIGNED, messages, list), has_each=has_each)]) == [None]
+
+
+def test_arrays_of_any_dtype_travel() -> None:
+    given = [np.array(["2026-11-29"], "datetime64[D]"), np.ones((2, 3), np.complex64)]
+    started = [
+        start(rank, 2, Exchange(SIGNED, (given[rank],), list), has_each=False) for rank in range(2)
+    ]
+    for rank, received in enumerate(run(started)):
+        check(received, rank, [one.tobytes() for one in given])
+
+
+@pytest.mark.parametrize("sizes", [[-2, 0], [0, -1], [600, 0], [300, 300], [2**63 - 1, 2]])
+def test_sizes_that_cannot_be_are_refused(sizes: list[int]) -> None:
+    started = start(0, 2, Exchange(SIGNED, [(b"",), (b"",)], list), has_each=True)
+    request = next(started).request
+    whole = request.targets[0]
+    whole[...] = 0
+    whole[request.count : request.count + 16] = np.array(sizes, np.int64).view(np.uint8)
+    with pytest.raises(ValueError, match="a peer announced messages of"):
+        next(started)
