@@ -115,3 +115,15 @@ def test_calls_are_recorded_once_wherever_they_end(job: Job) -> None:
         assert said["places"] == ["direct_calls.py record_calls"] * 7
         assert said["signatures"] == ["barrier()", "broadcast(float64[7], root 0)"]
         assert said["direct"] > 3
+
+
+@pytest.mark.parametrize(("way", "size"), [("socket", 3), ("hosts aabb", 4)])
+def test_ranks_that_hear_of_unlike_sizes_of_others_write_nothing(
+    job: Job, way: str, size: int
+) -> None:
+    """Also those whose own blocks come as they want them, in the core."""
+    for said in finish(job(size, direct_calls.disagree_on_sizes, way)):
+        assert said["error"] == "CollectiveMismatch"
+        assert said["kept"]
+        assert said["is_right"]
+        assert "all_to_all" in said["made_there"]

@@ -109,6 +109,23 @@ def _check_scatter(me: int, size: int, count: int, number: int) -> bool:
     return bool((x == me + number).all())
 
 
+def _check_exchange(me: int, size: int, count: int, number: int) -> bool:
+    x = np.repeat(np.arange(size, dtype=np.int32) * size + me + number, count)
+    y = np.empty((size, count), np.int32)
+    ah.all_to_all_single(y, x)
+    wanted = np.repeat(me * size + np.arange(size) + number, count)
+    return bool((y.reshape(-1) == wanted).all())
+
+
+def _check_exchange_of_lists(me: int, size: int, count: int, number: int) -> bool:
+    """Exchange blocks that are of one size, now and then but for those between two ranks."""
+    lengths = [count + (number % 5 == 0 and {me, peer} == {0, 1}) for peer in range(size)]
+    xs = [np.full(n, me * size + peer + number) for peer, n in enumerate(lengths)]
+    ys = [np.empty(n, np.int64) for n in lengths]
+    ah.all_to_all(ys, xs)
+    return all((y == peer * size + me + number).all() for peer, y in enumerate(ys))
+
+
 def _check_objects(me: int, size: int, count: int, number: int) -> bool:
     """Exchange objects of which some ranks' are packed, others not, by number and rank."""
     lengths = [(rank + number) % 3 * min(count, 2000) for rank in range(size)]
@@ -147,6 +164,8 @@ _CHECKS: tuple[Callable[[int, int, int, int], bool], ...] = (
     _check_barrier,
     _check_gather,
     _check_scatter,
+    _check_exchange,
+    _check_exchange_of_lists,
     _check_objects,
     _check_object_of_a_root,
     _check_arrays,
@@ -307,6 +326,27 @@ def miss_a_call(backend: str = "socket") -> None:
     ah.destroy_process_group()
 
 
+def disagree_on_sizes(backend: str = "socket") -> None:
+    """Exchange blocks of which one is not of the size that its receiver wants."""
+    me, size = _join(backend)
+    _warm_up()
+    direct, made_there = ah.default_group().submitter.engine.order.direct_calls, set()
+    for number in range(40):
+        assert _check_exchange_of_lists(me, size, 20, number)
+        made_there.add(direct.last_call()[1])
+    xs = [np.full(20 + (me == 0 and peer == 1), me) for peer in range(size)]
+    ys = [np.zeros(20, np.int64) for _ in range(size)]
+    said = failure(lambda: ah.all_to_all(ys, xs))
+    tell(
+        "done",
+        kept=not any(map(np.any, ys)),
+        is_right=_check_exchange_of_lists(me, size, 20, 1),
+        made_there=sorted(made_there),
+        **said,
+    )
+    ah.destroy_process_group()
+
+
 def call_differently(backend: str = "socket") -> None:
     me, _ = _join(backend)
     _warm_up()
@@ -439,7 +479,7 @@ def hand_every_call_over(backend: str = "socket") -> None:
 
     DirectCalls.hand_over = count  # type: ignore[method-assign, assignment]
     wrong = []
-    for number in range(42):
+    for number in range(48):
         check = _CHECKS[number % len(_CHECKS)]
         for again in range(3):
             if again and number % size == me:

@@ -23,7 +23,15 @@ from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.hosts.two_level import TwoLevelCalls
 from allhands.engine.link_calls import LinkCalls
 from allhands.engine.links.native_calls import CompiledCall, NativeCall, NativeCalls, list_areas
-from allhands.engine.links.output_guard import StagingBuffer, guard_outputs, is_staged
+from allhands.engine.links.output_guard import (
+    STAGED_BYTES,
+    EvenExchange,
+    StagingBuffer,
+    describe_even_exchange,
+    guard_outputs,
+    is_staged,
+)
+from allhands.engine.links.part_runner import ARRIVAL_PART
 from allhands.engine.operation import Operation
 from allhands.engine.queue import CallQueue
 from allhands.engine.result_check import COMPARISON_PART, ResultCheck
@@ -36,7 +44,7 @@ from allhands.transport.lent_links import LentLinks
 from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from allhands._native import ComparisonRow, LinkCollectives, Piece, PlanRow
+    from allhands._native import ComparisonRow, ExchangeRow, LinkCollectives, Piece, PlanRow
 
 _STAGING, _SCRATCH = -1, -2
 """Memory of a piece, beside the arrays of the call; as the core numbers it."""
@@ -181,6 +189,8 @@ class DirectCalls:
         two_level = link_calls.two_level
         if two_level is not None and two_level.applies_to(request):
             return self._compile_two_level(two_level, request, arrays)
+        if request.primitive.has_splits:
+            return self._compile_exchange(step, arrays)
         if not is_staged(request, size) or self._parts.has_phases(request):
             return None
         parts = step.build(context.rank, size)
@@ -201,6 +211,38 @@ class DirectCalls:
             loads=request.primitive.is_in_place and not request.primitive.is_rooted,
             divides=not request.is_ordered(size, context.deterministic),
             is_agreed=link_calls.is_agreed(request, request.call.signature),
+        )
+
+    def _compile_exchange(
+        self, step: Step, arrays: Sequence[Array]
+    ) -> "PlanRow | Literal[False] | None":
+        """Compile the plan of an all_to_all of blocks of one size likewise."""
+        request, size, rank = step.request, len(self._context.ranks), self._context.rank
+        if request.nbytes > STAGED_BYTES or self._parts.has_phases(request):
+            return None
+        parts, number = step.build(rank, size), 0
+        guard = guard_outputs(request, rank, size, parts, staging := StagingBuffer())
+        exchange = describe_even_exchange(guard, parts[0], size)
+        if exchange is not None and guard.arrival_check is not None:
+            moved, number = guard.arrival_check.part, ARRIVAL_PART
+        elif guard.arrival_check is None:
+            [moved] = guard.parts  # of two ranks, which agree on their sizes
+        else:
+            return None
+        compiled = self._parts.native_calls.find(moved, None, request.call.signature, number)
+        if compiled is None:
+            return False  # there may be a link later
+        return _make_row(
+            _PlanSource(arrays, staging, compiled),
+            request,
+            moved.input.arrays,
+            moved.output.arrays,
+            () if exchange is None else exchange.taken,
+            self._parts.link_calls.explain(parts[0].name),
+            loads=False,
+            divides=False,
+            is_agreed=True,
+            exchange=exchange,
         )
 
     def _compile_comparison(
@@ -409,6 +451,7 @@ def _make_row(
     loads: bool,
     divides: bool,
     is_agreed: bool,
+    exchange: EvenExchange | None = None,
 ) -> "PlanRow":
     """Return the row of a plan without a comparison; `divides` where an average is to be divided.
 
@@ -433,7 +476,16 @@ def _make_row(
         loads,
         divides and request.op is ReduceOp.AVG and bool(request.targets),
         is_agreed,
+        None if exchange is None else _locate_exchange(source, exchange),
         None,
+    )
+
+
+def _locate_exchange(source: _PlanSource, exchange: EvenExchange) -> "ExchangeRow":
+    return (
+        exchange.head,
+        tuple(map(source.locate, exchange.heads)),
+        tuple((source.locate(place), source.locate(block)) for place, block in exchange.given),
     )
 
 

@@ -198,7 +198,9 @@ class LinkCalls:
             self._staging.memory[: len(staged)] = np.frombuffer(staged, np.uint8)
             return self._go_on_two_level(operation, plan, call)
         guard, left = self._guard(operation), call.withdraw()
-        if guard.commit is not None:
+        if guard.arrival_check is not None:
+            self._staging.memory[: len(staged)] = np.frombuffer(staged, np.uint8)
+        elif guard.commit is not None:
             view = guard.parts[0].output.arrays[0].view(np.uint8)
             view[...] = np.frombuffer(staged, np.uint8, view.size)
         execution = self._begin(operation, guard, left)

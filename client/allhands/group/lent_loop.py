@@ -74,19 +74,20 @@ class LentLoopSubmitter(QueuedSubmitter):
         step = FirstStep(
             state, call, lambda request: engine.can_run_step_inline(request, limits), limits.seconds
         )
-        kind, arguments = found
-        ended = links.run_step(
-            kind, arguments, call, call.signature, seconds, label, step, self.waits
-        )
-        if ended is True:
-            return self._finish_with_first_step(links, state, label)
-        if ended is False:
-            return None
-        operation = step.operation
-        assert operation is not None, "a call that goes on has one"
-        if operation.awaits_finish:
-            _finish(operation)
-        self._settle(ended)
+        try:
+            ended = links.run_step(*found, call, call.signature, seconds, label, step, self.waits)
+            if ended is True:
+                return self._finish_with_first_step(links, state, label)
+            if ended is False:
+                return None
+            if step.has_ended:
+                assert step.operation is not None
+                _finish(step.operation)
+            self._settle(ended)
+        except BaseException as error:  # Ctrl-C came meanwhile
+            if step.operation is not None:
+                step.operation.work.abandon(get_cancel_reason(type(error).__name__))
+            raise
         return ended
 
     def _finish_with_first_step(

@@ -117,14 +117,15 @@ class Execution:
 
         Outputs are not touched before the `arrival_check` has ended. With `commit` the parts write
         to a staging buffer: `commit` copies the results to the outputs after all parts and
-        `conditions` have ended. With `remainder` the only part goes on from there.
+        `conditions` have ended. With `remainder` the `arrival_check`, or else
+        the only part, goes on from there.
         """
         # Started in order on every rank, so the first unfinished part is under way everywhere.
         self._queued.extend(
             PartRunner(self, number, part) for number, part in enumerate(parts, self.first_part)
         )
         self._commit = commit
-        if remainder is not None:
+        if remainder is not None and arrival_check is None:
             self.has_touched = remainder.has_touched and commit is None
             self._queued[0].resume(remainder)
         self._conditions.update(dict.fromkeys(conditions))
@@ -133,6 +134,8 @@ class Execution:
             self.may_touch_outputs = False
             self._conclude = arrival_check.conclude
             self._arrival_runner = PartRunner(self, ARRIVAL_PART, arrival_check.part)
+            if remainder is not None:
+                self._arrival_runner.resume(remainder)
             self._running[self._arrival_runner] = None
             self._arrival_runner.advance()
         for one in conditions:

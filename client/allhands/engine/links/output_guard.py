@@ -37,6 +37,20 @@ PIGGYBACK_BYTES = 256 << 10
 _ALIGNMENT = 64
 
 
+@dataclass(frozen=True, slots=True)
+class EvenExchange:
+    """An exchange of blocks of one size, which travel behind the sizes that their sender has."""
+
+    head: bytes
+    """These sizes; of every rank the same if all blocks of all ranks have one size."""
+    heads: Sequence[Array]
+    """Their places in staging memory: before the blocks that are sent, then before the others."""
+    given: Sequence[tuple[Array, Array]]
+    """Where blocks are sent from, and the blocks."""
+    taken: Sequence[tuple[Array, Array]]
+    """Where blocks come, and their outputs."""
+
+
 @dataclass(slots=True)
 class GuardedParts:
     """The parts of a call with guarded outputs, and the call's side condition."""
@@ -228,6 +242,33 @@ def _guard_even_exchange(
     dtype = np.dtype(np.uint8)
     assembly = Part(schedule, Buffer((outgoing,), dtype), Buffer((incoming,), dtype))
     return GuardedParts((), Assembly(assembly, conclude))
+
+
+def describe_even_exchange(guard: GuardedParts, part: Part, size: int) -> EvenExchange | None:
+    """Describe what a guard's `arrival_check` moves of a part; None: not all, or nothing."""
+    if guard.arrival_check is None or guard.parts:
+        return None
+    [outgoing], [incoming] = (
+        buffer.arrays
+        for buffer in (guard.arrival_check.part.input, guard.arrival_check.part.output)
+    )
+    given, taken = outgoing.reshape(size, -1), incoming.reshape(size, -1)
+    row = 2 * size * np.dtype(np.int64).itemsize
+    if given.shape[1] == row:
+        return None
+    return EvenExchange(
+        given[0, :row].tobytes(),
+        [one[:row] for one in (*given, *taken)],
+        list(zip((one[row:] for one in given), _list_blocks(part.input, size), strict=True)),
+        list(zip((one[row:] for one in taken), _list_blocks(part.output, size), strict=True)),
+    )
+
+
+def _list_blocks(buffer: Buffer, size: int) -> list[Array]:
+    """Return the bytes of a buffer's blocks, which are of one size."""
+    if len(buffer.arrays) == 1:
+        return list(buffer.arrays[0].view(np.uint8).reshape(size, -1))
+    return [array.view(np.uint8) for array in buffer.arrays]
 
 
 def _match_blocks(

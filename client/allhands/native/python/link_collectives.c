@@ -155,6 +155,22 @@ static bool read_reduce_scatter_tensor(LinkCollectivesObject *self, PyObject *co
     return read_pair(given, args[0], args[1]);
 }
 
+/* outputs, inputs: here all of one shape */
+static bool read_all_to_all(LinkCollectivesObject *self, PyObject *const *args,
+                            LinkArguments *given) {
+    return 2 * self->size <= LINK_ARRAYS && read_list(self, given, args[0], true) &&
+           read_list(self, given, args[1], false) &&
+           is_of_shape(given->arrays[0], given->arrays[self->size]) && are_apart(given, self->size);
+}
+
+/* output, x: blocks of one size */
+static bool read_all_to_all_single(LinkCollectivesObject *self, PyObject *const *args,
+                                   LinkArguments *given) {
+    return read_pair(given, args[0], args[1]) &&
+           PyArray_SIZE(given->arrays[0]) == PyArray_SIZE(given->arrays[1]) &&
+           PyArray_SIZE(given->arrays[0]) % self->size == 0;
+}
+
 /* What calls of a kind have before the timeout and the label; without a reader they do not go this
  * way. */
 static const struct {
@@ -170,6 +186,8 @@ static const struct {
     [AH_KIND_ALL_GATHER] = {read_all_gather, 2},
     [AH_KIND_ALL_GATHER_INTO_TENSOR] = {read_all_gather_into_tensor, 2},
     [AH_KIND_REDUCE_SCATTER_TENSOR] = {read_reduce_scatter_tensor, 3},
+    [AH_KIND_ALL_TO_ALL] = {read_all_to_all, 2},
+    [AH_KIND_ALL_TO_ALL_SINGLE] = {read_all_to_all_single, 2},
 };
 
 int link_collectives_read(LinkCollectivesObject *self, ah_kind kind, PyObject *const *args,

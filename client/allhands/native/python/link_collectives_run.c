@@ -43,14 +43,18 @@ static int enter(LinkCollectivesObject *self) {
     return entered == GATE_BUSY ? 0 : entered;
 }
 
+static PyObject *make_tuple(PyArrayObject *const *arrays, int count) {
+    PyObject *made = PyTuple_New(count);
+    for (int i = 0; i < count && made != NULL; i++)
+        PyTuple_SET_ITEM(made, i, Py_NewRef((PyObject *)arrays[i]));
+    return made;
+}
+
 /* The list of a call, of all arrays but one, or None; NULL with an exception. */
 static PyObject *make_list(const LinkArguments *given) {
-    int single = link_single(given), count = given->array_count - 1;
+    int count = given->array_count - 1;
     if (count == 0) return Py_NewRef(Py_None);
-    PyObject *arrays = PyTuple_New(count);
-    for (int i = 0; i < count && arrays != NULL; i++)
-        PyTuple_SET_ITEM(arrays, i, Py_NewRef((PyObject *)given->arrays[i + (i >= single)]));
-    return arrays;
+    return make_tuple(given->arrays + (link_single(given) == 0), count);
 }
 
 /* The arrays and the list of a call, in the order of its arguments: how many; -1 with an exception.
@@ -60,6 +64,14 @@ static int list_arguments(const LinkArguments *given, PyObject *items[]) {
         for (int i = 0; i < given->array_count; i++)
             items[i] = Py_NewRef((PyObject *)given->arrays[i]);
         return given->array_count;
+    }
+    if (given->kind == AH_KIND_ALL_TO_ALL) {
+        int half = given->array_count / 2;
+        items[0] = make_tuple(given->arrays, half);
+        items[1] = items[0] == NULL ? NULL : make_tuple(given->arrays + half, half);
+        if (items[1] != NULL) return 2;
+        Py_XDECREF(items[0]);
+        return -1;
     }
     bool is_first = given->kind == AH_KIND_ALL_GATHER;
     PyObject *list = make_list(given);
@@ -247,8 +259,8 @@ static int64_t find_hold(const LinkCallRequest *request, uint64_t sequence) {
     return gate_brief_hold((size_t)longest, sequence);
 }
 
-/* Carry a schedule out as far as it goes here within `hold` nanoseconds: 1: it has ended; 0: it
- * goes on elsewhere; -1 likewise, with an exception. */
+/* Carry a schedule out as far as it goes here within `hold` nanoseconds: 1: it has come to its end;
+ * 0: it goes on elsewhere; -1 likewise, with an exception. */
 static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, int64_t hold) {
     int64_t until = ah_link_now() + hold;
     LinkCallObject *call = schedule->call;
@@ -259,7 +271,6 @@ static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, 
         status = link_call_run(call, until, GATE_SPIN_NS);
         Py_END_ALLOW_THREADS
         call->is_running = false;
-        if (status == AH_CALL_DONE) link_call_end(call);
         if (status != AH_CALL_FOREIGN) return status == AH_CALL_DONE;
         int going = deliver(self, schedule);
         if (going <= 0) return going;
@@ -287,6 +298,7 @@ static int compare(LinkCollectivesObject *self, LinkPlan *plan, const LinkArgume
     *progress = CALL_COMPARING;
     int ended = carry_out(self, &comparison->schedule, hold);
     if (ended <= 0) return ended;
+    link_call_end(comparison->schedule.call);
     *progress = CALL_COMPARED;
     return link_comparison_agrees(comparison);
 }
@@ -454,7 +466,9 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
                         note(self->calls, sequence, call->signature) < 0
                     ? -1
                     : carry_out(self, &plan->own, hold);
+    if (ended > 0 && !plan_agrees(plan, self->staging)) ended = 0; /* it is judged elsewhere */
     if (ended > 0) {
+        link_call_end(plan->own.call);
         plan_commit(plan, given, self->staging);
         ended = compare(self, plan, given, hold, &progress);
         if (ended > 0) ended = has_ended(request, &progress);

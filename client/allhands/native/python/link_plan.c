@@ -62,6 +62,9 @@ static void plan_clear(LinkPlan *plan) {
     PyMem_Free(old.pieces);
     PyMem_Free(old.memory);
     PyMem_Free(old.staged);
+    PyMem_Free(old.loaded);
+    PyMem_Free(old.heads);
+    Py_XDECREF(old.head);
     Py_XDECREF(old.op);
     Py_XDECREF(old.descr);
     Py_XDECREF(old.signature);
@@ -134,16 +137,18 @@ static bool read_areas(LinkPlan *plan, const LinkArguments *given, PyObject *are
     return true;
 }
 
-static bool read_staged(LinkPlan *plan, const LinkArguments *given, PyObject *rows) {
-    plan->staged_count = (int)PyTuple_GET_SIZE(rows);
-    plan->staged = PyMem_Calloc((size_t)plan->staged_count + 1, sizeof *plan->staged);
-    if (plan->staged == NULL) {
+/* Read pairs of pieces, of staging memory and of an array. */
+static bool read_pairs(const LinkPlan *plan, const LinkArguments *given, PyObject *rows,
+                       StagedOutput **pairs, int *count) {
+    *count = (int)PyTuple_GET_SIZE(rows);
+    *pairs = PyMem_Calloc((size_t)*count + 1, sizeof **pairs);
+    if (*pairs == NULL) {
         PyErr_NoMemory();
         return false;
     }
-    for (int i = 0; i < plan->staged_count; i++) {
+    for (int i = 0; i < *count; i++) {
         PyObject *staged, *output;
-        StagedOutput *one = &plan->staged[i];
+        StagedOutput *one = &(*pairs)[i];
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "O!O!", &PyTuple_Type, &staged,
                               &PyTuple_Type, &output) ||
             !read_piece(plan, given, staged, &one->staged) ||
@@ -151,11 +156,40 @@ static bool read_staged(LinkPlan *plan, const LinkArguments *given, PyObject *ro
             return false;
         if (one->staged.place != PLACE_STAGING || one->output.place < 0 ||
             one->staged.nbytes != one->output.nbytes) {
-            PyErr_SetString(PyExc_ValueError, "what is staged is no output");
+            PyErr_SetString(PyExc_ValueError, "what is staged is of no array");
             return false;
         }
     }
     return true;
+}
+
+/* Read where the heads of an exchange of blocks are, and the blocks that are sent: a row of
+ * `ExchangeRow`, or None. */
+static bool read_exchange(LinkPlan *plan, const LinkArguments *given, PyObject *row) {
+    PyObject *head, *heads, *loaded;
+    if (row == Py_None) return true;
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "O!O!O!", &PyBytes_Type, &head, &PyTuple_Type,
+                                                 &heads, &PyTuple_Type, &loaded)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "an exchange is a tuple");
+        return false;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(heads);
+    plan->heads = PyMem_Calloc((size_t)count + 1, sizeof *plan->heads);
+    if (plan->heads == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!read_piece(plan, given, PyTuple_GET_ITEM(heads, i), &plan->heads[i])) return false;
+        if (plan->heads[i].place != PLACE_STAGING ||
+            plan->heads[i].nbytes != (size_t)PyBytes_GET_SIZE(head)) {
+            PyErr_SetString(PyExc_ValueError, "a head is not staged");
+            return false;
+        }
+    }
+    plan->head = Py_NewRef(head);
+    plan->head_count = (int)count / 2;
+    return read_pairs(plan, given, loaded, &plan->loaded, &plan->loaded_count);
 }
 
 /* Whether the call finds all that it names; false with an exception. */
@@ -174,16 +208,17 @@ static bool check_memory(LinkPlan *plan, const LinkArguments *given) {
 }
 
 static bool read_row(LinkPlan *plan, const LinkArguments *given, PyObject *row) {
-    PyObject *call, *compiled, *signature, *number, *how, *scratch, *ranks, *staged, *comparison;
+    PyObject *call, *compiled, *signature, *number, *how, *scratch, *ranks, *staged, *exchange;
+    PyObject *comparison;
     PyObject *areas[AH_AREAS];
     int loads, divides, is_agreed;
     Py_ssize_t staging_bytes;
-    if (!PyArg_ParseTuple(row, "O!OOO!UO!O!O!O!O!nO!pppO", LinkCall_Type, &call, &compiled,
+    if (!PyArg_ParseTuple(row, "O!OOO!UO!O!O!O!O!nO!pppOO", LinkCall_Type, &call, &compiled,
                           &signature, &PyLong_Type, &number, &how, &PyArray_Type, &scratch,
                           &PyTuple_Type, &ranks, &PyTuple_Type, &areas[AH_AREA_INPUT],
                           &PyTuple_Type, &areas[AH_AREA_OUTPUT], &PyTuple_Type,
                           &areas[AH_AREA_SCRATCH], &staging_bytes, &PyTuple_Type, &staged, &loads,
-                          &divides, &is_agreed, &comparison))
+                          &divides, &is_agreed, &exchange, &comparison))
         return false;
     if (staging_bytes < 0 || (divides && (given->array_count == 0 || plan->type == AH_TYPES ||
                                           !ah_supports(AH_AVG, plan->type)))) {
@@ -199,8 +234,9 @@ static bool read_row(LinkPlan *plan, const LinkArguments *given, PyObject *row) 
     plan->divides = divides;
     plan->is_agreed = is_agreed;
     return link_schedule_read(&plan->own, call, compiled, ranks) &&
-           read_areas(plan, given, areas) && read_staged(plan, given, staged) &&
-           check_memory(plan, given) &&
+           read_areas(plan, given, areas) &&
+           read_pairs(plan, given, staged, &plan->staged, &plan->staged_count) &&
+           read_exchange(plan, given, exchange) && check_memory(plan, given) &&
            link_comparison_read(&plan->comparison, given->array_count > 0, comparison);
 }
 
@@ -268,6 +304,22 @@ void plan_load(const LinkPlan *plan, const LinkArguments *given, uint8_t *stagin
         memcpy(locate(plan, given, staging, &one->staged),
                locate(plan, given, staging, &one->output), one->output.nbytes);
     }
+    for (int i = 0; i < plan->head_count; i++)
+        memcpy(staging + plan->heads[i].offset, PyBytes_AS_STRING(plan->head),
+               plan->heads[i].nbytes);
+    for (int i = 0; i < plan->loaded_count; i++) {
+        const StagedOutput *one = &plan->loaded[i];
+        memcpy(staging + one->staged.offset, locate(plan, given, staging, &one->output),
+               one->output.nbytes);
+    }
+}
+
+bool plan_agrees(const LinkPlan *plan, const uint8_t *staging) {
+    for (int i = plan->head_count; i < 2 * plan->head_count; i++)
+        if (memcmp(staging + plan->heads[i].offset, PyBytes_AS_STRING(plan->head),
+                   plan->heads[i].nbytes) != 0)
+            return false;
+    return true;
 }
 
 void plan_commit(const LinkPlan *plan, const LinkArguments *given, const uint8_t *staging) {

@@ -27,10 +27,11 @@ typedef struct {
     PyArrayObject *arrays[LINK_ARRAYS];
 } LinkArguments;
 
-/* Whether a call has a list: of all its arrays but one, or none where that is another rank's. */
+/* Whether a call has lists: of all its arrays but one, or none where that is another rank's; of
+ * all_to_all two, of half of them each. */
 static inline bool link_has_list(const LinkArguments *given) {
     return given->kind == AH_KIND_ALL_GATHER || given->kind == AH_KIND_GATHER ||
-           given->kind == AH_KIND_SCATTER;
+           given->kind == AH_KIND_SCATTER || given->kind == AH_KIND_ALL_TO_ALL;
 }
 
 /* Which array stands beside the list. */
@@ -44,7 +45,7 @@ static inline int link_count_outputs(const LinkArguments *given, int rank) {
     if (given->kind == AH_KIND_REDUCE && given->root != rank) return 0;
     if (given->kind == AH_KIND_ALL_GATHER || given->kind == AH_KIND_GATHER)
         return given->array_count - 1;
-    return 1;
+    return given->kind == AH_KIND_ALL_TO_ALL ? given->array_count / 2 : 1;
 }
 
 /* Keep the arrays of a call while threads run that may let them go. */
@@ -89,6 +90,13 @@ typedef struct {
     int counts[AH_AREAS];
     StagedOutput *staged;
     int staged_count;
+    StagedOutput *loaded; /* blocks that are sent from staging memory, and where they are */
+    int loaded_count;
+    /* What stands before each block that this rank sends, bytes, and must stand before each that
+     * comes; NULL: nothing. Its places in staging memory: those that are sent, then the others. */
+    PyObject *head;
+    PlanPiece *heads;
+    int head_count; /* of either */
     size_t staging_bytes;
     bool loads;     /* what is staged begins as the output */
     bool is_agreed; /* calls without a label need not hear from all ranks beside their messages */
@@ -120,8 +128,11 @@ bool plan_has_label(const LinkPlan *plan, PyObject *label);
 void plan_locate(LinkPlan *plan, const LinkArguments *given, uint8_t *staging,
                  ah_memory memory[AH_AREAS]);
 
-/* Fill the staging memory with what the outputs hold, where the call reads them. */
+/* Fill the staging memory with what the call reads of it. */
 void plan_load(const LinkPlan *plan, const LinkArguments *given, uint8_t *staging);
+
+/* Whether what stands before the blocks that have come is as before this rank's. */
+bool plan_agrees(const LinkPlan *plan, const uint8_t *staging);
 
 /* Bring what has landed into the outputs, and finish a reduction. */
 void plan_commit(const LinkPlan *plan, const LinkArguments *given, const uint8_t *staging);
