@@ -53,7 +53,17 @@ def _make_hosts(rate: str | None, ranks_per_host: int) -> NamedTable:
     return NamedTable(request, ("allhands", ENCRYPTED), peers)
 
 
-_TWO_HOSTS = TwoHosts(None, 1)
+def _make_composite(hosts: TwoHosts) -> NamedTable:
+    request = TableRequest((*OBJECTS, "all_gather_v", "scan"), (), _SMALL, hosts=hosts)
+    return NamedTable(request, peers=("gloo",))
+
+
+def _make_safer(hosts: TwoHosts) -> NamedTable:
+    request = TableRequest(("all_reduce",), (), _SMALL, hosts=hosts)
+    return NamedTable(request, _SAFER, ("gloo",))
+
+
+_TWO_HOSTS, _TWO_OF_TWO = TwoHosts(None, 1), TwoHosts(None, 2)
 _TORCH_TOO = ("allhands", TORCH)
 _AWAITED = ("allhands", "allhands-asyncio", "allhands-uvloop")
 _SAFER = ("allhands", "allhands-retryable", "allhands-shrinking", "allhands-verified")
@@ -87,10 +97,12 @@ TABLES: Mapping[str, NamedTable] = {
     "hosts_2_ranks": _make_hosts(None, 2),
     "hosts_10gbit": _make_hosts("10gbit", 1),
     "hosts_10gbit_2_ranks": _make_hosts("10gbit", 2),
-    "hosts_composite": NamedTable(
-        TableRequest((*OBJECTS, "all_gather_v", "scan"), (), _SMALL, hosts=_TWO_HOSTS),
+    "hosts_others": NamedTable(
+        TableRequest(("all_to_all", "gather", "scatter", "reduce"), (), _SMALL, hosts=_TWO_OF_TWO),
         peers=("gloo",),
     ),
+    "hosts_composite": _make_composite(_TWO_HOSTS),
+    "hosts_composite_2_ranks": _make_composite(_TWO_OF_TWO),
     "hosts_async": NamedTable(
         TableRequest(
             ("async_all_reduce", "in_flight_all_reduce"), (), _SMALL[:2], hosts=_TWO_HOSTS
@@ -102,9 +114,8 @@ TABLES: Mapping[str, NamedTable] = {
         _AWAITED,
         ("gloo",),
     ),
-    "hosts_safer": NamedTable(
-        TableRequest(("all_reduce",), (), _SMALL, hosts=_TWO_HOSTS), _SAFER, ("gloo",)
-    ),
+    "hosts_safer": _make_safer(_TWO_HOSTS),
+    "hosts_safer_2_ranks": _make_safer(_TWO_OF_TWO),
     "start_up": NamedTable(TableRequest(("start_up",), (2, 32), ()), peers=MPI),
     "sessions": NamedTable(TableRequest(("sessions",), (1000, 2000), ()), peers=()),
 }

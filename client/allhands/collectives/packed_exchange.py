@@ -60,7 +60,7 @@ def exchange_packed(
     columns, column = (size, rank) if has_each else (1, 0)
     block = bytearray(nbytes)
     if not is_from_root or rank == root:
-        _pack(block, _list_messages(exchange, rank))
+        _pack(block, _list_messages(exchange))
     mine, places = np.frombuffer(block, np.uint8), {root: 0}
     if is_from_root:
         yield builder.broadcast_block(mine, root)
@@ -93,13 +93,16 @@ def _count_block_bytes(size: int, has_each: bool, is_from_root: bool) -> int:
     return max(_ALL_BLOCKS_BYTES // size, _LEAST_BLOCK_BYTES)
 
 
-def _list_messages(exchange: Exchange, rank: int) -> list[Message]:
-    """Return the messages that this rank gives."""
+def _list_messages(exchange: Exchange) -> list[Message]:
+    """Return the messages that this rank gives, that for itself as well.
+
+    In a fake group that stands for those of the others.
+    """
     match exchange.messages:
-        case dict(by_rank):  # for the root alone
-            return [() if rank == exchange.root else by_rank[exchange.root]]
+        case dict(by_rank):
+            return [by_rank[exchange.root]]
         case list(each):
-            return [() if peer == rank else message for peer, message in enumerate(each)]
+            return each
         case message:
             return [message]
 
