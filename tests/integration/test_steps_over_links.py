@@ -23,13 +23,13 @@ from support.ranks.processes import Job
 def test_calls_are_right_wherever_their_steps_go_on(
     job: Job, size: int, handed: float, hosts: str
 ) -> None:
-    for rank in job(size, steps_over_links.call_all_kinds, 40, handed, hosts):
+    for rank in job(size, steps_over_links.call_all_kinds, 80, handed, hosts):
         told = rank.expect("done")
         assert told["wrong"] == []
-        assert told["ended"] == 280
-        assert told["first"] + told["later"] < (280 if size > 1 else 281)
+        assert told["ended"] == 560
+        assert told["first"] + told["later"] < (560 if size > 1 else 561)
         assert told["not_begun"] == 0
-        assert told["later"] > (5 if handed and size > 1 else -1)
+        assert told["later"] > (2 if handed and size > 1 else -1)
         assert rank.ended() == 0, "".join(rank.errors)
 
 

@@ -24,7 +24,7 @@ from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.core_call import CoreCall, Exchange
-from allhands.collectives.packed_exchange import exchange_packed
+from allhands.collectives.packed_exchange import LargeMessages, exchange_packed
 from allhands.collectives.part import Part
 from allhands.collectives.primitive import CallTimeout, Collectives
 from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
@@ -128,6 +128,8 @@ class CompositeCall(NamedTuple):
     """Makes the result of what the steps give; may run code of users. None: that is the result."""
     pack: Callable[[], Exchange] | None = None
     """Returns its messages, which go in a first step if they are small; None: it has none."""
+    generate_large: Callable[[StepBuilder, LargeMessages], StepGenerator] | None = None
+    """Makes the other steps behind that one, if messages are too large for it; None: the same."""
 
 
 class CompositeState:
@@ -174,7 +176,10 @@ class CompositeState:
             exchange = composite.pack()
             has_each = composite.has_blocks
             received = yield from exchange_packed(builder, exchange, has_each=has_each)
-            if received is not None:
+            if isinstance(received, LargeMessages):
+                if composite.generate_large is not None:
+                    return (yield from composite.generate_large(builder, received))
+            elif received is not None:
                 self._read = exchange.read
                 return received
         return (yield from composite.generate_steps(builder))

@@ -11,6 +11,7 @@ import numpy as np
 from allhands.collectives import vector
 from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
 from allhands.collectives.core_call import Exchange, Received, SignedCall, sign_call
+from allhands.collectives.packed_exchange import LargeMessages
 from allhands.collectives.signature import Result
 from allhands.data.serializer import (
     ObjectSerializer,
@@ -31,11 +32,17 @@ def all_gather(parts: Parts, objects: ObjectSerializer) -> CompositeCall:
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         return (yield from vector.all_gather(join_parts(parts)).generate_steps(builder))
 
+    def generate_large(builder: StepBuilder, messages: LargeMessages) -> StepGenerator:
+        shapes = _list_shapes(messages)
+        return (yield from vector.gather_shaped(builder, join_parts(parts), shapes))
+
     def read(received: Received) -> list[Any]:
         return _decode_all(objects, received, parts)
 
     exchange = Exchange(sign_call("all_gather_object"), parts, read)
-    return _make_composite(exchange, generate_steps, count_bytes(parts), read)
+    return _make_composite(
+        exchange, generate_steps, count_bytes(parts), read, generate_large=generate_large
+    )
 
 
 def all_gather_now(comm: "ShmComm", value: object, objects: ObjectSerializer) -> list[Any] | None:
@@ -62,6 +69,10 @@ def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         return (yield from vector.gather(join_parts(parts), root).generate_steps(builder))
 
+    def generate_large(builder: StepBuilder, messages: LargeMessages) -> StepGenerator:
+        shapes = _list_shapes(messages)
+        return (yield from vector.gather_shaped_to(builder, join_parts(parts), shapes, root))
+
     def read_found(found: Sequence[UInt8Array] | None) -> list[Any] | None:
         return None if found is None else _decode_all(objects, found, parts)
 
@@ -71,7 +82,9 @@ def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
     exchange = Exchange(
         sign_call("gather_object", root=root), {root: parts}, read, root, to_root=True
     )
-    return _make_composite(exchange, generate_steps, count_bytes(parts), read_found)
+    return _make_composite(
+        exchange, generate_steps, count_bytes(parts), read_found, generate_large=generate_large
+    )
 
 
 def scatter_now(
@@ -121,7 +134,16 @@ def broadcast(
         data = None if parts is None else join_parts(parts)
         size = np.array([0 if data is None else len(data)], np.int64)
         yield builder.broadcast(size, root)
-        place = np.empty(check_size(int(size[0])), np.uint8) if data is None else data
+        return (yield from broadcast_sized(builder, data, int(size[0])))
+
+    def generate_large(builder: StepBuilder, messages: LargeMessages) -> StepGenerator:
+        data = None if parts is None else join_parts(parts)
+        return (yield from broadcast_sized(builder, data, messages.nbytes[root]))
+
+    def broadcast_sized(
+        builder: StepBuilder, data: UInt8Array | None, nbytes: int
+    ) -> StepGenerator:
+        place = np.empty(check_size(nbytes), np.uint8) if data is None else data
         yield builder.broadcast(place, root)
         return place if data is None else None
 
@@ -133,7 +155,18 @@ def broadcast(
         return read_found(received[root])
 
     exchange = Exchange(_sign_broadcast(root, values), parts or (), read, root)
-    return _make_composite(exchange, generate_steps, count_bytes(parts or ()), read_found)
+    return _make_composite(
+        exchange,
+        generate_steps,
+        count_bytes(parts or ()),
+        read_found,
+        generate_large=generate_large,
+    )
+
+
+def _list_shapes(messages: LargeMessages) -> list[tuple[int]]:
+    """Return the shapes of all ranks' messages as arrays of bytes."""
+    return [(check_size(nbytes),) for nbytes in messages.nbytes.values()]
 
 
 def _sign_broadcast(root: int, values: list[Any]) -> SignedCall:
@@ -152,6 +185,7 @@ def _make_composite(
     nbytes: int,
     read: Callable[[Any], Result],
     has_blocks: bool = False,
+    generate_large: Callable[[StepBuilder, LargeMessages], StepGenerator] | None = None,
 ) -> CompositeCall:
     """Return a call on objects of so many bytes; `read` makes its result of what the steps give."""
     return CompositeCall(
@@ -162,6 +196,7 @@ def _make_composite(
         object_bytes=nbytes,
         read=read,
         pack=lambda: exchange,
+        generate_large=generate_large,
     )
 
 

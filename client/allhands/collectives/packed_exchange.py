@@ -14,12 +14,13 @@ import numpy as np
 
 from allhands.collectives.core_call import Exchange, Message, Received
 from allhands.data.serializer import UInt8Array, count_bytes
+from allhands_proto.quick_dataclass import dataclass
 
 Step_co = TypeVar("Step_co", covariant=True)
 
 _SIZE_BYTES = 8
 _TOO_LARGE = -1
-"""In the place of the first size."""
+"""In the place of the first size, less the bytes of all messages: they are not in the block."""
 _ALL_BLOCKS_BYTES, _LEAST_BLOCK_BYTES = 8 << 10, 1 << 10
 """Of the blocks of all ranks that go to all of them, and of one of these."""
 _ROOT_BLOCK_BYTES = 4 << 10
@@ -28,6 +29,14 @@ _MESSAGE_BYTES = 256
 """Of a message in a block with one for each rank."""
 _MAX_RANKS, _MAX_RANKS_EACH = 128, 16
 """Of groups with packed exchanges, and of those with a message for each rank from each."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeMessages:
+    """Messages that are yet to be moved, as some are too large to be packed."""
+
+    nbytes: dict[int, int]
+    """Of all messages of a rank; of those that give any."""
 
 
 class BlockMover(Protocol[Step_co]):
@@ -46,11 +55,11 @@ class BlockMover(Protocol[Step_co]):
 
 def exchange_packed(
     builder: BlockMover[Step_co], exchange: Exchange, *, has_each: bool
-) -> Generator[Step_co, None, Received | None]:
-    """Yield the step, and return what has come; None: some messages are too large.
+) -> Generator[Step_co, None, Received | LargeMessages | None]:
+    """Yield the step, and return what has come; None: there is no such step in this group.
 
-    It is None on all ranks or on none. With `has_each` there is a message for each rank, as all
-    ranks know, and not one for all.
+    Where some messages are too large none is taken, on all ranks. With `has_each` there is a
+    message for each rank, as all ranks know, and not one for all.
     """
     size, rank, root = builder.size, builder.rank, exchange.root
     is_from_root = root >= 0 and not exchange.to_root
@@ -71,18 +80,20 @@ def exchange_packed(
         places = {peer: peer * nbytes for peer in range(size)}
     found, header = blocks.data, _make_header(columns)
     received: list[UInt8Array | None] = [mine[:0]] * size
+    nbytes_by_rank: dict[int, int] = {}
     is_whole = True
     for peer, start in places.items():
         sizes = header.unpack_from(found, start)
         _check_sizes(sizes, nbytes - header.size)
-        is_whole &= sizes[0] != _TOO_LARGE
+        is_whole &= sizes[0] > _TOO_LARGE
+        nbytes_by_rank[peer] = _TOO_LARGE - sizes[0] if sizes[0] <= _TOO_LARGE else sum(sizes)
         if peer != rank and is_whole:
             first = start + header.size + sum(sizes[:column])
             received[peer] = np.frombuffer(
                 bytearray(found[first : first + sizes[column]]), np.uint8
             )
     received[rank] = None
-    return received if is_whole else None
+    return received if is_whole else LargeMessages(nbytes_by_rank)
 
 
 def _count_block_bytes(size: int, has_each: bool, is_from_root: bool) -> int:
@@ -119,10 +130,9 @@ def _pack(block: bytearray, messages: list[Message]) -> None:
     sizes = [count_bytes(one) for one in messages]
     end = header.size
     if end + sum(sizes) > len(block):
-        sizes[0] = _TOO_LARGE
-    header.pack_into(block, 0, *sizes)
-    if sizes[0] == _TOO_LARGE:
+        header.pack_into(block, 0, _TOO_LARGE - sum(sizes), *sizes[1:])
         return
+    header.pack_into(block, 0, *sizes)
     for part in (part for message in messages for part in message):
         # As bytes, for NumPy has dtypes that are none of a buffer.
         data = part if isinstance(part, bytes) else part.reshape(-1).view(np.uint8).data
@@ -131,5 +141,5 @@ def _pack(block: bytearray, messages: list[Message]) -> None:
 
 
 def _check_sizes(sizes: Sequence[int], room: int) -> None:
-    if sizes[0] != _TOO_LARGE and (min(sizes) < 0 or sum(sizes) > room):
+    if sizes[0] > _TOO_LARGE and (min(sizes) < 0 or sum(sizes) > room):
         raise ValueError(f"a peer announced messages of {list(sizes)} bytes in {room}")
