@@ -386,13 +386,16 @@ class LinkCollectives:
     another way, and nothing has happened.
 
     Those called `start_...` only begin one, of arrays of up to 128 KiB, and hold their caller for
-    peers that are about to come: for 0.05 ms and 1 ns a byte, in 2 calls of 16 for 0.3 ms. They
-    return its work, ended or not, whose result is `value`; None where nothing has happened. A
-    `value` that is the `x` of a reduce is the result on the root, elsewhere None is.
+    peers that are about to come: for 0.05 ms and 1 ns a byte, in 2 calls of 16 for 0.3 ms, the
+    thread `soon_waiting` as long as if it waited. They return its work, ended or not, whose result
+    is `value`; None where nothing has happened. A `value` that is the `x` of a reduce is the result
+    on the root, elsewhere None is.
     """
 
     prepared: int
     """Number of the last call for which the owner has prepared."""
+    soon_waiting: int
+    """Thread that waited for the call handed over last as soon as it had begun it; 0: none did."""
 
     def __new__(
         cls,
@@ -536,7 +539,7 @@ class LinkMessages:
     """Short messages of one group over links, on their callers' threads.
 
     `thread` is a LoopThread, `owner` a `DirectMessages`; `sent` and `received` count messages by
-    keys.
+    keys. `digests` tells whether all frames of the group have one.
     """
 
     may_receive: bool
@@ -551,6 +554,7 @@ class LinkMessages:
         sent: dict[tuple[int, int], int],
         received: dict[tuple[int, int], int],
         group: int,
+        digests: bool,
         records: int,
     ) -> Self: ...
     def add_peer(self, rank: int, place: int, link: LinkState, key: tuple[int, int], /) -> None:

@@ -24,10 +24,10 @@ class Versions:
 
 OWN = Versions(1, 2)
 """1: the wire before versions; 2: with them. Additions that older sides ignore need no new one."""
-PEERS = Versions(4, 4)
+PEERS = Versions(5, 5)
 """Of the links and the shared memory between ranks. 1 stands for several: they had no number, and
 were not told apart. 3: messages up to 1 MiB go unasked. 4: the digest of a checked frame has a long
-payload's GMAC in its place."""
+payload's GMAC in its place. 5: it is a BLAKE2b."""
 UNNAMED = Versions(1, 1)
 """Of a side that says none."""
 

@@ -38,6 +38,19 @@ def test_the_survivors_of_a_kill_in_the_middle_of_a_call_have_its_exact_result(j
 
 
 @pytest.mark.parametrize("backend", LINKED)
+def test_messages_go_straight_before_and_after_a_loss(job: Job) -> None:
+    ranks = job(4, recovery.send_before_and_after_a_loss)
+    assert all(one["is_direct"] for one in each(ranks, "running"))
+    kill(ranks[1])
+    for told in each([ranks[0], ranks[2], ranks[3]], "shrunk"):
+        assert told["before"] == [100 * ((told["rank_before"] - 1) % 4)] * 20
+        assert (told["size"], told["after"]) == (3, [100 * ((told["rank"] - 1) % 3)] * 20)
+        assert told["is_direct"]
+        assert told["error"] == "CollectiveTimeout"
+        assert "0.3 s" in told["text"]
+
+
+@pytest.mark.parametrize("backend", LINKED)
 def test_a_retryable_call_that_lost_a_rank_has_touched_nothing_and_can_be_retried(
     job: Job,
 ) -> None:

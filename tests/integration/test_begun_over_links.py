@@ -47,11 +47,12 @@ def test_awaited_messages_end_at_once_or_later(job: Job, size: int) -> None:
     assert all(one["later"] > 0 for one in said), said
 
 
+@pytest.mark.parametrize("verify", [False, True], ids=["unverified", "verified"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_begun_messages_arrive_in_order_whether_they_leave_at_once_or_later(
-    job: Job, size: int
+    job: Job, size: int, verify: bool
 ) -> None:
-    for said in finish(job(size, begun_over_links.begin_messages, size, 200)):
+    for said in finish(job(size, begun_over_links.begin_messages, size, 200, verify)):
         assert said["wrong"] == []
         assert 20 < said["at_once"] < said["begun"], said
 
@@ -66,6 +67,19 @@ def test_prepared_calls_end_at_once_or_later(job: Job) -> None:
     assert [one["wrong"] for one in said] == [[]] * 2
     assert all(one["at_once"] > 20 for one in said), said
     assert all(one["handed"] > 0 for one in said), said
+
+
+def test_a_thread_that_waits_at_once_for_what_it_began_is_held_for_the_next(job: Job) -> None:
+    ranks = job(2, begun_over_links.wait_for_a_late_rank)
+    for _ in range(4):
+        told = ranks[0].expect("begun")
+        while not told["handed"]:
+            ranks[1].say("come")
+            told = ranks[0].expect("begun")
+        assert told["soon"] == 0
+        ranks[1].say("come")
+    ranks[1].say("stop")
+    assert finish(ranks)[0]["soon"] == [True, False, True, False]
 
 
 def test_threads_may_begin_calls_at_once(job: Job) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import allhands as ah
+from allhands.engine import direct_calls
 from allhands.engine.call_runner import CallRunner
 from allhands.engine.direct_calls import DirectCalls
 from allhands.engine.link_calls import LinkCalls
@@ -275,6 +276,43 @@ def prepare_calls(calls: int) -> None:
     ah.destroy_process_group()
 
 
+def wait_for_a_late_rank() -> None:
+    """Begin calls to which rank 1 comes late, and wait for them soon, or not so, or never.
+
+    Each is begun until the core has taken it, as it does unless the loop has something to do.
+    """
+    me, _ = _join()
+    if me == 1:
+        while hear() == "come":
+            ah.all_reduce(np.ones(4))
+        tell("done")
+        ah.destroy_process_group()
+        return
+    native: Any = ah.default_group().order.direct_calls
+    handed, soon = count_calls(DirectCalls, "hand_over"), []
+
+    def begin(seconds: float) -> Work:
+        direct_calls._SOON_SECONDS = seconds
+        handed.clear()
+        work = ah.all_reduce(np.ones(4), async_op=True)
+        tell("begun", handed=bool(handed), soon=native.soon_waiting)
+        return work
+
+    waits: tuple[tuple[float, Any], ...] = (
+        (60.0, lambda work: work.wait()),
+        (0.0, lambda work: work.wait()),
+        (60.0, lambda work: work.wait()),
+        (60.0, lambda work: work.get_future().result()),
+    )
+    for seconds, wait in waits:
+        wait(begin(seconds))
+        while not handed:
+            wait(begin(seconds))
+        soon.append(native.soon_waiting == threading.get_ident())
+    tell("done", soon=soon)
+    ah.destroy_process_group()
+
+
 def record_begun_calls() -> None:
     """Look at the records of calls that end at once, and of one that is handed over."""
     me, _ = _join()
@@ -336,9 +374,9 @@ def await_messages(seed: int, rounds: int) -> None:
     asyncio.run(main())
 
 
-def begin_messages(seed: int, rounds: int) -> None:
+def begin_messages(seed: int, rounds: int, verify: bool) -> None:
     """Begin to send to all others, of any length, in runs that they receive in any way."""
-    me, size = _join()
+    me, size = _join(verify=verify)
     at_once, begun = count_calls(CompletedSend, "__init__"), 0
     alike, own, wrong = random.Random(seed), random.Random(seed + me), []
     others = [rank for rank in range(size) if rank != me]

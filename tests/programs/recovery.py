@@ -37,6 +37,32 @@ def sum_until_shrunk() -> None:
     hear()
 
 
+def send_before_and_after_a_loss() -> None:
+    """Send around a ring, with one rank less after a while; then hear nothing in time."""
+    ah.init_process_group(timeout=30, on_failure="shrink")
+
+    def send_around() -> list[int]:
+        rank, size = ah.get_rank(), ah.get_world_size()
+        heard = []
+        for number in range(20):
+            x, y = np.full(3, 100 * rank + number), np.zeros(3, np.int64)
+            sending = ah.isend(x, (rank + 1) % size)
+            ah.recv(y, (rank - 1) % size)
+            sending.wait()
+            heard.append(int(y[0]) - number)
+        return heard
+
+    told = {"before": send_around(), "rank_before": ah.get_rank()}
+    tell("running", is_direct=ah.default_group().order.direct_p2p is not None)
+    while ah.get_world_size() == 4:
+        sum_of(1)
+    told |= {"after": send_around(), "is_direct": ah.default_group().order.direct_p2p is not None}
+    ah.default_group().timeout = 0.3
+    missed = failure(lambda: ah.recv(np.zeros(3), (ah.get_rank() + 1) % 3, tag=5))
+    tell("shrunk", **told, **missed, **whereabouts())
+    hear()
+
+
 def retry_a_sum() -> None:
     ah.init_process_group(timeout=30, retryable=True)
     x = np.arange(100_000.0) + ah.get_rank()

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from support.arrays.collective_cases import (
     EVERY,
     case,
 )
+
+LinkFrame: TypeAlias = tuple[tuple[int, int], int]
+"""A link of the world, and the number of a frame among those of it with a digest."""
 
 
 def _join(hosts: str, **options: Any) -> None:
@@ -187,16 +190,16 @@ def flip_a_bit(length: int, calls_before: int, retryable: bool, hosts: str = "")
         ah.all_reduce(x)
     honest = digests._add_digest
     if me == 2:
-        changed: list[int] = []
+        changed: list[LinkFrame] = []
 
-        def is_due(number: int) -> bool:
-            if changed in ([], [number]):
-                changed[:] = [number]  # it is offered again where a link was full
-            return changed == [number]
+        def is_due(frame: LinkFrame) -> bool:
+            if changed in ([], [frame]):
+                changed[:] = [frame]  # it is offered again where a link was full
+            return changed == [frame]
 
         def stamped(frame, number, key):
             sent = whole(honest(frame, number, key))
-            if len(sent) > min(4 * length, 100_000) and is_due(number):
+            if len(sent) > min(4 * length, 100_000) and is_due((key._link, number)):
                 sent = flipped(sent, [8 * len(sent) - 7])
             return [sent]
 
@@ -213,14 +216,14 @@ def flip_a_bit(length: int, calls_before: int, retryable: bool, hosts: str = "")
     ah.destroy_process_group()
 
 
-def sign_other_payloads(is_due: Callable[[int], bool]) -> None:
+def sign_other_payloads(is_due: Callable[[LinkFrame], bool]) -> None:
     """Have the native core send payloads in which a bit is not the one that was signed."""
     engine: Any = ah.default_group().submitter.engine
     mesh, me = engine._mesh, ah.get_rank()
     for peer, (verifying_key, state) in mesh._peer_links.items():
 
         def sign(number: int, header: memoryview, payload: memoryview, key: LinkKey) -> int:
-            is_changed = len(payload) > 0 and is_due(number)
+            is_changed = len(payload) > 0 and is_due((key._link, number))
             other = flipped(bytes(payload), [8 * len(payload) - 7]) if is_changed else payload
             return key.compute_digest(number, header, other)
 

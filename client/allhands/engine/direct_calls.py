@@ -6,6 +6,7 @@ call that does not end there within moments goes on in the queue, from the round
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -79,6 +80,8 @@ class FirstStep:
         return self.operation is not None and self.operation.awaits_finish
 
 
+_SOON_SECONDS = 0.0002
+"""Between the begin of a call and the wait for it, where the thread does nothing else meanwhile."""
 _PREPARED_CALLS = 64
 """Calls whose messages are put back at once: peers may be thousands of calls ahead."""
 
@@ -353,7 +356,27 @@ class DirectCalls:
             work.own(lambda: self._thread.call(queue.cancel, operation))
             context.order.adopt(work)
             self._go_on(operation, first, *progress)
+            if not waits and first is None:
+                self._await_waiting(work)
             return work
+
+    def _await_waiting(self, work: Work) -> None:
+        """Hold the thread for its next calls, if it comes to wait for this one at once.
+
+        Who has handed a call over comes later to the next one, for which its peers have handed
+        theirs over by then: they would miss each other for ever.
+        """
+        native, handed_over = self.native, time.monotonic()
+        native.soon_waiting = 0
+
+        def note(seconds: float) -> bool:
+            if seconds > 0:
+                work.helped(_go_on_waiting)
+                if time.monotonic() - handed_over < _SOON_SECONDS:
+                    native.soon_waiting = threading.get_ident()
+            return True
+
+        work.helped(note)
 
     def _go_on(
         self,
@@ -501,6 +524,10 @@ def _list_arrays(arguments: Iterable[object]) -> Iterator[Array]:
             yield one
         elif isinstance(one, tuple):
             yield from one
+
+
+def _go_on_waiting(seconds: float) -> bool:
+    return True
 
 
 def _do_nothing() -> bool:

@@ -122,6 +122,43 @@ class SingleCallNumbering(QueueOnlyNumbering):
         return self._order.direct_calls
 
 
+class SuccessiveNumbering(SingleCallNumbering):
+    """Numbering of a group that goes on as one plain group after another: messages are theirs."""
+
+    def __init__(self, order: "Numbering", get_current: "Callable[[], Numbering]") -> None:
+        """`get_current` returns the numbering of the plain group as it is now."""
+        super().__init__(order)
+        self._get_current = get_current
+
+    @property
+    def timeout(self) -> float:
+        return self._order.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._order.timeout = self._get_current().timeout = seconds
+
+    @property
+    def p2p(self) -> "ShmP2P | None":
+        return self._get_current().p2p
+
+    @property
+    def direct_p2p(self) -> "DirectP2P | None":
+        return self._get_current().direct_p2p
+
+    @direct_p2p.setter
+    def direct_p2p(self, direct: "DirectP2P | None") -> None:
+        self._get_current().direct_p2p = direct
+
+    @property
+    def queued_messages(self) -> int:
+        return self._get_current().queued_messages
+
+    @queued_messages.setter
+    def queued_messages(self, count: int) -> None:
+        self._get_current().queued_messages = count
+
+
 class CollectingNumbering(QueueOnlyNumbering):
     """Numbering of a group whose calls are collected: plain functions offer theirs to `comm`."""
 

@@ -23,7 +23,7 @@ from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
 from allhands.collectives.staging import INLINE_COPY_BYTES, Staging
 from allhands.engine.group_engine import GroupEngine
-from allhands.engine.numbering import CallNumbering, SingleCallNumbering
+from allhands.engine.numbering import CallNumbering, SuccessiveNumbering
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
 from allhands.futures import wrap_for_loop
@@ -61,7 +61,7 @@ class ResilientSubmitter:
         )
         self._numbering = CallNumbering(group.timeout)
         self._numbering.comm = self._numbering.direct_calls = self._callers_calls.core  # type: ignore[assignment]  # as it looks
-        self.order = SingleCallNumbering(self._numbering)
+        self.order = SuccessiveNumbering(self._numbering, lambda: self._current.submitter.order)
         self._recovery = group.recovery
         self._changer = changer
         self._policy = policy

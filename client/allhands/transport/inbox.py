@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Protocol, TypeVar
 
 from allhands.transport.early_calls import EarlyCalls, EarlyMessage
-from allhands.transport.frame import FrameError, FrameKind, Header, MessageKey
+from allhands.transport.frame import Frame, FrameError, FrameKind, Header, MessageKey
 from allhands.transport.outbox import EAGER_BUDGET, EAGER_BYTES
 from allhands_proto.quick_dataclass import dataclass
 
@@ -161,7 +161,9 @@ class Inbox:
             self._held_bytes[arrived.peer] -= arrived.nbytes
         return found
 
-    def take_early_messages(self, group: int, peers: Collection[int]) -> dict[int, bytes] | None:
+    def take_early_messages(
+        self, group: int, peers: Collection[int]
+    ) -> dict[int, list[Frame]] | None:
         """Take the messages of a group that wait for a receive, by peer, as if they had not come.
 
         None: receives are posted, or it is not so few messages, all of them whole and of `peers`,
@@ -180,14 +182,13 @@ class Inbox:
         if len(early) > _MAX_TAKEN or any(arrived.peer not in peers for arrived in early):
             return None
         early.sort(key=lambda arrived: arrived.header.key.sequence)
-        frames: dict[int, bytes] = {}
+        frames: dict[int, list[Frame]] = {}
         for arrived in early:
             here = [one.header.key.sequence for one in early if one.peer == arrived.peer]
             last = self.p2p_counts[arrived.peer, group]
             if arrived.payload is None or here != list(range(last - len(here) + 1, last + 1)):
                 return None
-            frame = arrived.header.pack() + arrived.payload
-            frames[arrived.peer] = frames.get(arrived.peer, b"") + frame
+            frames.setdefault(arrived.peer, []).append([arrived.header.pack(), arrived.payload])
         for arrived in early:
             _remove(self._p2p_early, (group, arrived.header.key.part), arrived)
             self.p2p_counts[arrived.peer, group] -= 1

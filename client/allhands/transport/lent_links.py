@@ -105,7 +105,7 @@ class LentLinks:
         early = self._inbox.take_early_messages(group, self._list_lent())
         if early is None:
             return False
-        self._put_back(early)
+        self._put_back(self._number(early))
         return True
 
     def limit_early(self, group: int, sequences: range) -> range:
@@ -149,6 +149,10 @@ class LentLinks:
         for one in messages:
             assert one.payload is not None
             frames.setdefault(one.peer, []).append((one.header.pack(), one.payload))
+        return self._number(frames)
+
+    def _number(self, frames: Mapping[int, list[Frame]]) -> dict[int, bytes]:
+        """Return the bytes of frames that have come, by peer, as if they came next."""
         return {peer: self._verifier.take_back(peer, found) for peer, found in frames.items()}
 
     @property

@@ -40,11 +40,11 @@ it is a fixed little-endian header of 64 bytes, then the payload.
       60    4 flags: bit 0 point to point, bit 1 data of a message that was cleared to send, bit 2
                 checked
 
-Groups with `verify=True` send checked frames. Such a frame has a digest: the first 4 bytes of an
-HMAC-SHA256, their low half in the upper 16 bits of "bytes in the whole message", their high half
+Groups with `verify=True` send checked frames. Such a frame has a digest: a keyed BLAKE2b of 4
+bytes, their low half in the upper 16 bits of "bytes in the whole message", their high half
 in those of "offset". It begins with the number of the frame among the checked ones of its link,
 8 bytes, from 0, and goes over the header, with these two halves 0 and the flag set, and the
-payload. In place of a payload of 4,096 bytes or more is its AES-256-GMAC of 16 bytes, with a nonce
+payload. In place of a payload of 512 bytes or more is its AES-256-GMAC of 16 bytes, with a nonce
 of 12 zero bytes. The keys are the HMAC-SHA256 of "frames of the link A>B" and of "payloads of the
 link A>B", for frames from rank A to rank B, under the secret of the job's incarnation.
 """

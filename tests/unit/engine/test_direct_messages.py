@@ -15,7 +15,7 @@ from allhands.engine.numbering import CallNumbering
 from allhands.engine.p2p.direct_messages import DirectMessages
 from allhands.runtime import native_core
 from allhands.runtime.loop_thread import LoopThread
-from allhands.transport.frame import FrameKind, Header, MessageKey
+from allhands.transport.frame import FrameKind, Header, MessageKey, unpack, whole
 from allhands.transport.inbox import PostedReceive
 from support.socket_meshes import MeshRank, address_of, wait_until
 
@@ -76,11 +76,13 @@ class Host:
         self.run(lambda: cast(socket.socket, self.one.fabric._links[peer]._raw).sendall(data))
 
     def frame(self, x: "np.ndarray[Any, Any]", tag: int = 0, group: int = GROUP) -> bytes:
-        """Return the next message of the group as a frame."""
+        """Return the next message of the group as the frame that its link sends next."""
         count = self.counts[group] = self.counts.get(group, 0) + 1
         signature = CallSignature("message", name_dtype(x.dtype), x.size).signature
         key = MessageKey(group, count, 0, tag, is_p2p=True)
-        return Header(FrameKind.DATA, key, signature, x.nbytes, 0, x.nbytes).pack() + x.tobytes()
+        header = Header(FrameKind.DATA, key, signature, x.nbytes, 0, x.nbytes).pack()
+        signer = self.one.mesh._get_sender(1 - self.one.rank).signer
+        return whole(signer.sign([header, x.tobytes()]))
 
     def close(self) -> None:
         self.thread.run(self.one.mesh.aclose())
@@ -90,12 +92,30 @@ class Host:
 Pair = tuple[Host, Host]
 
 
+class Listener:
+    """A group that verifies, and hears of no corrupt call."""
+
+    def on_corrupt_frame(self, peer: int, key: MessageKey) -> None:
+        raise AssertionError(f"rank {peer} has sent no call, but {key}")
+
+    def on_corruption_report(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
+        raise AssertionError(f"rank {peer} reports {key} on {link}")
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "with digests"])
+def has_digests(request: pytest.FixtureRequest) -> bool:
+    found: bool = request.param
+    return found
+
+
 @pytest.fixture
-def unlinked() -> Iterator[Pair]:
+def unlinked(has_digests: bool) -> Iterator[Pair]:
     hosts = Host(0), Host(1)
     addresses = {host.one.rank: address_of(host.one) for host in hosts}
     for host in hosts:
         host.attach(addresses)
+        if has_digests:
+            host.run(lambda mesh=host.one.mesh: mesh.enable_digests(GROUP, Listener()))
     yield hosts
     for host in hosts:
         host.close()
@@ -254,6 +274,54 @@ def test_a_damaged_header_breaks_the_link_and_touches_nothing(pair: Pair, at: in
     peer, reason = mine.thread.run(_next_break(mine.one))
     assert peer == 1
     assert "protocol error" in reason
+
+
+def test_messages_that_the_loop_has_had_are_received_here_before_others(pair: Pair) -> None:
+    mine, theirs = pair
+    theirs.write(b"".join(theirs.frame(values(number)) for number in range(3)))
+    mine.thread.run(_count_early(mine.one, 3))
+    messages = mine.make_messages()
+    assert receive(messages).tolist() == values(0).tolist()
+    theirs.write(theirs.frame(values(3)))
+    for number in range(1, 4):
+        assert receive(messages).tolist() == values(number).tolist()
+
+
+@pytest.mark.parametrize("has_digests", [True])
+def test_a_changed_message_breaks_the_link_and_is_not_received(pair: Pair) -> None:
+    mine, theirs = pair
+    changed = bytearray(theirs.frame(values(1, 1000)))
+    changed[-1] ^= 1
+    theirs.write(bytes(changed))
+    assert receive(mine.make_messages(), 1000) is None
+    peer, reason = mine.thread.run(_next_break(mine.one))
+    assert peer == 1
+    assert "a frame was changed on its way (digest)" in reason
+
+
+@pytest.mark.parametrize("has_digests", [True])
+def test_a_message_that_comes_twice_is_received_once(pair: Pair) -> None:
+    mine, theirs = pair
+    messages = mine.make_messages()
+    twice = theirs.frame(values(1))
+    theirs.write(twice)
+    assert receive(messages).tolist() == values(1).tolist()
+    theirs.write(twice)
+    assert receive(messages) is None
+    peer, reason = mine.thread.run(_next_break(mine.one))
+    assert peer == 1
+    assert "came twice or too late" in reason
+
+
+@pytest.mark.parametrize("has_digests", [True])
+def test_messages_without_digests_of_a_group_that_verifies_break_the_link(pair: Pair) -> None:
+    mine, theirs = pair
+    frame = theirs.frame(values(1))
+    header = Header(FrameKind.DATA, unpack(frame).key, unpack(frame).signature, 12, 0, 12)
+    theirs.write(header.pack() + values(1).tobytes())
+    assert receive(mine.make_messages()) is None
+    _, reason = mine.thread.run(_next_break(mine.one))
+    assert "without digest" in reason
 
 
 def test_the_end_of_a_link_within_a_message_is_found_by_the_loop(pair: Pair) -> None:

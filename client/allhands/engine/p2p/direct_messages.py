@@ -68,6 +68,7 @@ class DirectMessages:
             sent=mesh.p2p_counts,
             received=lent_links.received_counts,
             group=group,
+            digests=mesh.has_digests(group),
             records=records,
         )
 
@@ -107,7 +108,7 @@ class DirectMessages:
     def prepare(self) -> bool:
         """Say whether messages may go by the core until the loop runs again."""
         with self._thread.enter():
-            if not self._is_plain() or self._mesh.has_digests(self._group):
+            if not self._is_plain():
                 return False
             for caller_rank, (place, world_rank) in list(self._missing.items()):
                 if (state := self._links.get_state(world_rank)) is not None:

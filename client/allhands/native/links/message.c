@@ -29,6 +29,16 @@ static int64_t write_more(ah_link *link, const uint8_t *header, const uint8_t *p
     return ah_link_write(link, pieces, count);
 }
 
+bool ah_link_digest(ah_digester *digester, uint64_t number, const ah_frame *frame,
+                    const uint8_t *payload, uint32_t *digest) {
+    uint8_t header[AH_FRAME_HEADER];
+    ah_frame unsigned_frame = *frame;
+    unsigned_frame.digest = 0;
+    ah_frame_pack(header, &unsigned_frame);
+    return digester != NULL &&
+           digester->compute(digester, number, header, payload, frame->length, digest);
+}
+
 size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes,
                     int64_t patience) {
     size_t sent = 0, total = AH_FRAME_HEADER + nbytes;
@@ -48,6 +58,7 @@ size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload
 /* How long the rest of a message whose beginning is there may take: 1 MiB at 1 Gbit/s 8 ms. */
 #define PAYLOAD_NS INT64_C(20000000)
 
+/* Whether two headers are the same but for their digests. */
 static bool is_same(const ah_frame *one, const ah_frame *other) {
     return one->kind == other->kind && one->group == other->group &&
            one->sequence == other->sequence && one->step == other->step &&
@@ -71,20 +82,27 @@ static bool wait_for(const ah_link *link, int64_t until, int64_t spin, int64_t *
     return true;
 }
 
+/* Whether a message has the digest that its frame should have, if it has one. */
+static bool is_intact(const ah_link *link, const ah_frame *frame, const uint8_t *payload) {
+    if (!(frame->flags & AH_FRAME_DIGEST)) return true;
+    uint32_t digest;
+    return ah_link_digest(link->verifier, link->verified_frames, frame, payload, &digest) &&
+           digest == frame->digest;
+}
+
 /* The payload of the message that has begun; what came of it is read ahead again if it stays
- * incomplete. */
-static ah_message_status receive_payload(ah_link *link, const ah_frame *expected, uint8_t *target,
+ * incomplete, or is not what was sent: who looks at the link next finds out what is wrong. */
+static ah_message_status receive_payload(ah_link *link, const ah_frame *frame, uint8_t *target,
                                          int64_t until, int64_t spin) {
-    size_t came =
-        ah_link_pending(link) < expected->length ? ah_link_pending(link) : expected->length;
+    size_t came = ah_link_pending(link) < frame->length ? ah_link_pending(link) : frame->length;
     int64_t idle_since = 0;
-    if (came < expected->length && until < ah_link_now() + PAYLOAD_NS)
+    if (came < frame->length && until < ah_link_now() + PAYLOAD_NS)
         until = ah_link_now() + PAYLOAD_NS;
     if (came) memcpy(target, link->data + link->start, came);
     link->start += came;
     ah_message_status status = AH_MESSAGE_DONE;
-    while (came < expected->length) {
-        int64_t more = ah_link_read(link, target + came, expected->length - came);
+    while (came < frame->length) {
+        int64_t more = ah_link_read(link, target + came, frame->length - came);
         if (more > 0) {
             came += (size_t)more;
             idle_since = 0;
@@ -96,12 +114,14 @@ static ah_message_status receive_payload(ah_link *link, const ah_frame *expected
             status = AH_MESSAGE_LATE;
         if (status != AH_MESSAGE_DONE) break;
     }
+    if (status == AH_MESSAGE_DONE && !is_intact(link, frame, target)) status = AH_MESSAGE_STUCK;
     if (status == AH_MESSAGE_DONE) {
-        link->consumed += expected->length;
+        link->consumed += frame->length;
+        link->verified_frames += (frame->flags & AH_FRAME_DIGEST) != 0;
         return status;
     }
     uint8_t header[AH_FRAME_HEADER];
-    ah_frame_pack(header, expected);
+    ah_frame_pack(header, frame);
     if (!ah_link_unread(link, target, came) || !ah_link_unread(link, header, sizeof header))
         link->in = -1; /* without memory the link is of no use any more */
     return status;
@@ -117,7 +137,7 @@ ah_message_status ah_link_receive(ah_link *link, const ah_frame *expected, uint8
             if (!ah_frame_unpack(link->data + link->start, &frame)) return AH_MESSAGE_STUCK;
             if (is_same(&frame, expected)) {
                 link->start += AH_FRAME_HEADER;
-                return receive_payload(link, expected, target, until, spin);
+                return receive_payload(link, &frame, target, until, spin);
             }
             *foreign = AH_FRAME_HEADER + frame.length;
             if (held >= *foreign) return AH_MESSAGE_FOREIGN;

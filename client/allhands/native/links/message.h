@@ -3,6 +3,7 @@
 #ifndef ALLHANDS_LINKS_MESSAGE_H
 #define ALLHANDS_LINKS_MESSAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,14 +19,19 @@ typedef enum {
     AH_MESSAGE_STUCK,   /* the link has ended, or what comes cannot be judged here */
 } ah_message_status;
 
+/* The digest of a frame of that number among those of its direction that have one; false: none can
+ * be made. */
+bool ah_link_digest(ah_digester *digester, uint64_t number, const ah_frame *frame,
+                    const uint8_t *payload, uint32_t *digest);
+
 /* Send the frame of a whole message as far as the link takes it; returns the bytes that have left.
  * It waits while the link takes more within `patience` nanoseconds. */
 size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes,
                     int64_t patience);
 
-/* Receive the message of exactly that header into `target`, until `until`, in nanoseconds of the
- * monotonic clock; spin up to `spin` of them before sleeping. `*foreign` is the length of the other
- * frame. */
+/* Receive the message of exactly that header, but for a digest, which has to be right, into
+ * `target`, until `until`, in nanoseconds of the monotonic clock; spin up to `spin` of them before
+ * sleeping. `*foreign` is the length of the other frame. */
 ah_message_status ah_link_receive(ah_link *link, const ah_frame *expected, uint8_t *target,
                                   int64_t until, int64_t spin, size_t *foreign);
 

@@ -425,6 +425,7 @@ static PyMethodDef collectives_methods[] = {
 
 static PyMemberDef collectives_members[] = {
     {"prepared", T_ULONGLONG, offsetof(LinkCollectivesObject, prepared), 0, NULL},
+    {"soon_waiting", T_ULONG, offsetof(LinkCollectivesObject, soon_waiting), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

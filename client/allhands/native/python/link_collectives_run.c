@@ -250,13 +250,14 @@ static int deliver(LinkCollectivesObject *self, const LinkSchedule *schedule) {
 }
 
 /* How long the caller of a call is held. */
-static int64_t find_hold(const LinkCallRequest *request, uint64_t sequence) {
+static int64_t find_hold(const LinkCollectivesObject *self, const LinkCallRequest *request) {
     const LinkArguments *given = &request->arguments;
     int64_t longest = 0;
     for (int i = 0; i < given->array_count; i++)
         if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
-    if (request->mode != LINK_BEGIN) return GATE_HOLD_NS + longest * HOLD_NS_A_BYTE;
-    return gate_brief_hold((size_t)longest, sequence);
+    bool waits = request->mode != LINK_BEGIN || self->soon_waiting == PyThread_get_thread_ident();
+    return waits ? GATE_HOLD_NS + longest * HOLD_NS_A_BYTE
+                 : gate_brief_hold((size_t)longest, self->sequence);
 }
 
 /* Carry a schedule out as far as it goes here within `hold` nanoseconds: 1: it has come to its end;
@@ -460,7 +461,7 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     bool is_whole = mode == LINK_CONFIRM || needs_python(plan);
     PyObject *delayed = gate_delay_signals(&self->gate, is_whole);
     Progress progress = CALL_UNDER_WAY;
-    int64_t hold = find_hold(request, sequence);
+    int64_t hold = find_hold(self, request);
     if (hold > limit / 2) hold = limit / 2;
     int ended = delayed == NULL || note(self->signatures, sequence, call->number) < 0 ||
                         note(self->calls, sequence, call->signature) < 0

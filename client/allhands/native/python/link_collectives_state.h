@@ -38,6 +38,9 @@ typedef struct LinkCollectivesObject {
     PyObject *how; /* it was carried out, and how many bytes this rank brought; NULL: none was */
     size_t nbytes;
     unsigned long long prepared; /* the last call for which the owner has prepared */
+    /* The thread that waited, as soon as it had begun it, for the latest call that was begun and
+     * handed over: it may as well be held. 0: none did. */
+    unsigned long soon_waiting;
 } LinkCollectivesObject;
 
 typedef enum {

@@ -40,6 +40,7 @@ typedef struct {
     Peer *peers;
     int peer_count;
     unsigned long long group;
+    bool has_digests; /* of the frames of the group */
     bool may_receive; /* no receive is posted, and no message waits for one */
     Signature signatures[SIGNATURES];
     int next_signature;
@@ -119,7 +120,7 @@ static int read_arguments(LinkMessagesObject *self, PyObject *const *args, Py_ss
                               .part = (uint32_t)tag,
                               .total = nbytes,
                               .length = (uint32_t)nbytes,
-                              .flags = AH_FRAME_P2P};
+                              .flags = AH_FRAME_P2P | (self->has_digests ? AH_FRAME_DIGEST : 0)};
     return sign(self, asked->array, &asked->frame.signature);
 }
 
@@ -207,6 +208,18 @@ static int send_rest(LinkMessagesObject *self, const Asked *asked, const uint8_t
     return failed;
 }
 
+/* Give a message that leaves next its digest, if it has one; false: that is not possible. */
+static bool add_digest(const LinkMessagesObject *self, Asked *asked) {
+    ah_link *link = &asked->peer->link->link;
+    return !self->has_digests || ah_link_digest(link->signer, link->signed_frames, &asked->frame,
+                                                PyArray_DATA(asked->array), &asked->frame.digest);
+}
+
+/* Whether Python has a part in what goes over a link, which nothing may break into. */
+static bool needs_python(const LinkMessagesObject *self, const ah_link *link) {
+    return self->has_digests || ah_link_is_encrypted(link);
+}
+
 /* Send what leaves at once; who sends the rest finds out if the link has failed. */
 static size_t send_message(ah_link *link, const uint8_t *header, const Asked *asked) {
     const uint8_t *payload = PyArray_DATA(asked->array);
@@ -227,23 +240,21 @@ static PyObject *messages_send(LinkMessagesObject *self, PyObject *const *args, 
     if (plain < 0) return NULL;
     if (plain != 1) return PyLong_FromLong(plain);
     ah_link *link = &asked.peer->link->link;
-    uint64_t count = next_count(self->sent, asked.peer->key);
-    if (count == 0 || link->credit < asked.frame.length || link->out < 0) {
+    uint64_t count = asked.frame.sequence = next_count(self->sent, asked.peer->key);
+    PyObject *delayed = NULL;
+    bool is_possible = count != 0 && link->credit >= asked.frame.length && link->out >= 0;
+    if (is_possible) delayed = gate_delay_signals(&self->gate, needs_python(self, link));
+    if (delayed == NULL || !add_digest(self, &asked)) {
         gate_leave(&self->gate, false);
+        if (delayed != NULL && gate_allow_signals(delayed) < 0) return NULL;
         return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
     }
     ah_message message;
     uint64_t entry = begin_record(self, &asked, false, args[4], &message);
     uint8_t header[AH_FRAME_HEADER];
-    asked.frame.sequence = count;
     ah_frame_pack(header, &asked.frame);
-    PyObject *delayed = gate_delay_signals(&self->gate, ah_link_is_encrypted(link));
-    if (delayed == NULL) {
-        log_end(&self->log, entry, &message, AH_FAILED);
-        gate_leave(&self->gate, false);
-        return NULL;
-    }
     link->credit -= asked.frame.length;
+    link->signed_frames += self->has_digests;
     size_t sent = send_message(link, header, &asked);
     bool has_rest = link->has_unsent || sent < AH_FRAME_HEADER + (size_t)asked.frame.length;
     int failed = set_count(self->sent, asked.peer->key, count);
@@ -308,7 +319,7 @@ static PyObject *take(LinkMessagesObject *self, PyObject *const *args, Py_ssize_
         return PyLong_FromLong(-1);
     }
     PyObject *delayed =
-        gate_delay_signals(&self->gate, ah_link_is_encrypted(&asked.peer->link->link));
+        gate_delay_signals(&self->gate, needs_python(self, &asked.peer->link->link));
     if (delayed == NULL) {
         gate_leave(&self->gate, false);
         return NULL;
@@ -367,13 +378,14 @@ static PyObject *messages_add_peer(LinkMessagesObject *self, PyObject *args) {
 }
 
 static PyObject *messages_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"thread",   "owner", "order",   "sent",
-                            "received", "group", "records", NULL};
+    static char *names[] = {"thread", "owner",   "order",   "sent", "received",
+                            "group",  "digests", "records", NULL};
     PyObject *thread, *owner, *order, *sent, *received;
     unsigned long long group;
+    int digests;
     Py_ssize_t records;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOO!O!Kn", names, &thread, &owner, &order,
-                                     &PyDict_Type, &sent, &PyDict_Type, &received, &group,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOO!O!Kpn", names, &thread, &owner, &order,
+                                     &PyDict_Type, &sent, &PyDict_Type, &received, &group, &digests,
                                      &records))
         return NULL;
     LinkMessagesObject *self = (LinkMessagesObject *)type->tp_alloc(type, 0);
@@ -382,6 +394,7 @@ static PyObject *messages_new(PyTypeObject *type, PyObject *args, PyObject *keyw
     self->sent = Py_NewRef(sent);
     self->received = Py_NewRef(received);
     self->group = group;
+    self->has_digests = digests;
     if (gate_init(&self->gate, thread, owner) < 0) {
         Py_DECREF(self);
         return NULL;
