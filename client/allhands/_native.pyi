@@ -386,16 +386,17 @@ class LinkCollectives:
     another way, and nothing has happened.
 
     Those called `start_...` only begin one, of arrays of up to 128 KiB, and hold their caller for
-    peers that are about to come: for 0.05 ms and 1 ns a byte, in 2 calls of 16 for 0.3 ms, the
-    thread `soon_waiting` as long as if it waited. They return its work, ended or not, whose result
-    is `value`; None where nothing has happened. A `value` that is the `x` of a reduce is the result
-    on the root, elsewhere None is.
+    peers that are about to come: for 0.05 ms and 1 ns a byte, in 2 calls of 16 for 0.3 ms. For the
+    thread `soon_waiting` size and time are those of a call that it waits for. They return its work,
+    ended or not, whose result is `value`; None where nothing has happened. A `value` that is the
+    `x` of a reduce is the result on the root, elsewhere None is.
     """
 
     prepared: int
     """Number of the last call for which the owner has prepared."""
     soon_waiting: int
-    """Thread that waited for the call handed over last as soon as it had begun it; 0: none did."""
+    """Thread that waited, as soon as it had begun it, for the latest call that did not end at once;
+    0: none did."""
 
     def __new__(
         cls,

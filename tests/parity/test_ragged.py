@@ -76,7 +76,7 @@ def test_reduce_scatter_v_of_shapes_that_differ_between_ranks_names_them_on_all(
 
 
 @on_threads(4)
-@pytest.mark.parametrize("length", [0, 1, 7, 5000])
+@pytest.mark.parametrize("length", [0, 1, 7, 5000, 300_000])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scan_and_exscan_combine_the_ranks_before(rank, length, dtype):
     def own(one):

@@ -12,6 +12,7 @@ import numpy as np
 import allhands as ah
 from allhands.collectives.composite_call import CompositeState, Step
 from allhands.collectives.request import CollectiveRequest
+from allhands.engine.call_runner import CallRunner
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.hosts.composite_runner import CompositeRun
 from allhands.engine.inline_limits import InlineLimits
@@ -132,6 +133,8 @@ def _watch_beginnings(counts: Counter[str]) -> None:
         setattr(LinkCalls, name, note(getattr(LinkCalls, name)))
     later: Any = CallQueue.run_later_steps
     CallQueue.run_later_steps = note(later)  # type: ignore[method-assign]
+    phases: Any = CallRunner._run_phases  # which hear all ranks first
+    CallRunner._run_phases = note(phases)  # type: ignore[method-assign]
 
 
 LARGE = 1000

@@ -24,7 +24,7 @@ from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.core_call import CoreCall, Exchange
-from allhands.collectives.packed_exchange import LargeMessages, exchange_packed
+from allhands.collectives.packed_exchange import exchange_packed
 from allhands.collectives.part import Part
 from allhands.collectives.primitive import CallTimeout, Collectives
 from allhands.collectives.primitive_call import BuildParts, PrimitiveCall
@@ -96,6 +96,16 @@ class StepBuilder(Collectives[Step]):
             request, lambda rank, size: plan.broadcast(rank, size, block, root, self._measured)
         )
 
+    def exchange_blocks(self, taken: Sequence[Array], given: Sequence[Array]) -> Step:
+        """Return an `all_to_all` of 1-D arrays of bytes likewise."""
+        send, recv = [len(block) for block in given], [len(block) for block in taken]
+        dtype = np.dtype(np.uint8)
+        request = CollectiveRequest("all_to_all", dtype, 0, given, taken, send=send, recv=recv)
+        return Step(
+            request,
+            lambda rank, size: plan.all_to_all(rank, size, given, taken, send, recv, dtype),
+        )
+
     def _start(self, call: PrimitiveCall, timeout: CallTimeout, label: str | None) -> Step:
         return Step(call.request, call.build)
 
@@ -127,9 +137,8 @@ class CompositeCall(NamedTuple):
     read: Callable[[Any], Result] | None = None
     """Makes the result of what the steps give; may run code of users. None: that is the result."""
     pack: Callable[[], Exchange] | None = None
-    """Returns its messages, which go in a first step if they are small; None: it has none."""
-    generate_large: Callable[[StepBuilder, LargeMessages], StepGenerator] | None = None
-    """Makes the other steps behind that one, if messages are too large for it; None: the same."""
+    """Returns its messages, which go in the steps of a packed exchange where there are such steps;
+    None: it has none."""
 
 
 class CompositeState:
@@ -176,10 +185,7 @@ class CompositeState:
             exchange = composite.pack()
             has_each = composite.has_blocks
             received = yield from exchange_packed(builder, exchange, has_each=has_each)
-            if isinstance(received, LargeMessages):
-                if composite.generate_large is not None:
-                    return (yield from composite.generate_large(builder, received))
-            elif received is not None:
+            if received is not None:
                 self._read = exchange.read
                 return received
         return (yield from composite.generate_steps(builder))

@@ -162,6 +162,8 @@ class Exchange(NamedTuple):
     """Rank that alone sends anything, as all ranks know; -1: all may."""
     to_root: bool = False
     """Whether that rank alone receives anything instead."""
+    most: int = (1 << 63) - 1
+    """Bytes of a message at most, as all ranks know."""
 
     def run(
         self, comm: "ShmComm", sequence: int, timeout: float, deadline: float, label: str | None

@@ -11,9 +11,9 @@ import numpy as np
 from allhands.collectives import vector
 from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
 from allhands.collectives.core_call import Exchange, Received, SignedCall, sign_call
-from allhands.collectives.packed_exchange import LargeMessages
 from allhands.collectives.signature import Result
 from allhands.data.serializer import (
+    MAX_BYTES,
     ObjectSerializer,
     Parts,
     UInt8Array,
@@ -32,17 +32,11 @@ def all_gather(parts: Parts, objects: ObjectSerializer) -> CompositeCall:
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         return (yield from vector.all_gather(join_parts(parts)).generate_steps(builder))
 
-    def generate_large(builder: StepBuilder, messages: LargeMessages) -> StepGenerator:
-        shapes = _list_shapes(messages)
-        return (yield from vector.gather_shaped(builder, join_parts(parts), shapes))
-
     def read(received: Received) -> list[Any]:
         return _decode_all(objects, received, parts)
 
-    exchange = Exchange(sign_call("all_gather_object"), parts, read)
-    return _make_composite(
-        exchange, generate_steps, count_bytes(parts), read, generate_large=generate_large
-    )
+    exchange = Exchange(sign_call("all_gather_object"), parts, read, most=MAX_BYTES)
+    return _make_composite(exchange, generate_steps, count_bytes(parts), read)
 
 
 def all_gather_now(comm: "ShmComm", value: object, objects: ObjectSerializer) -> list[Any] | None:
@@ -69,22 +63,15 @@ def gather(parts: Parts, root: int, objects: ObjectSerializer) -> CompositeCall:
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         return (yield from vector.gather(join_parts(parts), root).generate_steps(builder))
 
-    def generate_large(builder: StepBuilder, messages: LargeMessages) -> StepGenerator:
-        shapes = _list_shapes(messages)
-        return (yield from vector.gather_shaped_to(builder, join_parts(parts), shapes, root))
-
     def read_found(found: Sequence[UInt8Array] | None) -> list[Any] | None:
         return None if found is None else _decode_all(objects, found, parts)
 
     def read(received: Received) -> list[Any] | None:
         return _decode_gathered(objects, received, parts, root)
 
-    exchange = Exchange(
-        sign_call("gather_object", root=root), {root: parts}, read, root, to_root=True
-    )
-    return _make_composite(
-        exchange, generate_steps, count_bytes(parts), read_found, generate_large=generate_large
-    )
+    signed = sign_call("gather_object", root=root)
+    exchange = Exchange(signed, {root: parts}, read, root, to_root=True, most=MAX_BYTES)
+    return _make_composite(exchange, generate_steps, count_bytes(parts), read_found)
 
 
 def scatter_now(
@@ -108,7 +95,8 @@ def scatter(parts: Sequence[Parts] | None, root: int, objects: ObjectSerializer)
         return _decode_scattered(objects, received, parts, root)
 
     messages = () if parts is None else list(parts)
-    exchange = Exchange(sign_call("scatter_object", root=root), messages, read, root)
+    signed = sign_call("scatter_object", root=root)
+    exchange = Exchange(signed, messages, read, root, most=MAX_BYTES)
     nbytes = sum(map(count_bytes, parts or ()))
     return _make_composite(exchange, generate_steps, nbytes, objects.decode, has_blocks=True)
 
@@ -134,16 +122,7 @@ def broadcast(
         data = None if parts is None else join_parts(parts)
         size = np.array([0 if data is None else len(data)], np.int64)
         yield builder.broadcast(size, root)
-        return (yield from broadcast_sized(builder, data, int(size[0])))
-
-    def generate_large(builder: StepBuilder, messages: LargeMessages) -> StepGenerator:
-        data = None if parts is None else join_parts(parts)
-        return (yield from broadcast_sized(builder, data, messages.nbytes[root]))
-
-    def broadcast_sized(
-        builder: StepBuilder, data: UInt8Array | None, nbytes: int
-    ) -> StepGenerator:
-        place = np.empty(check_size(nbytes), np.uint8) if data is None else data
+        place = np.empty(check_size(int(size[0])), np.uint8) if data is None else data
         yield builder.broadcast(place, root)
         return place if data is None else None
 
@@ -154,19 +133,8 @@ def broadcast(
     def read(received: Received) -> list[Any]:
         return read_found(received[root])
 
-    exchange = Exchange(_sign_broadcast(root, values), parts or (), read, root)
-    return _make_composite(
-        exchange,
-        generate_steps,
-        count_bytes(parts or ()),
-        read_found,
-        generate_large=generate_large,
-    )
-
-
-def _list_shapes(messages: LargeMessages) -> list[tuple[int]]:
-    """Return the shapes of all ranks' messages as arrays of bytes."""
-    return [(check_size(nbytes),) for nbytes in messages.nbytes.values()]
+    exchange = Exchange(_sign_broadcast(root, values), parts or (), read, root, most=MAX_BYTES)
+    return _make_composite(exchange, generate_steps, count_bytes(parts or ()), read_found)
 
 
 def _sign_broadcast(root: int, values: list[Any]) -> SignedCall:
@@ -185,7 +153,6 @@ def _make_composite(
     nbytes: int,
     read: Callable[[Any], Result],
     has_blocks: bool = False,
-    generate_large: Callable[[StepBuilder, LargeMessages], StepGenerator] | None = None,
 ) -> CompositeCall:
     """Return a call on objects of so many bytes; `read` makes its result of what the steps give."""
     return CompositeCall(
@@ -196,7 +163,6 @@ def _make_composite(
         object_bytes=nbytes,
         read=read,
         pack=lambda: exchange,
-        generate_large=generate_large,
     )
 
 

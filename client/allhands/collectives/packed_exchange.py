@@ -1,20 +1,21 @@
 """Packed exchanges: the messages of a composite call, where they are small, in one step.
 
-Every rank gives a block of one size: the sizes of its messages, then their bytes. A rank whose
-messages do not fit says so in its block, and so to all: then the call goes on with the steps that
-it has for messages of any size.
+Every rank gives a block of one size: the sizes of its messages, then their bytes. Where these do
+not fit it says so in its block, and so to all: then all ranks know all sizes, and a second step
+moves the messages themselves.
 """
 
 import struct
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from allhands.collectives.core_call import Exchange, Message, Received
+from allhands.data.blocks import allocate_bytes
+from allhands.data.codec import align
 from allhands.data.serializer import UInt8Array, count_bytes
-from allhands_proto.quick_dataclass import dataclass
 
 Step_co = TypeVar("Step_co", covariant=True)
 
@@ -31,16 +32,8 @@ _MAX_RANKS, _MAX_RANKS_EACH = 128, 16
 """Of groups with packed exchanges, and of those with a message for each rank from each."""
 
 
-@dataclass(frozen=True, slots=True)
-class LargeMessages:
-    """Messages that are yet to be moved, as some are too large to be packed."""
-
-    nbytes: dict[int, int]
-    """Of all messages of a rank; of those that give any."""
-
-
 class BlockMover(Protocol[Step_co]):
-    """Builder of the steps that move blocks."""
+    """Builder of the steps that move blocks of bytes."""
 
     @property
     def rank(self) -> int: ...
@@ -52,17 +45,22 @@ class BlockMover(Protocol[Step_co]):
     def broadcast_block(self, block: UInt8Array, root: int) -> Step_co:
         """Return a step that overwrites a block with that of the root."""
 
+    def exchange_blocks(self, taken: list[UInt8Array], given: list[UInt8Array]) -> Step_co:
+        """Return a step that sends each rank its block, and overwrites one with each rank's."""
+
 
 def exchange_packed(
     builder: BlockMover[Step_co], exchange: Exchange, *, has_each: bool
-) -> Generator[Step_co, None, Received | LargeMessages | None]:
-    """Yield the step, and return what has come; None: there is no such step in this group.
+) -> Generator[Step_co, None, Received | None]:
+    """Yield the steps, and return what has come; None: there are no such steps in this group.
 
-    Where some messages are too large none is taken, on all ranks. With `has_each` there is a
-    message for each rank, as all ranks know, and not one for all.
+    With `has_each` there is a message for each rank, as all ranks know, and not one for all.
+
+    Raises:
+        ValueError: a peer announced messages of sizes that cannot be.
     """
     size, rank, root = builder.size, builder.rank, exchange.root
-    is_from_root = root >= 0 and not exchange.to_root
+    is_from_root = _is_from_root(exchange)
     if size > (_MAX_RANKS_EACH if has_each and not is_from_root else _MAX_RANKS):
         return None
     nbytes = _count_block_bytes(size, has_each, is_from_root)
@@ -79,21 +77,78 @@ def exchange_packed(
         yield builder.gather_blocks(blocks, mine)
         places = {peer: peer * nbytes for peer in range(size)}
     found, header = blocks.data, _make_header(columns)
-    received: list[UInt8Array | None] = [mine[:0]] * size
-    nbytes_by_rank: dict[int, int] = {}
-    is_whole = True
+    is_whole, sizes = True, {}
     for peer, start in places.items():
-        sizes = header.unpack_from(found, start)
-        _check_sizes(sizes, nbytes - header.size)
-        is_whole &= sizes[0] > _TOO_LARGE
-        nbytes_by_rank[peer] = _TOO_LARGE - sizes[0] if sizes[0] <= _TOO_LARGE else sum(sizes)
-        if peer != rank and is_whole:
-            first = start + header.size + sum(sizes[:column])
-            received[peer] = np.frombuffer(
-                bytearray(found[first : first + sizes[column]]), np.uint8
+        row = header.unpack_from(found, start)
+        if row[0] <= _TOO_LARGE:
+            is_whole, row = False, (_TOO_LARGE - row[0] - sum(row[1:]), *row[1:])
+        elif sum(row) > nbytes - header.size:
+            raise ValueError(f"a peer announced messages of {list(row)} bytes in {nbytes}")
+        if min(row) < 0 or max(row) > exchange.most:
+            raise ValueError(
+                f"a peer announced messages of {list(row)} bytes: 0 to {exchange.most} may be"
             )
+        sizes[peer] = row
+    if not is_whole:
+        return (yield from _move_messages(builder, exchange, sizes, has_each=has_each))
+    received: list[UInt8Array | None] = [mine[:0]] * size
+    for peer, start in places.items():
+        if exchange.to_root and rank != root:
+            break
+        first = start + header.size + sum(sizes[peer][:column])
+        received[peer] = _copy(found[first : first + sizes[peer][column]])
     received[rank] = None
-    return received if is_whole else LargeMessages(nbytes_by_rank)
+    return received
+
+
+def _move_messages(
+    builder: BlockMover[Step_co],
+    exchange: Exchange,
+    sizes: Mapping[int, tuple[int, ...]],
+    *,
+    has_each: bool,
+) -> Generator[Step_co, None, Received]:
+    """Yield the step that moves messages of known sizes, and return what has come."""
+    size, rank, root = builder.size, builder.rank, exchange.root
+    messages = _list_messages(exchange)
+    received: list[UInt8Array | None]
+    if _is_from_root(exchange) and not has_each:
+        [nbytes] = sizes[root]
+        whole = _join(messages[0], nbytes) if rank == root else allocate_bytes(nbytes)
+        yield builder.broadcast_block(whole, root)
+        received = [whole[:0]] * size
+        received[root] = whole
+    elif len(set(sizes.values())) == 1 and not has_each and not exchange.to_root:
+        # Each at the alignment of what is in it.
+        nbytes, stride = sizes[rank][0], align(sizes[rank][0])
+        whole = allocate_bytes(size * stride)
+        yield builder.gather_blocks(whole, _join(messages[0], stride))
+        received = [whole[at : at + nbytes] for at in range(0, len(whole), stride)]
+    else:
+
+        def count(sender: int, receiver: int) -> int:
+            if sender not in sizes or (exchange.to_root and receiver != root):
+                return 0
+            return sizes[sender][receiver if has_each else 0]
+
+        nbytes_out = [count(rank, peer) for peer in range(size)]
+        if has_each:
+            given = [
+                _join(messages[peer] if nbytes else (), nbytes)
+                for peer, nbytes in enumerate(nbytes_out)
+            ]
+        else:
+            joined = _join(messages[0], max(nbytes_out))
+            given = [joined[:nbytes] for nbytes in nbytes_out]
+        taken = [allocate_bytes(count(peer, rank)) for peer in range(size)]
+        yield builder.exchange_blocks(taken, given)
+        received = [*taken]
+    received[rank] = None
+    return received
+
+
+def _is_from_root(exchange: Exchange) -> bool:
+    return exchange.root >= 0 and not exchange.to_root
 
 
 def _count_block_bytes(size: int, has_each: bool, is_from_root: bool) -> int:
@@ -133,13 +188,26 @@ def _pack(block: bytearray, messages: list[Message]) -> None:
         header.pack_into(block, 0, _TOO_LARGE - sum(sizes), *sizes[1:])
         return
     header.pack_into(block, 0, *sizes)
-    for part in (part for message in messages for part in message):
+    for message in messages:
+        end = _fill(block, end, message)
+
+
+def _join(message: Message, nbytes: int) -> UInt8Array:
+    """Return a message in one array of so many bytes, with zeros behind it."""
+    whole = allocate_bytes(nbytes)
+    whole[_fill(whole.data, 0, message) :] = 0
+    return whole
+
+
+def _fill(place: bytearray | memoryview, end: int, message: Message) -> int:
+    """Write a message behind what is there; return where it ends."""
+    for part in message:
         # As bytes, for NumPy has dtypes that are none of a buffer.
         data = part if isinstance(part, bytes) else part.reshape(-1).view(np.uint8).data
         start, end = end, end + len(data)
-        block[start:end] = data
+        place[start:end] = data
+    return end
 
 
-def _check_sizes(sizes: Sequence[int], room: int) -> None:
-    if sizes[0] > _TOO_LARGE and (min(sizes) < 0 or sum(sizes) > room):
-        raise ValueError(f"a peer announced messages of {list(sizes)} bytes in {room}")
+def _copy(data: memoryview) -> UInt8Array:
+    return np.frombuffer(bytearray(data), np.uint8)

@@ -44,7 +44,12 @@ def all_gather(x: AnyArray) -> CompositeCall:
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         shapes = yield from _exchange_shapes(builder, x)
-        return (yield from gather_shaped(builder, x, shapes))
+        found = [np.empty(shape, x.dtype) for shape in shapes]
+        if len(set(shapes)) == 1:
+            yield builder.all_gather(found, x)
+        else:
+            yield builder.all_to_all(found, [x] * builder.size)
+        return found
 
     def read(received: Received) -> list[AnyArray]:
         return _read_all(received, x)
@@ -60,34 +65,17 @@ def all_gather(x: AnyArray) -> CompositeCall:
     )
 
 
-def gather_shaped(builder: StepBuilder, x: AnyArray, shapes: Sequence[Shape]) -> StepGenerator:
-    """Give every rank the arrays of all, of known shapes."""
-    found = [np.empty(shape, x.dtype) for shape in shapes]
-    if len(set(shapes)) == 1:
-        yield builder.all_gather(found, x)
-    else:
-        yield builder.all_to_all(found, [x] * builder.size)
-    return found
-
-
-def gather_shaped_to(
-    builder: StepBuilder, x: AnyArray, shapes: Sequence[Shape], root: int
-) -> StepGenerator:
-    """Give the root the arrays of all, of known shapes; None elsewhere."""
-    nothing = np.empty(0, x.dtype)
-    is_root = builder.rank == root
-    found = [np.empty(shape if is_root else 0, x.dtype) for shape in shapes]
-    given = [x if rank == root else nothing for rank in range(builder.size)]
-    yield builder.all_to_all(found, given)
-    return found if is_root else None
-
-
 def gather(x: AnyArray, root: int) -> CompositeCall:
     """Gather the arrays of all ranks, of one dtype, in a list on the root; None elsewhere."""
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:
         shapes = yield from _exchange_shapes(builder, x)
-        return (yield from gather_shaped_to(builder, x, shapes, root))
+        nothing = np.empty(0, x.dtype)
+        is_root = builder.rank == root
+        found = [np.empty(shape if is_root else 0, x.dtype) for shape in shapes]
+        given = [x if rank == root else nothing for rank in range(builder.size)]
+        yield builder.all_to_all(found, given)
+        return found if is_root else None
 
     def read(received: Received) -> list[AnyArray] | None:
         return _read_all(received, x) if received[root] is None else None

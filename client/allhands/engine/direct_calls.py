@@ -357,26 +357,8 @@ class DirectCalls:
             context.order.adopt(work)
             self._go_on(operation, first, *progress)
             if not waits and first is None:
-                self._await_waiting(work)
+                hold_if_waiting(self.native, work)
             return work
-
-    def _await_waiting(self, work: Work) -> None:
-        """Hold the thread for its next calls, if it comes to wait for this one at once.
-
-        Who has handed a call over comes later to the next one, for which its peers have handed
-        theirs over by then: they would miss each other for ever.
-        """
-        native, handed_over = self.native, time.monotonic()
-        native.soon_waiting = 0
-
-        def note(seconds: float) -> bool:
-            if seconds > 0:
-                work.helped(_go_on_waiting)
-                if time.monotonic() - handed_over < _SOON_SECONDS:
-                    native.soon_waiting = threading.get_ident()
-            return True
-
-        work.helped(note)
 
     def _go_on(
         self,
@@ -528,6 +510,30 @@ def _list_arrays(arguments: Iterable[object]) -> Iterator[Array]:
 
 def _go_on_waiting(seconds: float) -> bool:
     return True
+
+
+def hold_if_waiting(
+    links: "LinkCollectives", work: Work, wait: Callable[[float], bool] = _go_on_waiting
+) -> None:
+    """Have a thread held in its next calls, if it waits for this one as soon as it has begun it.
+
+    It loses nothing by that. Who goes on with a call elsewhere comes later to the next one, for
+    which its peers have gone on elsewhere by then: they would miss each other for ever.
+
+    Args:
+        wait: as `Work.helped` has it, for the work.
+    """
+    begun = time.monotonic()
+    links.soon_waiting = 0
+
+    def note(seconds: float) -> bool:
+        if seconds > 0:
+            work.helped(wait)
+            if time.monotonic() - begun < _SOON_SECONDS:
+                links.soon_waiting = threading.get_ident()
+        return wait(seconds)
+
+    work.helped(note)
 
 
 def _do_nothing() -> bool:

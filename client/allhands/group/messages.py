@@ -171,11 +171,11 @@ class MessageSubmitter:
     ) -> None:
         work.own(lambda: self.executor.call(cancel, item))
         if isinstance(self.executor, LoopThread):
-            work.helped(partial(_wake, self.executor))
+            work.helped(partial(wake, self.executor))
         self.executor.call(start, item)
 
 
-def _wake(thread: LoopThread, seconds: float) -> bool:
+def wake(thread: LoopThread, seconds: float) -> bool:
     """Have the thread take the loop, which others may have borrowed, for somebody who waits."""
     thread.wake()
     return True

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from allhands.collectives import plan
 from allhands.collectives.composite_call import CompositeCall, CompositeState, StepBuilder
@@ -13,6 +13,7 @@ from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature
+from allhands.engine.direct_calls import hold_if_waiting
 from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import CallNumbering, Numbering, SingleCallNumbering
@@ -21,11 +22,11 @@ from allhands.engine.routes import Caller, Route, list_starts
 from allhands.engine.work.waiting import StartedWork
 from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
-from allhands.group.messages import MessageSubmitter
+from allhands.group.messages import MessageSubmitter, wake
 from allhands.runtime.loop_thread import LoopThread
 
 if TYPE_CHECKING:
-    from allhands._native import ShmComm
+    from allhands._native import LinkCollectives, ShmComm
 
 Attempt: TypeAlias = Callable[[PrimitiveCall, float, str | None], Work | None]
 """Starts a call by one route, with the seconds that are left; None: not possible now."""
@@ -140,6 +141,10 @@ class QueuedSubmitter(MessageSubmitter):
         work = self._submit(call, call.request.call, seconds, label)
         if self.order.comm is None:
             self._open_direct_calls()
+            if self.caller is Caller.GOES_ON and isinstance(self.executor, LoopThread):
+                links = cast("LinkCollectives | None", self.order.direct_calls)
+                if links is not None:
+                    hold_if_waiting(links, work, partial(wake, self.executor))
         return work
 
     def _open_direct_calls(self) -> None:

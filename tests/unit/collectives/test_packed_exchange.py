@@ -9,9 +9,9 @@ import pytest
 
 from allhands.collectives.composite_call import Step, StepBuilder
 from allhands.collectives.core_call import Exchange, Message, Received, sign_call
-from allhands.collectives.packed_exchange import LargeMessages, exchange_packed
+from allhands.collectives.packed_exchange import exchange_packed
 
-Found = Received | LargeMessages | None
+Found = Received | None
 Started = Generator[Step, None, Found]
 SIGNED = sign_call("all_gather_object")
 
@@ -21,35 +21,39 @@ def start(rank: int, size: int, exchange: Exchange, *, has_each: bool) -> Starte
     return exchange_packed(builder, exchange, has_each=has_each)
 
 
-def carry_out(steps: Sequence[Step]) -> None:
-    """Move the blocks of one step of all ranks."""
+def carry_out(steps: Sequence[Step]) -> str:
+    """Move the blocks of one step of all ranks; return its kind."""
     requests = [step.request for step in steps]
     assert len({(one.kind, one.count, one.root) for one in requests}) == 1
-    if requests[0].kind == "broadcast":
-        given = requests[requests[0].root].targets[0].copy()
-    else:
-        given = np.concatenate([one.sources[0] for one in requests])
-    for one in requests:
-        one.targets[0][...] = given
+    kind, root = requests[0].kind, requests[0].root
+    for rank, one in enumerate(requests):
+        match kind:
+            case "broadcast":
+                one.targets[0][...] = requests[root].targets[0].copy()
+            case "all_gather_into_tensor":
+                one.targets[0][...] = np.concatenate([other.sources[0] for other in requests])
+            case _:
+                for target, other in zip(one.targets, requests, strict=True):
+                    target[...] = other.sources[rank]
+    return kind
 
 
-def run(started: Sequence[Started]) -> list[Found]:
-    """Run the exchanges of all ranks, of which each has one step at most."""
-    found: list[Found] = []
-    steps: list[Step] = []
-    for one in started:
-        try:
-            steps.append(next(one))
-        except StopIteration as end:
-            found.append(end.value)
-    if steps:
-        assert len(steps) == len(started), "some ranks have a step, and others none"
-        carry_out(steps)
+def run(started: Sequence[Started], kinds: list[str] | None = None) -> list[Found]:
+    """Run the exchanges of all ranks, and note the kinds of their steps."""
+    while True:
+        found: list[Found] = []
+        steps: list[Step] = []
         for one in started:
-            with pytest.raises(StopIteration) as ended:
-                next(one)
-            found.append(ended.value.value)
-    return found
+            try:
+                steps.append(next(one))
+            except StopIteration as end:
+                found.append(end.value)
+        if not steps:
+            return found
+        assert len(steps) == len(started), "some ranks have a step, and others none"
+        kind = carry_out(steps)
+        if kinds is not None:
+            kinds.append(kind)
 
 
 def draw_message(source: random.Random, most: int) -> Message:
@@ -73,11 +77,12 @@ def check(received: Found, rank: int, wanted: Sequence[bytes]) -> None:
             assert one.flags.writeable
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("most", [1000, 10_000])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("seed", range(5))
-def test_one_message_of_each_rank_comes_to_all(size: int, seed: int) -> None:
+def test_one_message_of_each_rank_comes_to_all(size: int, seed: int, most: int) -> None:
     source = random.Random(seed)
-    given = [draw_message(source, 1000) for _ in range(size)]
+    given = [draw_message(source, most) for _ in range(size)]
     started = [
         start(rank, size, Exchange(SIGNED, given[rank], list), has_each=False)
         for rank in range(size)
@@ -86,11 +91,12 @@ def test_one_message_of_each_rank_comes_to_all(size: int, seed: int) -> None:
         check(received, rank, [read(one) for one in given])
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("most", [256, 10_000])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_message_for_each_rank_comes_to_that_one(size: int, seed: int) -> None:
+def test_a_message_for_each_rank_comes_to_that_one(size: int, seed: int, most: int) -> None:
     source = random.Random(seed)
-    given = [[draw_message(source, 256) for _ in range(size)] for _ in range(size)]
+    given = [[draw_message(source, most) for _ in range(size)] for _ in range(size)]
     started = [
         start(rank, size, Exchange(SIGNED, given[rank], list), has_each=True)
         for rank in range(size)
@@ -99,11 +105,12 @@ def test_a_message_for_each_rank_comes_to_that_one(size: int, seed: int) -> None
         check(received, rank, [read(given[peer][rank]) for peer in range(size)])
 
 
+@pytest.mark.parametrize("most", [256, 10_000])
 @pytest.mark.parametrize("root", [0, 2])
 @pytest.mark.parametrize("has_each", [False, True])
-def test_what_a_root_sends_comes_to_all_others(root: int, has_each: bool) -> None:
+def test_what_a_root_sends_comes_to_all_others(root: int, has_each: bool, most: int) -> None:
     source = random.Random(root)
-    each = [draw_message(source, 256) for _ in range(3)]
+    each = [draw_message(source, most) for _ in range(3)]
     given: Any = each if has_each else each[0]
     started = [
         start(
@@ -117,9 +124,10 @@ def test_what_a_root_sends_comes_to_all_others(root: int, has_each: bool) -> Non
         check(received, rank, wanted)
 
 
-def test_what_is_for_a_root_comes_there() -> None:
+@pytest.mark.parametrize("times", [1, 5000])
+def test_what_is_for_a_root_comes_there(times: int) -> None:
     root = 1
-    given = [(b"%d" % rank,) for rank in range(3)]
+    given = [(b"%d" % rank * times,) for rank in range(3)]
     started = [
         start(
             rank,
@@ -129,19 +137,42 @@ def test_what_is_for_a_root_comes_there() -> None:
         )
         for rank in range(3)
     ]
-    check(run(started)[root], root, [b"0", b"", b"2"])
+    found = run(started)
+    check(found[root], root, [b"0" * times, b"", b"2" * times])
+    for rank in (0, 2):
+        check(found[rank], rank, [b""] * 3)
 
 
-@pytest.mark.parametrize(("nbytes", "fits"), [(2048 - 8, True), (2048 - 7, False)])
-def test_where_one_message_is_too_large_no_rank_takes_any(nbytes: int, fits: bool) -> None:
-    given = [(b"small",), (bytes(nbytes),), (b"",), (b"small",)]
+@pytest.mark.parametrize(
+    ("sizes", "second"),
+    [
+        ((5, 2048 - 8, 0, 5), []),
+        ((5, 2048 - 7, 0, 5), ["all_to_all"]),
+        ((2048 - 7,) * 4, ["all_gather_into_tensor"]),
+    ],
+)
+def test_where_a_message_is_too_large_a_second_step_moves_all(
+    sizes: Sequence[int], second: list[str]
+) -> None:
+    given = [(bytes([number + 1]) * nbytes,) for number, nbytes in enumerate(sizes)]
     started = [
         start(rank, 4, Exchange(SIGNED, given[rank], list), has_each=False) for rank in range(4)
     ]
-    for received in run(started):
-        assert isinstance(received, LargeMessages) != fits
-        if isinstance(received, LargeMessages):
-            assert received.nbytes == dict(enumerate([5, nbytes, 0, 5]))
+    kinds: list[str] = []
+    for rank, received in enumerate(run(started, kinds)):
+        check(received, rank, [one for [one] in given])
+    assert kinds == ["all_gather_into_tensor", *second]
+
+
+def test_messages_of_one_size_come_where_arrays_may_lie() -> None:
+    given = [(bytes(5001),)] * 3
+    started = [
+        start(rank, 3, Exchange(SIGNED, given[rank], list), has_each=False) for rank in range(3)
+    ]
+    for rank, received in enumerate(run(started)):
+        assert isinstance(received, list)
+        places = [one.ctypes.data % 16 for one in received if one is not None]
+        assert places == [0, 0], rank
 
 
 @pytest.mark.parametrize(("size", "has_each"), [(129, False), (17, True)])
@@ -159,9 +190,14 @@ def test_arrays_of_any_dtype_travel() -> None:
         check(received, rank, [one.tobytes() for one in given])
 
 
-@pytest.mark.parametrize("sizes", [[0, -1], [600, 0], [300, 300], [2**63 - 1, 2]])
+@pytest.mark.parametrize(
+    "sizes",
+    [[0, -1], [600, 0], [300, 300], [2**63 - 1, 2], [-1 - 600, 601], [-1 - 6001, 1], [-1, -1]],
+)
 def test_sizes_that_cannot_be_are_refused(sizes: list[int]) -> None:
-    started = start(0, 2, Exchange(SIGNED, [(b"",), (b"",)], list), has_each=True)
+    """Those of messages that are in the block, and of such as do not fit."""
+    exchange = Exchange(SIGNED, [(b"",), (b"",)], list, most=6000 - 1)
+    started = start(0, 2, exchange, has_each=True)
     request = next(started).request
     whole = request.targets[0]
     whole[...] = 0

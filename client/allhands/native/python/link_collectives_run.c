@@ -23,6 +23,11 @@ static int64_t read_limit(LinkCollectivesObject *self, PyObject *timeout) {
     return limit_by_deadlines((int64_t)(seconds * NANOSECONDS));
 }
 
+/* Whether the caller only begins the call, and goes on. */
+static bool is_brief(const LinkCollectivesObject *self, const LinkCallRequest *request) {
+    return request->mode == LINK_BEGIN && self->soon_waiting != PyThread_get_thread_ident();
+}
+
 static bool is_small(const LinkArguments *given, npy_intp most) {
     for (int i = 0; i < given->array_count; i++)
         if (PyArray_SIZE(given->arrays[i]) == 0 || PyArray_NBYTES(given->arrays[i]) > most)
@@ -255,9 +260,8 @@ static int64_t find_hold(const LinkCollectivesObject *self, const LinkCallReques
     int64_t longest = 0;
     for (int i = 0; i < given->array_count; i++)
         if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
-    bool waits = request->mode != LINK_BEGIN || self->soon_waiting == PyThread_get_thread_ident();
-    return waits ? GATE_HOLD_NS + longest * HOLD_NS_A_BYTE
-                 : gate_brief_hold((size_t)longest, self->sequence);
+    return is_brief(self, request) ? gate_brief_hold((size_t)longest, self->sequence)
+                                   : GATE_HOLD_NS + longest * HOLD_NS_A_BYTE;
 }
 
 /* Carry a schedule out as far as it goes here within `hold` nanoseconds: 1: it has come to its end;
@@ -535,21 +539,21 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
     Py_RETURN_FALSE;
 }
 
-bool link_collectives_takes(const LinkCallRequest *request) {
-    npy_intp most = request->mode == LINK_BEGIN ? START_BYTES : MOST_BYTES;
+bool link_collectives_takes(const LinkCollectivesObject *self, const LinkCallRequest *request) {
+    npy_intp most = is_brief(self, request) ? START_BYTES : MOST_BYTES;
     return (request->label == Py_None || PyUnicode_CheckExact(request->label)) &&
            is_small(&request->arguments, most);
 }
 
 PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallRequest *request) {
-    if (!link_collectives_takes(request)) Py_RETURN_FALSE;
+    if (!link_collectives_takes(self, request)) Py_RETURN_FALSE;
     return make_call(self, request);
 }
 
 PyObject *link_collectives_start(LinkCollectivesObject *self, const LinkCallRequest *request) {
     PyObject *work = NULL;
     /* Nothing that is under way is to be held up for a call behind it. */
-    if (link_collectives_takes(request) && find_next(self)) work = make_call(self, request);
+    if (link_collectives_takes(self, request) && find_next(self)) work = make_call(self, request);
     if (work == Py_False) Py_CLEAR(work);
     if (work == NULL && !PyErr_Occurred()) Py_RETURN_NONE;
     return work;

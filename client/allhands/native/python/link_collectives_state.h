@@ -39,7 +39,7 @@ typedef struct LinkCollectivesObject {
     size_t nbytes;
     unsigned long long prepared; /* the last call for which the owner has prepared */
     /* The thread that waited, as soon as it had begun it, for the latest call that was begun and
-     * handed over: it may as well be held. 0: none did. */
+     * did not end here: it may as well be held. 0: none did. */
     unsigned long soon_waiting;
 } LinkCollectivesObject;
 
@@ -73,7 +73,7 @@ int link_collectives_read(LinkCollectivesObject *self, ah_kind kind, PyObject *c
                           Py_ssize_t nargs, LinkMode mode, LinkCallRequest *request);
 
 /* Whether a call may go this way, as far as its label and its size say. */
-bool link_collectives_takes(const LinkCallRequest *request);
+bool link_collectives_takes(const LinkCollectivesObject *self, const LinkCallRequest *request);
 
 /* Carry out a call: what its mode says; False: nothing has happened, it is to go another way; NULL
  * with an exception. */
