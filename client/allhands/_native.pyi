@@ -345,10 +345,9 @@ ComparisonRow = tuple[
     NDArray[Any],  # scratch
     bool,  # the first array is the result, the same on all ranks; else there is none
 ]
-ExchangeRow = tuple[
+HeadsRow = tuple[
     bytes,  # sizes that this rank sends before each block, and each block that comes is to have
     tuple[Piece, ...],  # their places in the staging memory: before those sent, then the others
-    tuple[tuple[Piece, Piece], ...],  # blocks that are sent: in the staging memory, in an array
 ]
 PlanRow = tuple[
     LinkCall,
@@ -363,10 +362,11 @@ PlanRow = tuple[
     tuple[Piece, ...],  # scratch
     int,  # bytes of staging memory
     tuple[tuple[Piece, Piece], ...],  # staged outputs: in the staging memory, in an array
+    tuple[tuple[Piece, Piece], ...],  # what is read from the staging memory, likewise
     bool,  # what is staged begins as the output
     bool,  # the first array is divided by the group's size in the end
     bool,  # calls without a label need not hear from all ranks beside their messages
-    ExchangeRow | None,  # where blocks travel behind the sizes of all that their sender has
+    HeadsRow | None,  # where blocks travel behind the sizes of all that their sender has
     ComparisonRow | None,  # the exchange of digests of the results
 ]
 LinkCallRow = tuple[

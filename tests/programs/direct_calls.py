@@ -95,6 +95,16 @@ def _check_reduce_scatter(me: int, size: int, count: int, number: int) -> bool:
     return bool((y == np.arange(me * count, (me + 1) * count) * total).all())
 
 
+def _check_reduce_scatter_of_lists(me: int, size: int, count: int, number: int) -> bool:
+    xs = [np.arange(count, dtype=np.int64) * (number + me) + rank for rank in range(size)]
+    if number % 3 == 0:  # rows of one array
+        xs = list(np.stack(xs))
+    y = np.empty((count, 1), np.int64)
+    ah.reduce_scatter(y, xs)
+    total = size * (size - 1) // 2 + size * number
+    return bool((y.reshape(-1) == np.arange(count) * total + me * size).all())
+
+
 def _check_gather(me: int, size: int, count: int, number: int) -> bool:
     x, root = np.full((count, 1), me + number, np.uint32), number % size
     ys = [np.empty((1, count), np.uint32) for _ in range(size)] if me == root else None
@@ -161,6 +171,7 @@ _CHECKS: tuple[Callable[[int, int, int, int], bool], ...] = (
     _check_all_gather,
     _check_list,
     _check_reduce_scatter,
+    _check_reduce_scatter_of_lists,
     _check_barrier,
     _check_gather,
     _check_scatter,
@@ -193,6 +204,7 @@ def gather_into_lists(backend: str = "socket") -> None:
     me, size = _join(backend)
     _warm_up()
     wrong: list[object] = []
+    ways: list[bool] = []
 
     def gather(what: str, ys: list[Any], x: Any, is_direct: bool) -> None:
         direct_ones = 0
@@ -222,6 +234,14 @@ def gather_into_lists(backend: str = "socket") -> None:
         failure(lambda: ah.all_gather([*ys[:-1], np.empty(29)], x))["error"],
     ]
     gather("after errors", ys, x, True)
+    for _ in range(20):  # inputs of a list, which the core joins
+        before = ah.default_group().submitter.engine.order.direct_calls.last_call()
+        ah.reduce_scatter(y := np.empty(30), [np.full(30, me + rank) * 1.0 for rank in range(size)])
+        wrong.extend("reduced" for _ in [y] if not (y == size * (size - 1) / 2 + size * me).all())
+        ways.append(ah.default_group().submitter.engine.order.direct_calls.last_call() != before)
+        ah.barrier()
+    if not any(ways):
+        wrong.append("reduce_scatter of lists")
     for _ in range(3):  # an input among the outputs is copied
         mine = np.full(30, me + 1.0)
         ah.all_gather([*ys[:-1], mine], mine)

@@ -308,7 +308,7 @@ def _reduce_scatter(of: _Setting) -> TwoLevelPlan:
     made = of.begin(
         select.select_reduce_scatter(size, nbytes, of.is_ordered).name, brings=True, gives=True
     )
-    made.own, made.given_bytes = _join_adjacent(of.request.sources), counts[of.host] * y.itemsize
+    made.own, made.given_bytes = join_adjacent(of.request.sources), counts[of.host] * y.itemsize
     place = of.layout.local_rank * len(y)
     if not of.is_head:
         made.taken = [(place * y.itemsize, y)]
@@ -320,11 +320,14 @@ def _reduce_scatter(of: _Setting) -> TwoLevelPlan:
     return made
 
 
-def _join_adjacent(arrays: Sequence[Array]) -> Sequence[Array]:
+def join_adjacent(arrays: Sequence[Array]) -> Sequence[Array]:
     """Return views of one array that follow one another as one view; other arrays as they are."""
-    base, joined = arrays[0].base, sum(map(len, arrays))
+    if len(arrays) < 2:
+        return arrays
+    first, joined = arrays[0], sum(map(len, arrays))
     for before, after in pairwise(arrays):
-        if base is None or after.base is not base or not _follows(before, after):
+        is_alike = after.base is first.base is not None and after.dtype == first.dtype
+        if not is_alike or not _follows(before, after):
             return arrays
     return [as_strided(arrays[0], (joined,), arrays[0].strides, writeable=False)]
 

@@ -18,7 +18,7 @@ from allhands.collectives.composite_call import CompositeState, Step, StepBuilde
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
-from allhands.collectives.two_level_plan import TwoLevelPlan
+from allhands.collectives.two_level_plan import TwoLevelPlan, join_adjacent
 from allhands.engine.context import EngineContext
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.hosts.two_level import TwoLevelCalls
@@ -28,7 +28,7 @@ from allhands.engine.links.output_guard import (
     STAGED_BYTES,
     EvenExchange,
     StagingBuffer,
-    describe_even_exchange,
+    align,
     guard_outputs,
     is_staged,
 )
@@ -45,7 +45,7 @@ from allhands.transport.lent_links import LentLinks
 from allhands_proto.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from allhands._native import ComparisonRow, ExchangeRow, LinkCollectives, Piece, PlanRow
+    from allhands._native import ComparisonRow, LinkCollectives, Piece, PlanRow
 
 _STAGING, _SCRATCH = -1, -2
 """Memory of a piece, beside the arrays of the call; as the core numbers it."""
@@ -165,35 +165,36 @@ class DirectCalls:
     def compile(self, kind: str, arguments: Sequence[object]) -> "PlanRow | Literal[False] | None":
         """Compile the plan of calls with such arguments; None: there is none. False: not yet."""
         with self._thread.enter():
+            # Written ones come first in the core.
+            ordered = reversed(arguments[:2]) if kind == "gather" else arguments
+            call = _CallArrays(list(_list_arrays(ordered)))
+            if kind == "reduce_scatter":
+                call.join_inputs()
+                arguments = call.arrays[0], list(call.joined), *arguments[2:]
             try:
                 step = self._build(kind, arguments)
             except (TypeError, ValueError):
                 return False  # the checked way says what is wrong
             if step.substeps is not None:
                 return None
-            # Written ones come first in the core.
-            ordered = reversed(arguments[:2]) if kind == "gather" else arguments
-            arrays = list(_list_arrays(ordered))
             check = self._parts.result_check
-            if check is not None and len(arrays) > 2:
+            if check is not None and len(call.arrays) > 2:
                 return None  # the core compares one output
-            row = self._compile_call(step, arrays)
+            row = self._compile_call(step, call)
             if not row or check is None:
                 return row
             comparison = self._compile_comparison(check, step.request)
             return (*row[:-1], comparison) if comparison else comparison
 
-    def _compile_call(
-        self, step: Step, arrays: Sequence[Array]
-    ) -> "PlanRow | Literal[False] | None":
+    def _compile_call(self, step: Step, call: "_CallArrays") -> "PlanRow | Literal[False] | None":
         """Compile the plan of a call, without a comparison of results."""
         context, link_calls = self._context, self._parts.link_calls
         request, size = step.request, len(context.ranks)
         two_level = link_calls.two_level
         if two_level is not None and two_level.applies_to(request):
-            return self._compile_two_level(two_level, request, arrays)
+            return self._compile_two_level(two_level, request, call)
         if request.primitive.has_splits:
-            return self._compile_exchange(step, arrays)
+            return self._compile_exchange(step, call)
         if not is_staged(request, size) or self._parts.has_phases(request):
             return None
         parts = step.build(context.rank, size)
@@ -205,7 +206,7 @@ class DirectCalls:
             return False  # there may be a link later
         own, guarded = parts[0], guard.parts[0]
         return _make_row(
-            _PlanSource(arrays, staging, compiled),
+            _PlanSource(call, staging, compiled),
             request,
             guarded.input.arrays,
             guarded.output.arrays,
@@ -217,7 +218,7 @@ class DirectCalls:
         )
 
     def _compile_exchange(
-        self, step: Step, arrays: Sequence[Array]
+        self, step: Step, call: "_CallArrays"
     ) -> "PlanRow | Literal[False] | None":
         """Compile the plan of an all_to_all of blocks of one size likewise."""
         request, size, rank = step.request, len(self._context.ranks), self._context.rank
@@ -225,7 +226,7 @@ class DirectCalls:
             return None
         parts, number = step.build(rank, size), 0
         guard = guard_outputs(request, rank, size, parts, staging := StagingBuffer())
-        exchange = describe_even_exchange(guard, parts[0], size)
+        exchange = None if guard.describe is None else guard.describe()
         if exchange is not None and guard.arrival_check is not None:
             moved, number = guard.arrival_check.part, ARRIVAL_PART
         elif guard.arrival_check is None:
@@ -236,7 +237,7 @@ class DirectCalls:
         if compiled is None:
             return False  # there may be a link later
         return _make_row(
-            _PlanSource(arrays, staging, compiled),
+            _PlanSource(call, staging, compiled),
             request,
             moved.input.arrays,
             moved.output.arrays,
@@ -280,7 +281,7 @@ class DirectCalls:
         self,
         calls: TwoLevelCalls,
         request: CollectiveRequest,
-        arrays: Sequence[Array],
+        call: "_CallArrays",
     ) -> "PlanRow | Literal[False] | None":
         link_calls = self._parts.link_calls
         if not calls.is_in_memory:
@@ -292,7 +293,7 @@ class DirectCalls:
         if compiled is None:
             return False  # there may be a link later
         return _make_row(
-            _PlanSource(arrays, staging, compiled),
+            _PlanSource(call, staging, compiled),
             request,
             *list_areas(plan),
             plan.staged,
@@ -426,23 +427,60 @@ class DirectCalls:
         return step
 
 
+class _CallArrays:
+    """The arrays of a call, the written ones first."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.arrays = arrays
+        self.joined: Array = np.empty(0)
+        """Memory for all inputs of a list, end to end, from which the call reads them then."""
+
+    def join_inputs(self) -> None:
+        """Have the inputs behind the one output read from memory where they lie end to end."""
+        first = self.arrays[1]
+        self.joined = np.empty((len(self.arrays) - 1, *first.shape), first.dtype)
+
+    def list_joined(self) -> list[tuple[Array, Array]]:
+        """Return the places there, and the inputs that are to be copied to them."""
+        inputs = self.arrays[1:] if len(self.joined) else ()
+        return list(zip(self.joined, inputs, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class _PlanSource:
     """The memory in which the areas of a plan lie."""
 
-    arrays: Sequence[Array]
+    call: _CallArrays
     staging: StagingBuffer
     compiled: CompiledCall
+
+    @property
+    def staging_bytes(self) -> int:
+        """Bytes of the staging memory, inputs that are joined behind all else."""
+        return align(self.staging.memory.nbytes) + self.call.joined.nbytes
 
     def locate(self, array: Array) -> "Piece":
         """Return where the bytes of an array are."""
         if array.nbytes == 0:
             return _STAGING, 0, 0
-        for place, memory in (*enumerate(self.arrays), (_STAGING, self.staging.memory)):
+        staging, joined = self.staging.memory, self.call.joined
+        for place, start, memory in (
+            *((place, 0, one) for place, one in enumerate(self.call.arrays)),
+            (_STAGING, 0, staging),
+            (_STAGING, align(staging.nbytes), joined),
+        ):
             offset = _address(array) - _address(memory)
             if offset >= 0 and offset + array.nbytes <= memory.nbytes:
-                return place, offset, array.nbytes
+                return place, start + offset, array.nbytes
         raise ValueError("an array of a plan is none of its call's")
+
+    def locate_pairs(
+        self, pairs: Iterable[tuple[Array, Array]]
+    ) -> "tuple[tuple[Piece, Piece], ...]":
+        """Return likewise where staged arrays are, and those that they stand for."""
+        return tuple(
+            (self.locate(room), self.locate(array)) for room, array in pairs if array.nbytes
+        )
 
 
 def _make_row(
@@ -463,6 +501,10 @@ def _make_row(
     `is_agreed` tells of calls without a label, see `LinkCalls.is_agreed`.
     """
     scratch = source.compiled.scratch
+    loaded, heads = source.locate_pairs(source.call.list_joined()), None
+    if exchange is not None:
+        loaded = source.locate_pairs(exchange.given)
+        heads = exchange.head, tuple(map(source.locate, exchange.heads))
     return (
         source.compiled.call,
         source.compiled,
@@ -471,26 +513,17 @@ def _make_row(
         how,
         scratch,
         source.compiled.peers,
-        tuple(map(source.locate, inputs)),
+        tuple(map(source.locate, join_adjacent(inputs))),
         tuple(map(source.locate, outputs)),
         ((_SCRATCH, 0, scratch.nbytes),),
-        source.staging.memory.nbytes,
-        tuple(
-            (source.locate(room), source.locate(array)) for room, array in staged if array.nbytes
-        ),
+        source.staging_bytes,
+        source.locate_pairs(staged),
+        loaded,
         loads,
         divides and request.op is ReduceOp.AVG and bool(request.targets),
         is_agreed,
-        None if exchange is None else _locate_exchange(source, exchange),
+        heads,
         None,
-    )
-
-
-def _locate_exchange(source: _PlanSource, exchange: EvenExchange) -> "ExchangeRow":
-    return (
-        exchange.head,
-        tuple(map(source.locate, exchange.heads)),
-        tuple((source.locate(place), source.locate(block)) for place, block in exchange.given),
     )
 
 

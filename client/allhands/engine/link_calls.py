@@ -195,17 +195,22 @@ class LinkCalls:
         """
         if self.is_two_level(operation):
             plan = self._plan_two_level(operation)
-            self._staging.memory[: len(staged)] = np.frombuffer(staged, np.uint8)
+            self._restore(staged)
             return self._go_on_two_level(operation, plan, call)
         guard, left = self._guard(operation), call.withdraw()
         if guard.arrival_check is not None:
-            self._staging.memory[: len(staged)] = np.frombuffer(staged, np.uint8)
+            self._restore(staged)
         elif guard.commit is not None:
             view = guard.parts[0].output.arrays[0].view(np.uint8)
             view[...] = np.frombuffer(staged, np.uint8, view.size)
         execution = self._begin(operation, guard, left)
         call.give_back()
         return execution
+
+    def _restore(self, staged: bytes) -> None:
+        """Restore the staging memory of a call; inputs that were joined behind it are not read."""
+        memory = self._staging.memory[: len(staged)]
+        memory[:] = np.frombuffer(staged, np.uint8, len(memory))
 
     # ------------------------------------------------------------ calls of two levels
 

@@ -51,6 +51,9 @@ class EvenExchange:
     """Where blocks come, and their outputs."""
 
 
+Describe = Callable[[], EvenExchange]
+
+
 @dataclass(slots=True)
 class GuardedParts:
     """The parts of a call with guarded outputs, and the call's side condition."""
@@ -61,6 +64,8 @@ class GuardedParts:
     """Brings into the outputs what has landed in the parts."""
     staged: Sequence[tuple[Array, Array]] = ()
     """Where that lands, and its output."""
+    describe: Describe | None = None
+    """Describes what the arrival check moves, where that is all, and blocks of one size."""
 
 
 class StagingBuffer:
@@ -238,30 +243,19 @@ def _guard_even_exchange(
                 block[...] = place
         return None
 
+    def describe() -> EvenExchange:
+        return EvenExchange(
+            own.tobytes(),
+            [one[:row] for one in (*given, *taken)],
+            list(zip((one[row:] for one in given), _list_blocks(part.input, size), strict=True)),
+            list(zip((one[row:] for one in taken), _list_blocks(part.output, size), strict=True)),
+        )
+
     schedule = _build_exchange_schedule(rank, size, (width,) * size, (width,) * size)
     dtype = np.dtype(np.uint8)
     assembly = Part(schedule, Buffer((outgoing,), dtype), Buffer((incoming,), dtype))
-    return GuardedParts((), Assembly(assembly, conclude))
-
-
-def describe_even_exchange(guard: GuardedParts, part: Part, size: int) -> EvenExchange | None:
-    """Describe what a guard's `arrival_check` moves of a part; None: not all, or nothing."""
-    if guard.arrival_check is None or guard.parts:
-        return None
-    [outgoing], [incoming] = (
-        buffer.arrays
-        for buffer in (guard.arrival_check.part.input, guard.arrival_check.part.output)
-    )
-    given, taken = outgoing.reshape(size, -1), incoming.reshape(size, -1)
-    row = 2 * size * np.dtype(np.int64).itemsize
-    if given.shape[1] == row:
-        return None
-    return EvenExchange(
-        given[0, :row].tobytes(),
-        [one[:row] for one in (*given, *taken)],
-        list(zip((one[row:] for one in given), _list_blocks(part.input, size), strict=True)),
-        list(zip((one[row:] for one in taken), _list_blocks(part.output, size), strict=True)),
-    )
+    check = Assembly(assembly, conclude)
+    return GuardedParts((), check, describe=describe if nbytes else None)
 
 
 def _list_blocks(buffer: Buffer, size: int) -> list[Array]:

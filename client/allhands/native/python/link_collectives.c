@@ -155,6 +155,14 @@ static bool read_reduce_scatter_tensor(LinkCollectivesObject *self, PyObject *co
     return read_pair(given, args[0], args[1]);
 }
 
+/* output, inputs, op */
+static bool read_reduce_scatter(LinkCollectivesObject *self, PyObject *const *args,
+                                LinkArguments *given) {
+    given->op = args[2];
+    return read_array(given, args[0], true) && read_list(self, given, args[1], false) &&
+           is_of_size(given->arrays[0], given->arrays[1]) && are_apart(given, 1);
+}
+
 /* outputs, inputs: here all of one shape */
 static bool read_all_to_all(LinkCollectivesObject *self, PyObject *const *args,
                             LinkArguments *given) {
@@ -186,6 +194,7 @@ static const struct {
     [AH_KIND_ALL_GATHER] = {read_all_gather, 2},
     [AH_KIND_ALL_GATHER_INTO_TENSOR] = {read_all_gather_into_tensor, 2},
     [AH_KIND_REDUCE_SCATTER_TENSOR] = {read_reduce_scatter_tensor, 3},
+    [AH_KIND_REDUCE_SCATTER] = {read_reduce_scatter, 3},
     [AH_KIND_ALL_TO_ALL] = {read_all_to_all, 2},
     [AH_KIND_ALL_TO_ALL_SINGLE] = {read_all_to_all_single, 2},
 };

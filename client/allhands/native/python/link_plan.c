@@ -163,14 +163,13 @@ static bool read_pairs(const LinkPlan *plan, const LinkArguments *given, PyObjec
     return true;
 }
 
-/* Read where the heads of an exchange of blocks are, and the blocks that are sent: a row of
- * `ExchangeRow`, or None. */
-static bool read_exchange(LinkPlan *plan, const LinkArguments *given, PyObject *row) {
-    PyObject *head, *heads, *loaded;
+/* Read what stands before the blocks of an exchange, and where: a row of `HeadsRow`, or None. */
+static bool read_heads(LinkPlan *plan, const LinkArguments *given, PyObject *row) {
+    PyObject *head, *heads;
     if (row == Py_None) return true;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "O!O!O!", &PyBytes_Type, &head, &PyTuple_Type,
-                                                 &heads, &PyTuple_Type, &loaded)) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "an exchange is a tuple");
+    if (!PyTuple_Check(row) ||
+        !PyArg_ParseTuple(row, "O!O!", &PyBytes_Type, &head, &PyTuple_Type, &heads)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "heads are a tuple");
         return false;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(heads);
@@ -189,7 +188,7 @@ static bool read_exchange(LinkPlan *plan, const LinkArguments *given, PyObject *
     }
     plan->head = Py_NewRef(head);
     plan->head_count = (int)count / 2;
-    return read_pairs(plan, given, loaded, &plan->loaded, &plan->loaded_count);
+    return true;
 }
 
 /* Whether the call finds all that it names; false with an exception. */
@@ -208,17 +207,17 @@ static bool check_memory(LinkPlan *plan, const LinkArguments *given) {
 }
 
 static bool read_row(LinkPlan *plan, const LinkArguments *given, PyObject *row) {
-    PyObject *call, *compiled, *signature, *number, *how, *scratch, *ranks, *staged, *exchange;
-    PyObject *comparison;
+    PyObject *call, *compiled, *signature, *number, *how, *scratch, *ranks, *staged, *loaded;
+    PyObject *heads, *comparison;
     PyObject *areas[AH_AREAS];
     int loads, divides, is_agreed;
     Py_ssize_t staging_bytes;
-    if (!PyArg_ParseTuple(row, "O!OOO!UO!O!O!O!O!nO!pppOO", LinkCall_Type, &call, &compiled,
-                          &signature, &PyLong_Type, &number, &how, &PyArray_Type, &scratch,
-                          &PyTuple_Type, &ranks, &PyTuple_Type, &areas[AH_AREA_INPUT],
-                          &PyTuple_Type, &areas[AH_AREA_OUTPUT], &PyTuple_Type,
-                          &areas[AH_AREA_SCRATCH], &staging_bytes, &PyTuple_Type, &staged, &loads,
-                          &divides, &is_agreed, &exchange, &comparison))
+    if (!PyArg_ParseTuple(
+            row, "O!OOO!UO!O!O!O!O!nO!O!pppOO", LinkCall_Type, &call, &compiled, &signature,
+            &PyLong_Type, &number, &how, &PyArray_Type, &scratch, &PyTuple_Type, &ranks,
+            &PyTuple_Type, &areas[AH_AREA_INPUT], &PyTuple_Type, &areas[AH_AREA_OUTPUT],
+            &PyTuple_Type, &areas[AH_AREA_SCRATCH], &staging_bytes, &PyTuple_Type, &staged,
+            &PyTuple_Type, &loaded, &loads, &divides, &is_agreed, &heads, &comparison))
         return false;
     if (staging_bytes < 0 || (divides && (given->array_count == 0 || plan->type == AH_TYPES ||
                                           !ah_supports(AH_AVG, plan->type)))) {
@@ -236,7 +235,8 @@ static bool read_row(LinkPlan *plan, const LinkArguments *given, PyObject *row) 
     return link_schedule_read(&plan->own, call, compiled, ranks) &&
            read_areas(plan, given, areas) &&
            read_pairs(plan, given, staged, &plan->staged, &plan->staged_count) &&
-           read_exchange(plan, given, exchange) && check_memory(plan, given) &&
+           read_pairs(plan, given, loaded, &plan->loaded, &plan->loaded_count) &&
+           read_heads(plan, given, heads) && check_memory(plan, given) &&
            link_comparison_read(&plan->comparison, given->array_count > 0, comparison);
 }
 
@@ -298,20 +298,19 @@ void plan_locate(LinkPlan *plan, const LinkArguments *given, uint8_t *staging,
     }
 }
 
+static void load(const LinkPlan *plan, const LinkArguments *given, uint8_t *staging,
+                 const StagedOutput *pairs, int count) {
+    for (int i = 0; i < count; i++)
+        memcpy(staging + pairs[i].staged.offset, locate(plan, given, staging, &pairs[i].output),
+               pairs[i].output.nbytes);
+}
+
 void plan_load(const LinkPlan *plan, const LinkArguments *given, uint8_t *staging) {
-    for (int i = 0; plan->loads && i < plan->staged_count; i++) {
-        const StagedOutput *one = &plan->staged[i];
-        memcpy(locate(plan, given, staging, &one->staged),
-               locate(plan, given, staging, &one->output), one->output.nbytes);
-    }
+    if (plan->loads) load(plan, given, staging, plan->staged, plan->staged_count);
+    load(plan, given, staging, plan->loaded, plan->loaded_count);
     for (int i = 0; i < plan->head_count; i++)
         memcpy(staging + plan->heads[i].offset, PyBytes_AS_STRING(plan->head),
                plan->heads[i].nbytes);
-    for (int i = 0; i < plan->loaded_count; i++) {
-        const StagedOutput *one = &plan->loaded[i];
-        memcpy(staging + one->staged.offset, locate(plan, given, staging, &one->output),
-               one->output.nbytes);
-    }
 }
 
 bool plan_agrees(const LinkPlan *plan, const uint8_t *staging) {

@@ -31,12 +31,14 @@ typedef struct {
  * all_to_all two, of half of them each. */
 static inline bool link_has_list(const LinkArguments *given) {
     return given->kind == AH_KIND_ALL_GATHER || given->kind == AH_KIND_GATHER ||
-           given->kind == AH_KIND_SCATTER || given->kind == AH_KIND_ALL_TO_ALL;
+           given->kind == AH_KIND_SCATTER || given->kind == AH_KIND_REDUCE_SCATTER ||
+           given->kind == AH_KIND_ALL_TO_ALL;
 }
 
 /* Which array stands beside the list. */
 static inline int link_single(const LinkArguments *given) {
-    return given->kind == AH_KIND_SCATTER ? 0 : given->array_count - 1;
+    bool is_first = given->kind == AH_KIND_SCATTER || given->kind == AH_KIND_REDUCE_SCATTER;
+    return is_first ? 0 : given->array_count - 1;
 }
 
 /* How many of the arrays are written by a rank of this number. */
@@ -90,7 +92,7 @@ typedef struct {
     int counts[AH_AREAS];
     StagedOutput *staged;
     int staged_count;
-    StagedOutput *loaded; /* blocks that are sent from staging memory, and where they are */
+    StagedOutput *loaded; /* blocks that are read from staging memory, and where they are */
     int loaded_count;
     /* What stands before each block that this rank sends, bytes, and must stand before each that
      * comes; NULL: nothing. Its places in staging memory: those that are sent, then the others. */
