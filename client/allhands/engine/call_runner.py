@@ -19,7 +19,6 @@ from allhands.engine.result_check import (
     INLINE_DIGEST_BYTES,
     Comparison,
     ResultCheck,
-    compute_digest,
     count_result_bytes,
 )
 from allhands.engine.routes import (
@@ -301,9 +300,9 @@ class CallRunner:
         operation.has_touched = True
         if comparison is None:
             mine = (
-                compute_digest(native)
+                result_check.compute_digest(native)
                 if count_result_bytes(native) <= INLINE_DIGEST_BYTES
-                else await self._job_thread.run(partial(compute_digest, native))
+                else await self._job_thread.run(partial(result_check.compute_digest, native))
             )
             if not self._watchdog.begin_matching(operation):
                 await self._watchdog.raise_mismatch(operation)

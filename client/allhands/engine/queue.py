@@ -19,7 +19,7 @@ from allhands.engine.hosts.two_level import CallIdentity
 from allhands.engine.link_calls import LinkCalls, StartedCall
 from allhands.engine.links.native_calls import NativeCall
 from allhands.engine.operation import Operation
-from allhands.engine.result_check import Comparison, ResultCheck, compute_digest
+from allhands.engine.result_check import Comparison, ResultCheck
 from allhands.engine.watchdog import Watchdog
 from allhands.errors import AllhandsError, CollectiveMismatch
 
@@ -101,16 +101,22 @@ class CallQueue:
                     self._leave(operation, None)
                     return False
         except BaseException as error:  # whatever it is belongs to the caller
-            if begun is not None:
-                begun.stop()
-                operation.has_touched |= begun.has_touched
-            self._tell_of_own_failure(operation, error)
-            self._leave(operation, error)
-            if not isinstance(error, Exception):
-                raise
+            self._end_failed(operation, begun, error)
             return False
         self._run_task(operation, begun)
         return True
+
+    def _end_failed(
+        self, operation: Operation, begun: StartedCall | None, error: BaseException
+    ) -> None:
+        """End the current call where the loop is lent; raise what is no error of the call's."""
+        if begun is not None:
+            begun.stop()
+            operation.has_touched |= begun.has_touched
+        self._tell_of_own_failure(operation, error)
+        self._leave(operation, error)
+        if not isinstance(error, Exception):
+            raise error
 
     def _take_first_step(
         self, operation: Operation, can_run: Callable[[CollectiveRequest], bool]
@@ -185,7 +191,7 @@ class CallQueue:
         if not self._watchdog.begin_matching(operation):
             return False
         comparison = begun.comparison = result_check.begin_comparison(
-            CallIdentity.of(operation), compute_digest(operation.request)
+            CallIdentity.of(operation), result_check.compute_digest(operation.request)
         )
         return (
             comparison.goes_by_messages
@@ -223,11 +229,7 @@ class CallQueue:
                 self._leave(operation, None)
                 return
         except BaseException as error:  # whatever it is belongs to the caller
-            begun.stop()
-            self._tell_of_own_failure(operation, error)
-            self._leave(operation, error)
-            if not isinstance(error, Exception):
-                raise
+            self._end_failed(operation, begun, error)
             return
         self._run_task(operation, begun)
 

@@ -139,11 +139,20 @@ class ResultCheck:
         """Whether no call that goes on, or is to come, is known to have changed data."""
         return not self._corrupted_links
 
+    def compute_digest(self, request: CollectiveRequest) -> int:
+        """Return the digest of a call's result for comparison; 0 where results differ by rank."""
+        digest = 0
+        if request.primitive.has_same_result:
+            for array in request.targets:
+                digest = self.checksum(view_as_bytes(array), digest)
+        return digest
+
     def begin_comparison(self, call: CallIdentity, digest: int) -> "Comparison":
         """Begin to compare the result of a call successful so far, by its digest."""
         exchange = self.plan_exchange()
         exchange.mine[0] = digest
-        return self._make_comparison(call, exchange, self._begin(call, exchange, None))
+        under_way = self._begin(call, exchange, None)
+        return Comparison(self._ranks, call.sequence, exchange.digests, under_way)
 
     def go_on_comparing(
         self, call: CallIdentity, mine: Digests, digests: Digests, native: NativeCall | None
@@ -154,11 +163,11 @@ class ResultCheck:
         """
         exchange = self._plan_exchange(mine, digests)
         if native is None:
-            return self._make_comparison(call, exchange, None)
+            return Comparison(self._ranks, call.sequence, exchange.digests, None)
         is_across = isinstance(exchange.plan, Part) or (exchange.plan.is_head and native.is_across)
         left = native.withdraw()
         under_way = self._begin(call, exchange, left if is_across else None)
-        return self._make_comparison(call, exchange, under_way)
+        return Comparison(self._ranks, call.sequence, exchange.digests, under_way)
 
     def plan_exchange(self) -> DigestExchange:
         """Plan the exchange of the ranks' digests."""
@@ -201,14 +210,6 @@ class ResultCheck:
         )
         execution.begin([exchange.plan], remainder=remainder)
         return execution
-
-    def _make_comparison(
-        self,
-        call: CallIdentity,
-        exchange: DigestExchange,
-        under_way: Execution | TwoLevelRun | None,
-    ) -> "Comparison":
-        return Comparison(self._ranks, call.sequence, exchange.digests, under_way)
 
     def _record_corruption(self, sequence: int, link: tuple[int, int]) -> None:
         if sequence > self._get_last_ended() and sequence not in self._corrupted_links:
@@ -273,16 +274,6 @@ class _ClosedChecker:
 
     def on_corruption_report(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
         """Do nothing: the group's calls have ended."""
-
-
-def compute_digest(request: CollectiveRequest) -> int:
-    """Return the digest of a call's result for comparison; 0 where results differ by rank."""
-    digest = 0
-    if request.primitive.has_same_result:
-        checksum = load_checksum()
-        for array in request.targets:
-            digest = checksum(view_as_bytes(array), digest)
-    return digest
 
 
 def count_digest_bytes(size: int) -> int:

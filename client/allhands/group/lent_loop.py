@@ -39,8 +39,7 @@ class LentLoopSubmitter(QueuedSubmitter):
             work = self._run_first_step(state, seconds, label)
             if work is None:
                 work = self._run_steps_on_lent_loop(composite, state, seconds, label)
-            if work is not None:
-                return work
+            return work or self._submit_composite(composite, state, seconds, label)
         return super().start_composite(composite, timeout, label)
 
     def _map_attempts(self) -> Mapping[Route, Attempt]:

@@ -68,13 +68,16 @@ class QueuedSubmitter(MessageSubmitter):
         seconds = self.order.clip_timeout(timeout)
         if (work := self._enqueue_composite_at_comm(composite, seconds, label)) is not None:
             return work
-        return self._submit(
-            make_composite_primitive(composite),
-            composite.call,
-            seconds,
-            label,
-            composite_state=self._make_composite_state(composite),
+        return self._submit_composite(
+            composite, self._make_composite_state(composite), seconds, label
         )
+
+    def _submit_composite(
+        self, composite: CompositeCall, state: CompositeState, seconds: float, label: str | None
+    ) -> Work:
+        """Number a composite call for the loop."""
+        call = make_composite_primitive(composite)
+        return self._submit(call, composite.call, seconds, label, composite_state=state)
 
     def start_monitored_barrier(
         self, timeout: CallTimeout, wait_all_ranks: bool, label: str | None

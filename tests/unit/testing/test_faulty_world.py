@@ -8,7 +8,7 @@ import pytest
 
 import allhands as ah
 from allhands.collectives.request import CollectiveRequest
-from allhands.engine import call_runner
+from allhands.engine.result_check import ResultCheck
 from allhands.group.group import Group
 from allhands.testing import COORDINATOR, FaultEvent, FaultyWorld, Plan, faults, faulty_world
 from allhands.testing.inproc_world import wait_outcomes
@@ -310,12 +310,12 @@ def test_a_flip_in_a_header_is_a_named_error_or_none(bit: int, verify: bool) -> 
 
 def test_results_that_differ_name_who_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     whose: dict[int, int] = {}
-    honest = call_runner.compute_digest
+    honest = ResultCheck.compute_digest
 
-    def digest(native: CollectiveRequest) -> int:
-        return honest(native) + (whose.get(id(native.targets[0].base), 0) == 1)
+    def digest(self: ResultCheck, native: CollectiveRequest) -> int:
+        return honest(self, native) + (whose.get(id(native.targets[0].base), 0) == 1)
 
-    monkeypatch.setattr(call_runner, "compute_digest", digest)
+    monkeypatch.setattr(ResultCheck, "compute_digest", digest)
 
     async def main() -> list[object]:
         async with faulty_world(RANKS, faults(), verify=True) as world:
