@@ -99,10 +99,13 @@ def _check_reduce_scatter_of_lists(me: int, size: int, count: int, number: int) 
     xs = [np.arange(count, dtype=np.int64) * (number + me) + rank for rank in range(size)]
     if number % 3 == 0:  # rows of one array
         xs = list(np.stack(xs))
+    if number % 3 == 1:
+        xs = [xs[0]] * size
     y = np.empty((count, 1), np.int64)
     ah.reduce_scatter(y, xs)
     total = size * (size - 1) // 2 + size * number
-    return bool((y.reshape(-1) == np.arange(count) * total + me * size).all())
+    rank = 0 if number % 3 == 1 else me
+    return bool((y.reshape(-1) == np.arange(count) * total + rank * size).all())
 
 
 def _check_gather(me: int, size: int, count: int, number: int) -> bool:
@@ -115,8 +118,10 @@ def _check_gather(me: int, size: int, count: int, number: int) -> bool:
 def _check_scatter(me: int, size: int, count: int, number: int) -> bool:
     x, root = np.empty((count, 1), np.int16), number % size
     ys = [np.full((1, count), rank + number, np.int16) for rank in range(size)]
+    if number % 3 == 1:
+        ys = [ys[0]] * size
     ah.scatter(x, ys if me == root else None, root)
-    return bool((x == me + number).all())
+    return bool((x == (0 if number % 3 == 1 else me) + number).all())
 
 
 def _check_exchange(me: int, size: int, count: int, number: int) -> bool:
@@ -131,9 +136,12 @@ def _check_exchange_of_lists(me: int, size: int, count: int, number: int) -> boo
     """Exchange blocks that are of one size, now and then but for those between two ranks."""
     lengths = [count + (number % 5 == 0 and {me, peer} == {0, 1}) for peer in range(size)]
     xs = [np.full(n, me * size + peer + number) for peer, n in enumerate(lengths)]
+    if number % 5 == 1:
+        xs = [xs[0]] * size
     ys = [np.empty(n, np.int64) for n in lengths]
     ah.all_to_all(ys, xs)
-    return all((y == peer * size + me + number).all() for peer, y in enumerate(ys))
+    rank = 0 if number % 5 == 1 else me
+    return all((y == peer * size + rank + number).all() for peer, y in enumerate(ys))
 
 
 def _check_objects(me: int, size: int, count: int, number: int) -> bool:

@@ -165,12 +165,13 @@ class DirectCalls:
     def compile(self, kind: str, arguments: Sequence[object]) -> "PlanRow | Literal[False] | None":
         """Compile the plan of calls with such arguments; None: there is none. False: not yet."""
         with self._thread.enter():
+            arguments = [*map(_take_apart, arguments)]
             # Written ones come first in the core.
             ordered = reversed(arguments[:2]) if kind == "gather" else arguments
             call = _CallArrays(list(_list_arrays(ordered)))
             if kind == "reduce_scatter":
                 call.join_inputs()
-                arguments = call.arrays[0], list(call.joined), *arguments[2:]
+                arguments[1] = list(call.joined)
             try:
                 step = self._build(kind, arguments)
             except (TypeError, ValueError):
@@ -530,6 +531,16 @@ def _make_row(
 def _address(array: Array) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def _take_apart(argument: object) -> object:
+    """Return arrays like those of a list, no two of which are the same, as those may be.
+
+    A plan is for any arrays like these, and knows each by its place in memory.
+    """
+    if not isinstance(argument, tuple):
+        return argument
+    return tuple(np.empty(one.shape, one.dtype) for one in argument)
 
 
 def _list_arrays(arguments: Iterable[object]) -> Iterator[Array]:
