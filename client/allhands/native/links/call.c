@@ -87,18 +87,23 @@ static bool is_starved(const ah_call *call, const ah_round *round) {
 
 static uint32_t get_flags(const ah_call *call) { return call->has_digests ? AH_FRAME_DIGEST : 0; }
 
+static ah_frame make_frame(const ah_call *call, uint32_t step, size_t nbytes) {
+    return (ah_frame){.kind = AH_FRAME_DATA,
+                      .group = call->group,
+                      .sequence = call->sequence,
+                      .step = step,
+                      .part = call->part,
+                      .signature = call->signature,
+                      .total = nbytes,
+                      .length = (uint32_t)nbytes,
+                      .flags = get_flags(call)};
+}
+
 static void pack(const ah_call *call, uint32_t step, size_t nbytes, uint32_t digest,
                  uint8_t *header) {
-    ah_frame_pack(header, &(ah_frame){.kind = AH_FRAME_DATA,
-                                      .group = call->group,
-                                      .sequence = call->sequence,
-                                      .step = step,
-                                      .part = call->part,
-                                      .signature = call->signature,
-                                      .total = nbytes,
-                                      .length = (uint32_t)nbytes,
-                                      .flags = get_flags(call),
-                                      .digest = digest});
+    ah_frame frame = make_frame(call, step, nbytes);
+    frame.digest = digest;
+    ah_frame_pack(header, &frame);
 }
 
 static void begin_round(ah_call *call) {
@@ -170,13 +175,10 @@ static bool sign(const ah_call *call, ah_send *send) {
     if (!call->has_digests || send->sent > 0) return true;
     /* Frames that others send meanwhile are counted as well. */
     if (send->is_signed && send->number == link->signed_frames) return true;
-    uint32_t digest;
-    pack(call, send->step, send->span.nbytes, 0, send->header);
-    if (link->signer == NULL ||
-        !link->signer->compute(link->signer, link->signed_frames, send->header, send->payload,
-                               send->span.nbytes, &digest))
+    ah_frame frame = make_frame(call, send->step, send->span.nbytes);
+    if (!ah_frame_digest(link->signer, link->signed_frames, &frame, send->payload, &frame.digest))
         return false;
-    pack(call, send->step, send->span.nbytes, digest, send->header);
+    ah_frame_pack(send->header, &frame);
     send->number = link->signed_frames;
     send->is_signed = true;
     return true;
@@ -258,11 +260,8 @@ static bool is_early(const ah_call *call, const ah_frame *frame) {
  * be made. */
 static bool compute_digest(const ah_call *call, const ah_recv *recv, uint64_t number,
                            uint32_t *digest) {
-    ah_digester *verifier = call->links[recv->link]->verifier;
-    uint8_t header[AH_FRAME_HEADER];
-    pack(call, recv->step, recv->span.nbytes, 0, header);
-    return verifier != NULL &&
-           verifier->compute(verifier, number, header, recv->target, recv->span.nbytes, digest);
+    ah_frame frame = make_frame(call, recv->step, recv->span.nbytes);
+    return ah_frame_digest(call->links[recv->link]->verifier, number, &frame, recv->target, digest);
 }
 
 /* Take in a message of which all bytes have come; false: they may not be those that were sent. */

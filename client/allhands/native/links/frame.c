@@ -73,3 +73,13 @@ bool ah_frame_unpack(const uint8_t *in, ah_frame *frame) {
     }
     return in[0] == 'A' && in[1] == 'H' && in[2] == VERSION && frame->length <= AH_FRAME_PAYLOAD;
 }
+
+bool ah_frame_digest(ah_digester *digester, uint64_t number, const ah_frame *frame,
+                     const uint8_t *payload, uint32_t *digest) {
+    uint8_t header[AH_FRAME_HEADER];
+    ah_frame unsigned_frame = *frame;
+    unsigned_frame.digest = 0;
+    ah_frame_pack(header, &unsigned_frame);
+    return digester != NULL &&
+           digester->compute(digester, number, header, payload, frame->length, digest);
+}

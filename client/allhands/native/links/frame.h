@@ -3,6 +3,7 @@
 #define ALLHANDS_LINKS_FRAME_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -37,5 +38,19 @@ void ah_frame_pack(uint8_t *out, const ah_frame *frame);
 
 /* False: no header, or one of a frame that is too long. Nothing else is checked. */
 bool ah_frame_unpack(const uint8_t *in, ah_frame *frame);
+
+/* Makes the digests of the frames of one direction of a link. */
+typedef struct ah_digester ah_digester;
+struct ah_digester {
+    /* The digest of the frame of that number among those of its direction that have one; its header
+     * has 0 for it. False: none can be made. */
+    bool (*compute)(ah_digester *digester, uint64_t number, const uint8_t *header,
+                    const uint8_t *payload, size_t nbytes, uint32_t *digest);
+};
+
+/* The digest that a frame has as that number, whatever digest it says; false: there is no digester,
+ * or none can be made. */
+bool ah_frame_digest(ah_digester *digester, uint64_t number, const ah_frame *frame,
+                     const uint8_t *payload, uint32_t *digest);
 
 #endif

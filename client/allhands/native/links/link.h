@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "links/frame.h"
+
 enum { AH_LINK_ROOM = 64 << 10 }; /* bytes read ahead at once */
 
 typedef struct ah_link ah_link;
@@ -27,15 +29,6 @@ struct ah_channel {
     int64_t (*write)(ah_channel *channel, ah_link *link, const struct iovec *pieces, int count);
     /* As ah_link_flush. */
     bool (*flush)(ah_channel *channel, ah_link *link);
-};
-
-/* Makes the digests of the frames of one direction of a link. */
-typedef struct ah_digester ah_digester;
-struct ah_digester {
-    /* The digest of the frame of that number among those of its direction that have one; its header
-     * has 0 for it. False: none can be made. */
-    bool (*compute)(ah_digester *digester, uint64_t number, const uint8_t *header,
-                    const uint8_t *payload, size_t nbytes, uint32_t *digest);
 };
 
 struct ah_link {

@@ -29,16 +29,6 @@ static int64_t write_more(ah_link *link, const uint8_t *header, const uint8_t *p
     return ah_link_write(link, pieces, count);
 }
 
-bool ah_link_digest(ah_digester *digester, uint64_t number, const ah_frame *frame,
-                    const uint8_t *payload, uint32_t *digest) {
-    uint8_t header[AH_FRAME_HEADER];
-    ah_frame unsigned_frame = *frame;
-    unsigned_frame.digest = 0;
-    ah_frame_pack(header, &unsigned_frame);
-    return digester != NULL &&
-           digester->compute(digester, number, header, payload, frame->length, digest);
-}
-
 size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes,
                     int64_t patience) {
     size_t sent = 0, total = AH_FRAME_HEADER + nbytes;
@@ -86,7 +76,7 @@ static bool wait_for(const ah_link *link, int64_t until, int64_t spin, int64_t *
 static bool is_intact(const ah_link *link, const ah_frame *frame, const uint8_t *payload) {
     if (!(frame->flags & AH_FRAME_DIGEST)) return true;
     uint32_t digest;
-    return ah_link_digest(link->verifier, link->verified_frames, frame, payload, &digest) &&
+    return ah_frame_digest(link->verifier, link->verified_frames, frame, payload, &digest) &&
            digest == frame->digest;
 }
 

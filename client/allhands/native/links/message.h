@@ -3,7 +3,6 @@
 #ifndef ALLHANDS_LINKS_MESSAGE_H
 #define ALLHANDS_LINKS_MESSAGE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,11 +17,6 @@ typedef enum {
     AH_MESSAGE_FOREIGN, /* another frame comes first, whole, at the front of what is read ahead */
     AH_MESSAGE_STUCK,   /* the link has ended, or what comes cannot be judged here */
 } ah_message_status;
-
-/* The digest of a frame of that number among those of its direction that have one; false: none can
- * be made. */
-bool ah_link_digest(ah_digester *digester, uint64_t number, const ah_frame *frame,
-                    const uint8_t *payload, uint32_t *digest);
 
 /* Send the frame of a whole message as far as the link takes it; returns the bytes that have left.
  * It waits while the link takes more within `patience` nanoseconds. */

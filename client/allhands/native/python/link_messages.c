@@ -211,8 +211,8 @@ static int send_rest(LinkMessagesObject *self, const Asked *asked, const uint8_t
 /* Give a message that leaves next its digest, if it has one; false: that is not possible. */
 static bool add_digest(const LinkMessagesObject *self, Asked *asked) {
     ah_link *link = &asked->peer->link->link;
-    return !self->has_digests || ah_link_digest(link->signer, link->signed_frames, &asked->frame,
-                                                PyArray_DATA(asked->array), &asked->frame.digest);
+    return !self->has_digests || ah_frame_digest(link->signer, link->signed_frames, &asked->frame,
+                                                 PyArray_DATA(asked->array), &asked->frame.digest);
 }
 
 /* Whether Python has a part in what goes over a link, which nothing may break into. */
