@@ -198,3 +198,13 @@ def test_composite_calls_are_right_that_go_on_in_several_attempts(job: Job, n: i
     for rank in ranks:
         assert rank.expect("done")["wrong"] == []
     finished(ranks)
+
+
+def test_a_call_may_be_begun_while_its_ranks_find_out_that_they_share_memory(job: Job) -> None:
+    ranks = job(2, works_over_memory.begin_while_memory_opens)
+    for rank in ranks:
+        said = rank.expect("done")
+        assert said["met"]
+        assert said["values"] == [[2.0, 2.0]] * 3
+        assert ", over shared memory, " in said["how"]
+    finished(ranks)

@@ -71,12 +71,14 @@ def test_prepared_calls_end_at_once_or_later(job: Job) -> None:
 
 def test_a_thread_that_waits_at_once_for_what_it_began_is_held_for_the_next(job: Job) -> None:
     ranks = job(2, begun_over_links.wait_for_a_late_rank)
-    for _ in range(4):
+    for is_waited_for in (True, True, True, False):
         told = ranks[0].expect("begun")
         while not told["handed"]:
             ranks[1].say("come")
             told = ranks[0].expect("begun")
         assert told["soon"] == 0
+        if is_waited_for:
+            ranks[0].expect("waits")
         ranks[1].say("come")
     ranks[1].say("stop")
     assert finish(ranks)[0]["soon"] == [True, False, True, False]

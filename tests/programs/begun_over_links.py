@@ -298,6 +298,17 @@ def wait_for_a_late_rank() -> None:
         tell("begun", handed=bool(handed), soon=native.soon_waiting)
         return work
 
+    def tell_that_it_waits(work: Work) -> None:
+        note: Any = work._progress
+
+        def note_and_tell(seconds: float) -> bool:
+            is_going_on: bool = note(seconds)
+            if seconds > 0:
+                tell("waits")
+            return is_going_on
+
+        work.helped(note_and_tell)
+
     waits: tuple[tuple[float, Any], ...] = (
         (60.0, lambda work: work.wait()),
         (0.0, lambda work: work.wait()),
@@ -305,9 +316,14 @@ def wait_for_a_late_rank() -> None:
         (60.0, lambda work: work.get_future().result()),
     )
     for seconds, wait in waits:
-        wait(begin(seconds))
-        while not handed:
-            wait(begin(seconds))
+        while True:
+            work = begin(seconds)
+            if handed:
+                break
+            wait(work)
+            native.soon_waiting = 0  # who waits for a queued call is held as well
+        tell_that_it_waits(work)
+        wait(work)
         soon.append(native.soon_waiting == threading.get_ident())
     tell("done", soon=soon)
     ah.destroy_process_group()

@@ -14,7 +14,11 @@ import numpy.typing as npt
 
 import allhands as ah
 from allhands._native import AsyncCall
+from allhands.engine.group_engine import GroupEngine
+from allhands.engine.numbering import CallNumbering
+from allhands.engine.shm.group_channel import GroupChannel
 from allhands.engine.work.shm_work import ShmWorkContext
+from allhands.runtime.loop_thread import LoopThread
 from programs.protocol import failure, hear, tell, until
 
 SMALL, LARGE = 3, 100_000
@@ -491,3 +495,42 @@ def await_an_unknown_object() -> None:
             tell("done", sum=x[0], is_success=work.is_success(), again=again, **said)
 
     asyncio.run(main())
+
+
+def begin_while_memory_opens() -> None:
+    """Begin a call whose group finds out that its ranks share memory while it is begun."""
+    begun, opened = threading.Event(), threading.Event()
+    comm, negotiate, make = (
+        CallNumbering.comm,
+        GroupChannel.negotiate,
+        GroupEngine.make_direct_calls,
+    )
+
+    async def leave_it_to_the_first_call(channel: GroupChannel, *_: object) -> None:
+        pass
+
+    async def wait_for_the_call(channel: GroupChannel, *given: Any) -> None:
+        await asyncio.to_thread(begun.wait, 30)
+        await negotiate(channel, *given)
+
+    def set_comm(order: CallNumbering, value: Any) -> None:
+        comm.fset(order, value)  # type: ignore[attr-defined]
+        opened.set()
+
+    def make_meanwhile(engine: GroupEngine, thread: LoopThread) -> Any:
+        begun.set()
+        assert opened.wait(30)
+        return make(engine, thread)
+
+    GroupChannel.negotiate_early = leave_it_to_the_first_call  # type: ignore[method-assign,assignment]
+    GroupChannel.negotiate = wait_for_the_call  # type: ignore[method-assign,assignment]
+    CallNumbering.comm = property(comm.fget, set_comm)  # type: ignore[assignment,attr-defined]
+    GroupEngine.make_direct_calls = make_meanwhile  # type: ignore[method-assign,assignment]
+    ah.init_process_group(timeout=30)
+    values = []
+    for _ in range(3):
+        x = np.ones(2)
+        ah.all_reduce(x, async_op=True).wait()
+        values.append(x.tolist())
+    tell("done", values=values, met=begun.is_set(), how=ah.default_group().explain())
+    ah.destroy_process_group()

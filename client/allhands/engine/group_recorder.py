@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from allhands.collectives.request import read_call_signature
 from allhands.collectives.signature import CallSignature
@@ -122,12 +122,11 @@ class GroupRecorder:
     def list_records(self, last: int | None = None) -> list[OperationRecord]:
         """Return the latest operations, `last` at most, in the order of their being asked for."""
         most = self.size if last is None else min(last, self.size)
-        comm, direct, p2p = self._order.comm, self._order.direct_calls, self._order.direct_p2p
+        comm, links, p2p = self._order.comm, self._order.links, self._order.direct_p2p
         way = "links" if self._order.p2p is None else "shared memory"
         core = [] if comm is None else [self._of_inline_call(row) for row in comm.records(most)]
-        if comm is None and direct is not None:
-            rows = cast("LinkCollectives", direct).records(most)
-            core += [(False, self._of_link_call(row)) for row in rows]
+        if links is not None:
+            core += [(False, self._of_link_call(row)) for row in links.records(most)]
         waits_for = self._list_awaited()
         queue = [
             one.to_record(self._name, waits_for if one.peer is None else (one.peer,))

@@ -64,6 +64,7 @@ class QueueOnlyNumbering:
     comm: "ShmComm | None" = None
     direct_calls: "ShmComm | LinkCollectives | None" = None
     vector_calls: "ShmComm | None" = None
+    links: "LinkCollectives | None" = None
 
     def __init__(self, order: "Numbering") -> None:
         self._order = order
@@ -120,6 +121,10 @@ class SingleCallNumbering(QueueOnlyNumbering):
     @property
     def direct_calls(self) -> "ShmComm | LinkCollectives | None":  # type: ignore[override]
         return self._order.direct_calls
+
+    @property
+    def links(self) -> "LinkCollectives | None":  # type: ignore[override]
+        return self._order.links
 
 
 class SuccessiveNumbering(SingleCallNumbering):
@@ -223,7 +228,9 @@ class CallNumbering:
         self.vector_calls: ShmComm | None = None
         """What plain v-variants try before all else: `comm`, or nothing."""
         self.direct_calls: ShmComm | LinkCollectives | None = None
-        """What plain functions try before all else: `comm`, or the links."""
+        """What plain functions try before all else: `comm`, or `links`."""
+        self.links: LinkCollectives | None = None
+        """The way of plain collectives over links; None as soon as there is a communicator."""
         self._p2p: ShmP2P | None = None
         self.direct_p2p: DirectP2P | None = None
         """What plain messages try before all else: `p2p`, or the links."""
@@ -243,6 +250,13 @@ class CallNumbering:
     @comm.setter
     def comm(self, comm: "ShmComm | None") -> None:
         self._comm = self.direct_calls = self.vector_calls = comm
+        self.links = None
+
+    def offer_links(self, links: "LinkCollectives | None") -> None:
+        """Let plain functions try the links, unless a communicator has come meanwhile."""
+        with self.lock:
+            if self.comm is None:
+                self.direct_calls = self.links = links
 
     @property
     def p2p(self) -> "ShmP2P | None":

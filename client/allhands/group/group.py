@@ -209,7 +209,7 @@ class Group(Collectives[Work], Composed[Work]):
         own = 0.0 if timeout is None else self.order.resolve_timeout(timeout)
 
         def make() -> Work:
-            links = self.order.direct_calls if self.order.comm is None else None
+            links = self.order.links
             begun = None if links is None else links.start_all_reduce(x, op, timeout, label, None)
             return self.all_reduce(x, op, **options) if begun is None else begun
 

@@ -1,7 +1,7 @@
 """Submission of calls over links that borrow the event loop for their caller's thread."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from allhands.collectives.composite_call import CompositeCall, CompositeState
 from allhands.collectives.primitive import CallTimeout
@@ -65,10 +65,9 @@ class LentLoopSubmitter(QueuedSubmitter):
 
         None: the core does not, and nothing has happened.
         """
-        direct, engine = self.order.direct_calls, self.engine
-        if direct is None or (found := _find_arguments(state.get_first().request)) is None:
+        links, engine = self.order.links, self.engine
+        if links is None or (found := _find_arguments(state.get_first().request)) is None:
             return None
-        links = cast("LinkCollectives", direct)  # there is no communicator
         call, limits = state.call.with_label(label), self.limits
         step = FirstStep(
             state, call, lambda request: engine.can_run_step_inline(request, limits), limits.seconds
@@ -142,7 +141,7 @@ class LentLoopSubmitter(QueuedSubmitter):
         try:
             if not executor.run_on_caller_thread(begin):
                 return None
-            self._open_direct_calls()
+            self._open_links()
             operation = begun[0]
             if operation.awaits_finish:
                 _finish(operation)

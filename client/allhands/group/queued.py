@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from allhands.collectives import plan
 from allhands.collectives.composite_call import CompositeCall, CompositeState, StepBuilder
@@ -26,7 +26,7 @@ from allhands.group.messages import MessageSubmitter, wake
 from allhands.runtime.loop_thread import LoopThread
 
 if TYPE_CHECKING:
-    from allhands._native import LinkCollectives, ShmComm
+    from allhands._native import ShmComm
 
 Attempt: TypeAlias = Callable[[PrimitiveCall, float, str | None], Work | None]
 """Starts a call by one route, with the seconds that are left; None: not possible now."""
@@ -143,14 +143,18 @@ class QueuedSubmitter(MessageSubmitter):
         """Number a call, and let it wait for its turn."""
         work = self._submit(call, call.request.call, seconds, label)
         if self.order.comm is None:
-            self._open_direct_calls()
-            if self.caller is Caller.GOES_ON and isinstance(self.executor, LoopThread):
-                links = cast("LinkCollectives | None", self.order.direct_calls)
-                if links is not None:
-                    hold_if_waiting(links, work, partial(wake, self.executor))
+            self._open_links()
+            if self.caller is Caller.GOES_ON:
+                self._hold_if_waiting(work)
         return work
 
-    def _open_direct_calls(self) -> None:
+    def _hold_if_waiting(self, work: Work) -> None:
+        """Have the thread held in its next calls over links, if it waits for this one at once."""
+        # The communicator may come at any time, and with it the links go.
+        if (links := self.order.links) is not None and isinstance(self.executor, LoopThread):
+            hold_if_waiting(links, work, partial(wake, self.executor))
+
+    def _open_links(self) -> None:
         """Let the next plain calls go over links without the interpreter, if they can."""
         order, executor = self.engine.order, self.executor
         if (
@@ -158,10 +162,7 @@ class QueuedSubmitter(MessageSubmitter):
             and isinstance(self.order, CallNumbering | SingleCallNumbering)
             and isinstance(executor, LoopThread)
         ):
-            direct = self.engine.make_direct_calls(executor)
-            with order.lock:
-                if order.comm is None:
-                    order.direct_calls = direct
+            order.offer_links(self.engine.make_direct_calls(executor))
 
     # ------------------------------------------------------------ numbers and queues
 
