@@ -387,16 +387,19 @@ class LinkCollectives:
 
     Those called `start_...` only begin one, of arrays of up to 128 KiB, and hold their caller for
     peers that are about to come: for 0.05 ms and 1 ns a byte, in 2 calls of 16 for 0.3 ms. For the
-    thread `soon_waiting` size and time are those of a call that it waits for. They return its work,
-    ended or not, whose result is `value`; None where nothing has happened. A `value` that is the
-    `x` of a reduce is the result on the root, elsewhere None is.
+    thread `soon_waiting`, where it comes within 0.3 ms from the call before, size and time are
+    those of a call that it waits for. They return its work, ended or not, whose result is `value`;
+    None where nothing has happened. A `value` that is the `x` of a reduce is the result on the
+    root, elsewhere None is.
     """
 
     prepared: int
     """Number of the last call for which the owner has prepared."""
     soon_waiting: int
-    """Thread that waited, as soon as it had begun it, for the latest call that did not end at once;
-    0: none did."""
+    """Thread that waited, as soon as it had begun the last of them, for calls that did not end at
+    once; 0: none did."""
+    begun_at: float
+    """When the latest call was begun, in seconds of the monotonic clock."""
 
     def __new__(
         cls,
@@ -533,6 +536,9 @@ class LinkCollectives:
 
     def last_call(self) -> tuple[int, str, int, str] | None:
         """Return the number, operation, bytes and description of the latest call; None: none."""
+
+    def is_held(self) -> bool:
+        """Say whether a call that this thread begins now holds it as one that it waits for."""
 
     def forget_plans(self) -> None: ...
 

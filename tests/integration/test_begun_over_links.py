@@ -35,8 +35,15 @@ def test_awaited_calls_end_at_once_or_later(job: Job, size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_awaited_calls_of_several_steps_end_at_once_or_later(job: Job, size: int) -> None:
     for said in finish(job(size, begun_over_links.await_steps, 60)):
-        assert said["wrong"] == "[]"
+        assert said["wrong"] == []
         assert 0 < said["queued"] < said["calls"] - 50, said
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_begun_calls_of_several_steps_end_at_once_or_later(job: Job, size: int) -> None:
+    for said in finish(job(size, begun_over_links.begin_steps, 60)):
+        assert said["wrong"] == []
+        assert said["at_once"] > 20, said
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -81,7 +88,16 @@ def test_a_thread_that_waits_at_once_for_what_it_began_is_held_for_the_next(job:
             ranks[0].expect("waits")
         ranks[1].say("come")
     ranks[1].say("stop")
-    assert finish(ranks)[0]["soon"] == [True, False, True, False]
+    said = finish(ranks)[0]
+    assert said["soon"] == [True, False, True, False]
+    assert said["held"] == [True, True, False, False]
+
+
+def test_a_thread_that_waits_as_soon_as_several_are_begun_is_held_too(job: Job) -> None:
+    ranks = job(2, begun_over_links.wait_for_the_first_of_several)
+    ranks[0].expect("waits")
+    ranks[1].say("come")
+    assert finish(ranks)[0]["soon"]
 
 
 def test_threads_may_begin_calls_at_once(job: Job) -> None:

@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -208,6 +209,49 @@ def cancel_a_begun_call() -> None:
     ah.destroy_process_group()
 
 
+Step: TypeAlias = tuple[str, tuple[Any, ...], dict[str, Any], Callable[[Any], object]]
+"""A call of several steps, or with lists: its name and arguments, and whether a result is right."""
+
+
+def _list_steps(me: int, size: int, number: int) -> list[Step]:
+    objects = [{"rank": rank, "number": number} for rank in range(size)]
+    gathered = [[float(number)] * (rank + 1) for rank in range(size)]
+    outputs = [np.empty(2) for _ in range(size)]
+    return [
+        ("all_gather_object", (objects[me],), {}, lambda got: got == objects),
+        (
+            "broadcast_object_list",
+            ([f"{me} {number}"], number % size),
+            {},
+            lambda got: got == [f"{number % size} {number}"],
+        ),
+        (
+            "scan",
+            (np.full(3, me + number),),
+            {},
+            lambda got: (got == sum(range(me + 1)) + (me + 1) * number).all(),
+        ),
+        (
+            "all_gather_v",
+            (np.full(me + 1, float(number)),),
+            {},
+            lambda got: [part.tolist() for part in got] == gathered,
+        ),
+        (
+            "all_gather",
+            (outputs, np.full(2, float(me))),
+            {},
+            lambda got: all((one == rank).all() for rank, one in enumerate(got)),
+        ),
+        (
+            "all_reduce",
+            (np.full(3, me),),
+            {"label": CheckedLabel("checked")},
+            lambda got: (got == size * (size - 1) // 2).all(),
+        ),
+    ]
+
+
 def await_steps(rounds: int) -> None:
     """Await calls of several steps, and with lists, at which ranks are late by turns."""
 
@@ -218,28 +262,33 @@ def await_steps(rounds: int) -> None:
             for number in range(rounds):
                 if number % 10 == me:
                     await asyncio.sleep(0.002)
-                objects = await world.all_gather_object({"rank": me, "number": number})
-                [text] = await world.broadcast_object_list([f"{me} {number}"], number % size)
-                summed = await world.scan(np.full(3, me + number))
-                parts = await world.all_gather_v(np.full(me + 1, float(number)))
-                outputs = await world.all_gather(
-                    [np.empty(2) for _ in range(size)], np.full(2, float(me))
-                )
-                checked = await world.all_reduce(np.full(3, me), label=CheckedLabel("checked"))
-                right = (
-                    objects == [{"rank": rank, "number": number} for rank in range(size)],
-                    text == f"{number % size} {number}",
-                    (summed == sum(range(me + 1)) + (me + 1) * number).all(),
-                    [part.tolist() for part in parts]
-                    == [[float(number)] * (rank + 1) for rank in range(size)],
-                    all((one == rank).all() for rank, one in enumerate(outputs)),
-                    (checked == size * (size - 1) // 2).all(),
-                )
-                if not all(right):
-                    wrong.append((number, right))
-            tell("done", wrong=str(wrong), queued=len(queued), calls=6 * rounds)
+                for name, given, options, is_right in _list_steps(me, size, number):
+                    if not is_right(await getattr(world, name)(*given, **options)):
+                        wrong.append((number, name))
+            tell("done", wrong=wrong, queued=len(queued), calls=6 * rounds)
 
     asyncio.run(main())
+
+
+def begin_steps(rounds: int) -> None:
+    """Begin such calls, alone or together, and wait for them."""
+    me, size = _join()
+    at_once, wrong = 0, []
+    world = ah.default_group()
+    for number in range(rounds):
+        if number % 10 == me:
+            time.sleep(0.002)
+        steps, begun = _list_steps(me, size, number), []
+        for name, given, options, _ in steps:
+            begun.append(getattr(world, name)(*given, **options))
+            at_once += begun[-1].has_ended and name not in {"all_gather", "all_reduce"}
+            if number % 2:
+                begun[-1].wait()
+        for (name, _, _, is_right), work in zip(steps, begun, strict=True):
+            if not is_right(work.result()):
+                wrong.append((number, name))
+    tell("done", wrong=wrong, at_once=at_once)
+    ah.destroy_process_group()
 
 
 def _count_queued() -> list[int]:
@@ -298,17 +347,6 @@ def wait_for_a_late_rank() -> None:
         tell("begun", handed=bool(handed), soon=native.soon_waiting)
         return work
 
-    def tell_that_it_waits(work: Work) -> None:
-        note: Any = work._progress
-
-        def note_and_tell(seconds: float) -> bool:
-            is_going_on: bool = note(seconds)
-            if seconds > 0:
-                tell("waits")
-            return is_going_on
-
-        work.helped(note_and_tell)
-
     waits: tuple[tuple[float, Any], ...] = (
         (60.0, lambda work: work.wait()),
         (0.0, lambda work: work.wait()),
@@ -322,10 +360,56 @@ def wait_for_a_late_rank() -> None:
                 break
             wait(work)
             native.soon_waiting = 0  # who waits for a queued call is held as well
-        tell_that_it_waits(work)
+        _tell_that_it_waits(work)
         wait(work)
         soon.append(native.soon_waiting == threading.get_ident())
-    tell("done", soon=soon)
+    tell("done", soon=soon, held=_find_when_held(native))
+    ah.destroy_process_group()
+
+
+def _tell_that_it_waits(work: Work) -> None:
+    note: Any = work._progress
+
+    def note_and_tell(seconds: float) -> bool:
+        is_going_on: bool = note(seconds)
+        if seconds > 0:
+            tell("waits")
+        return is_going_on
+
+    work.helped(note_and_tell)
+
+
+def _find_when_held(links: Any) -> list[bool]:
+    """Return whether this thread is held: soon from its begin, from an end, and otherwise."""
+    held, progress = [], ah.default_group().submitter.engine.progress
+    later, me = time.monotonic() + 60, threading.get_ident()
+    for waiting, begun, ended in (
+        (me, later, 0.0),
+        (me, 0.0, later),
+        (me, 0.0, 0.0),
+        (me + 1, later, later),
+    ):
+        links.soon_waiting, links.begun_at, progress.since = waiting, begun, ended
+        held.append(links.is_held())
+    return held
+
+
+def wait_for_the_first_of_several() -> None:
+    """Begin calls to which rank 1 comes late, and wait for them when all are begun."""
+    me, _ = _join()
+    native: Any = ah.default_group().order.direct_calls
+    if me == 1:
+        hear()
+        for _ in range(5):
+            ah.all_reduce(np.ones(4))
+    else:
+        works = [ah.all_reduce(np.ones(4), async_op=True) for _ in range(5)]
+        direct_calls._SOON_SECONDS = 0.0
+        native.begun_at = time.monotonic() + 60
+        _tell_that_it_waits(works[0])
+        for work in works:
+            work.wait()
+    tell("done", soon=native.soon_waiting == threading.get_ident())
     ah.destroy_process_group()
 
 

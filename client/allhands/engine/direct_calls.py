@@ -81,7 +81,8 @@ class FirstStep:
 
 
 _SOON_SECONDS = 0.0002
-"""Between the begin of a call and the wait for it, where the thread does nothing else meanwhile."""
+"""Between the begin of the last of some calls and the wait for one of them, where the thread does
+nothing else meanwhile."""
 _PREPARED_CALLS = 64
 """Calls whose messages are put back at once: peers may be thousands of calls ahead."""
 
@@ -559,21 +560,21 @@ def _go_on_waiting(seconds: float) -> bool:
 def hold_if_waiting(
     links: "LinkCollectives", work: Work, wait: Callable[[float], bool] = _go_on_waiting
 ) -> None:
-    """Have a thread held in its next calls, if it waits for this one as soon as it has begun it.
+    """Have a thread held in its next calls, if it waits for this one as soon as all are begun.
 
-    It loses nothing by that. Who goes on with a call elsewhere comes later to the next one, for
-    which its peers have gone on elsewhere by then: they would miss each other for ever.
+    It loses nothing by that, as long as it does nothing else between them. Who goes on with a call
+    elsewhere comes later to the next one, for which its peers have gone on elsewhere by then: they
+    would miss each other for ever.
 
     Args:
         wait: as `Work.helped` has it, for the work.
     """
-    begun = time.monotonic()
-    links.soon_waiting = 0
+    links.soon_waiting, links.begun_at = 0, time.monotonic()
 
     def note(seconds: float) -> bool:
         if seconds > 0:
             work.helped(wait)
-            if time.monotonic() - begun < _SOON_SECONDS:
+            if time.monotonic() - links.begun_at < _SOON_SECONDS:
                 links.soon_waiting = threading.get_ident()
         return wait(seconds)
 

@@ -36,9 +36,9 @@ class Route(Enum):
     INLINE = "inline"
     """Waited for, over shared memory, next in turn: the C core, on the caller's thread."""
     LENT_LOOP = "lent loop"
-    """Waited for or awaited, over links, small (`engine/inline_limits.py`), next in turn: the
-    caller's thread, which holds the event loop; a call that does not end within moments goes on
-    there, as LINKS. So do the steps of composite calls."""
+    """Over links, small (`engine/inline_limits.py`), next in turn: the caller's thread, which holds
+    the event loop; a call that does not end within moments goes on there, as LINKS. So do the steps
+    of composite calls."""
     COMM_QUEUE = "communicator's queue"
     """Over shared memory, only calls of this route ahead: the thread that waits, or one of those
     for callbacks. A small call that is next in turn is published at once. So are composite calls
@@ -69,7 +69,7 @@ _STARTS: Mapping[tuple[Caller, bool], tuple[Route, ...]] = {
     (Caller.AWAITS, True): (Route.COMM_QUEUE, Route.QUEUE),
     (Caller.AWAITS, False): (Route.LENT_LOOP, Route.QUEUE),
     (Caller.GOES_ON, True): (Route.COMM_QUEUE, Route.QUEUE),
-    (Caller.GOES_ON, False): (Route.QUEUE,),
+    (Caller.GOES_ON, False): (Route.LENT_LOOP, Route.QUEUE),
 }
 
 

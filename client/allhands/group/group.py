@@ -34,10 +34,10 @@ from allhands.engine.work import explanations
 from allhands.engine.work.persistent import PersistentCall, QueuedPersistentCall
 from allhands.engine.work.work import Work
 from allhands.group.awaited import AwaitedSubmitter
+from allhands.group.begun import BegunSubmitter
 from allhands.group.call_hooks import CallHooks
 from allhands.group.inline import InlineSubmitter
 from allhands.group.interfaces import Coalescer, LoopExecutor, Recovery, Submitter
-from allhands.group.queued import QueuedSubmitter
 from allhands.options import CallOptions, check_options, read_options
 from allhands.runtime import native_core
 
@@ -58,7 +58,7 @@ class Group(Collectives[Work], Composed[Work]):
     ) -> None:
         order = SingleCallNumbering(engine.order) if engine.verifies else engine.order
         self._set_up(
-            QueuedSubmitter(engine, thread, order),
+            BegunSubmitter(engine, thread, order),
             InlineSubmitter(engine, thread, order),
             recovery,
             ObjectSerializer(DataclassRegistry()),

@@ -1,5 +1,6 @@
 """Submission of calls over links that borrow the event loop for their caller's thread."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 class LentLoopSubmitter(QueuedSubmitter):
     """Carries calls over links out on their callers' threads, as far as they go in a short time."""
 
-    limits: InlineLimits
+    @property
+    @abstractmethod
+    def limits(self) -> InlineLimits:
+        """Sizes and times up to which calls are carried out so."""
 
     def start_composite(
         self, composite: CompositeCall, timeout: CallTimeout, label: str | None
@@ -119,6 +123,9 @@ class LentLoopSubmitter(QueuedSubmitter):
     def _borrow_loop(self, create: Callable[[], Operation]) -> Work | None:
         """Carry out an operation over links, as far as it goes; None: the loop is not lent."""
         engine, executor, limits = self.engine, self.executor, self.limits
+        # Nothing that is under way is to be held up for a call behind it.
+        if not self.waits and self.order.latest_sequence != engine.progress.last_ended:
+            return None
         begun: list[Operation] = []
 
         def begin() -> bool:

@@ -13,7 +13,6 @@ from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature
-from allhands.engine.direct_calls import hold_if_waiting
 from allhands.engine.failures import call_errors
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.numbering import CallNumbering, Numbering, SingleCallNumbering
@@ -22,7 +21,7 @@ from allhands.engine.routes import Caller, Route, list_starts
 from allhands.engine.work.waiting import StartedWork
 from allhands.engine.work.work import Work
 from allhands.group.interfaces import LoopExecutor
-from allhands.group.messages import MessageSubmitter, wake
+from allhands.group.messages import MessageSubmitter
 from allhands.runtime.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -144,15 +143,7 @@ class QueuedSubmitter(MessageSubmitter):
         work = self._submit(call, call.request.call, seconds, label)
         if self.order.comm is None:
             self._open_links()
-            if self.caller is Caller.GOES_ON:
-                self._hold_if_waiting(work)
         return work
-
-    def _hold_if_waiting(self, work: Work) -> None:
-        """Have the thread held in its next calls over links, if it waits for this one at once."""
-        # The communicator may come at any time, and with it the links go.
-        if (links := self.order.links) is not None and isinstance(self.executor, LoopThread):
-            hold_if_waiting(links, work, partial(wake, self.executor))
 
     def _open_links(self) -> None:
         """Let the next plain calls go over links without the interpreter, if they can."""

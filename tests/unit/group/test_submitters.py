@@ -12,9 +12,11 @@ from allhands.collectives import plan
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.group_engine import GroupEngine
+from allhands.engine.inline_limits import AWAITED, WAITED, InlineLimits
 from allhands.engine.numbering import CallNumbering, QueueOnlyNumbering
 from allhands.engine.routes import Route
 from allhands.engine.work.work import Work
+from allhands.group.begun import BegunSubmitter
 from allhands.group.coalescing import coalesce
 from allhands.group.inline import InlineSubmitter
 from allhands.group.interfaces import LoopExecutor
@@ -62,8 +64,8 @@ def record(
 @pytest.mark.parametrize(
     ("kind", "has_comm", "routes"),
     [
-        (QueuedSubmitter, False, [Route.QUEUE]),
-        (QueuedSubmitter, True, [Route.COMM_QUEUE, Route.QUEUE]),
+        (BegunSubmitter, False, [Route.LENT_LOOP, Route.QUEUE]),
+        (BegunSubmitter, True, [Route.COMM_QUEUE, Route.QUEUE]),
         (InlineSubmitter, False, [Route.LENT_LOOP, Route.QUEUE]),
         (InlineSubmitter, True, [Route.INLINE, Route.COMM_QUEUE, Route.QUEUE]),
     ],
@@ -80,6 +82,22 @@ def test_routes_are_tried_in_their_order_until_one_takes_the_call(
     log.taker, log.tried = routes[0], []
     assert submitter.start(CALL, 3.0, None) is log.work
     assert log.tried == [(routes[0], 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("links", "limits"),
+    [
+        (None, AWAITED),
+        (SimpleNamespace(is_held=lambda: False), AWAITED),
+        (SimpleNamespace(is_held=lambda: True), WAITED),
+    ],
+)
+def test_who_goes_on_is_held_for_moments_unless_it_waits_at_once(
+    links: Any, limits: InlineLimits
+) -> None:
+    order = CallNumbering(7.0)
+    order.links = links
+    assert BegunSubmitter(ENGINE, EXECUTOR, order).limits is limits
 
 
 def test_a_timeout_that_is_refused_tries_no_route(monkeypatch: pytest.MonkeyPatch) -> None:

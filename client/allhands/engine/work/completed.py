@@ -39,6 +39,10 @@ class CompletedWork(Work):
         assert last is not None, "it has just ended"
         return cls(last, label, group, result)
 
+    @property
+    def has_ended(self) -> bool:
+        return True
+
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         return True
 

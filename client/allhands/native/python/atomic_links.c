@@ -107,8 +107,7 @@ PyObject *atomic_call_over_links(AtomicObject *self, ah_kind kind) {
     PyObject *done = NULL, *timeout = NULL;
     if (read > 0 && request.timeout == Py_None)
         request.timeout = timeout = PyFloat_FromDouble((double)self->timeout_ns / NANOSECONDS);
-    if (read == 0 ||
-        (read > 0 && (request.label != Py_None || !link_collectives_takes(links, &request))))
+    if (read == 0 || (read > 0 && (request.label != Py_None || !link_collectives_takes(&request))))
         done = Py_NewRef(Py_False);
     else if (read > 0 && request.timeout != NULL) {
         link_hold_arrays(&request.arguments); /* of a list that another thread changes */

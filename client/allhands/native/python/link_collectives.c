@@ -331,6 +331,11 @@ static PyObject *last_call(LinkCollectivesObject *self, PyObject *unused) {
                          (Py_ssize_t)self->nbytes, self->how);
 }
 
+static PyObject *is_held(LinkCollectivesObject *self, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(!link_collectives_goes_on(self));
+}
+
 static PyObject *forget_plans(LinkCollectivesObject *self, PyObject *unused) {
     (void)unused;
     plans_clear(&self->plans);
@@ -428,6 +433,7 @@ static PyMethodDef collectives_methods[] = {
     {"totals", (PyCFunction)totals, METH_NOARGS, NULL},
     {"inline_call", (PyCFunction)inline_call, METH_NOARGS, NULL},
     {"last_call", (PyCFunction)last_call, METH_NOARGS, NULL},
+    {"is_held", (PyCFunction)is_held, METH_NOARGS, NULL},
     {"forget_plans", (PyCFunction)forget_plans, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -435,6 +441,7 @@ static PyMethodDef collectives_methods[] = {
 static PyMemberDef collectives_members[] = {
     {"prepared", T_ULONGLONG, offsetof(LinkCollectivesObject, prepared), 0, NULL},
     {"soon_waiting", T_ULONG, offsetof(LinkCollectivesObject, soon_waiting), 0, NULL},
+    {"begun_at", T_DOUBLE, offsetof(LinkCollectivesObject, begun_at), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

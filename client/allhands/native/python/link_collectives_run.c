@@ -9,6 +9,7 @@
 #define MOST_BYTES (4 << 20) /* of an array; is_two_level in collectives/two_level_plan.py */
 #define HOLD_NS_A_BYTE 2
 #define START_BYTES (128 << 10) /* of an array of a call that is only begun */
+#define IDLE_SECONDS 0.0003     /* between calls of a thread that does nothing else meanwhile */
 
 /* ---------------------------------------------------------------- before the call */
 
@@ -23,9 +24,14 @@ static int64_t read_limit(LinkCollectivesObject *self, PyObject *timeout) {
     return limit_by_deadlines((int64_t)(seconds * NANOSECONDS));
 }
 
-/* Whether the caller only begins the call, and goes on. */
-static bool is_brief(const LinkCollectivesObject *self, const LinkCallRequest *request) {
-    return request->mode == LINK_BEGIN && self->soon_waiting != PyThread_get_thread_ident();
+bool link_collectives_goes_on(const LinkCollectivesObject *self) {
+    if (self->soon_waiting != PyThread_get_thread_ident()) return true;
+    PyObject *value = PyObject_GetAttrString(self->progress, "since");
+    double since = value == NULL ? -1 : PyFloat_AsDouble(value);
+    Py_XDECREF(value);
+    if (PyErr_Occurred()) PyErr_Clear();
+    double latest = since > self->begun_at ? since : self->begun_at;
+    return (double)ah_link_now() / NANOSECONDS - latest > IDLE_SECONDS;
 }
 
 static bool is_small(const LinkArguments *given, npy_intp most) {
@@ -260,8 +266,8 @@ static int64_t find_hold(const LinkCollectivesObject *self, const LinkCallReques
     int64_t longest = 0;
     for (int i = 0; i < given->array_count; i++)
         if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
-    return is_brief(self, request) ? gate_brief_hold((size_t)longest, self->sequence)
-                                   : GATE_HOLD_NS + longest * HOLD_NS_A_BYTE;
+    return request->is_brief ? gate_brief_hold((size_t)longest, self->sequence)
+                             : GATE_HOLD_NS + longest * HOLD_NS_A_BYTE;
 }
 
 /* Carry a schedule out as far as it goes here within `hold` nanoseconds: 1: it has come to its end;
@@ -539,21 +545,23 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
     Py_RETURN_FALSE;
 }
 
-bool link_collectives_takes(const LinkCollectivesObject *self, const LinkCallRequest *request) {
-    npy_intp most = is_brief(self, request) ? START_BYTES : MOST_BYTES;
+bool link_collectives_takes(const LinkCallRequest *request) {
+    npy_intp most = request->is_brief ? START_BYTES : MOST_BYTES;
     return (request->label == Py_None || PyUnicode_CheckExact(request->label)) &&
            is_small(&request->arguments, most);
 }
 
 PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallRequest *request) {
-    if (!link_collectives_takes(self, request)) Py_RETURN_FALSE;
+    if (!link_collectives_takes(request)) Py_RETURN_FALSE;
     return make_call(self, request);
 }
 
-PyObject *link_collectives_start(LinkCollectivesObject *self, const LinkCallRequest *request) {
+PyObject *link_collectives_start(LinkCollectivesObject *self, LinkCallRequest *request) {
     PyObject *work = NULL;
+    request->is_brief = link_collectives_goes_on(self);
     /* Nothing that is under way is to be held up for a call behind it. */
-    if (link_collectives_takes(self, request) && find_next(self)) work = make_call(self, request);
+    if (link_collectives_takes(request) && find_next(self)) work = make_call(self, request);
+    self->begun_at = (double)ah_link_now() / NANOSECONDS;
     if (work == Py_False) Py_CLEAR(work);
     if (work == NULL && !PyErr_Occurred()) Py_RETURN_NONE;
     return work;

@@ -38,9 +38,10 @@ typedef struct LinkCollectivesObject {
     PyObject *how; /* it was carried out, and how many bytes this rank brought; NULL: none was */
     size_t nbytes;
     unsigned long long prepared; /* the last call for which the owner has prepared */
-    /* The thread that waited, as soon as it had begun it, for the latest call that was begun and
-     * did not end here: it may as well be held. 0: none did. */
+    /* The thread that waited, as soon as it had begun the last of them, for calls that were begun
+     * and did not end here: it may as well be held. 0: none did. */
     unsigned long soon_waiting;
+    double begun_at; /* when the latest call was begun, in seconds of the monotonic clock */
 } LinkCollectivesObject;
 
 typedef enum {
@@ -63,6 +64,7 @@ typedef struct {
     PyObject *const *rest; /* what follows the arrays: from these the owner makes it elsewhere */
     PyObject *timeout, *label;
     LinkMode mode;
+    bool is_brief;   /* its caller goes on with other things once it is begun */
     PyObject *value; /* the result of its work */
     LinkStep step;
 } LinkCallRequest;
@@ -73,13 +75,17 @@ int link_collectives_read(LinkCollectivesObject *self, ah_kind kind, PyObject *c
                           Py_ssize_t nargs, LinkMode mode, LinkCallRequest *request);
 
 /* Whether a call may go this way, as far as its label and its size say. */
-bool link_collectives_takes(const LinkCollectivesObject *self, const LinkCallRequest *request);
+bool link_collectives_takes(const LinkCallRequest *request);
 
 /* Carry out a call: what its mode says; False: nothing has happened, it is to go another way; NULL
  * with an exception. */
 PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallRequest *request);
 
+/* Whether the caller of a call that is only begun goes on with other things: not, if it waited at
+ * once for those before, and has come from them at once. */
+bool link_collectives_goes_on(const LinkCollectivesObject *self);
+
 /* Begin a call likewise; None: nothing has happened, or others are under way. */
-PyObject *link_collectives_start(LinkCollectivesObject *self, const LinkCallRequest *request);
+PyObject *link_collectives_start(LinkCollectivesObject *self, LinkCallRequest *request);
 
 #endif
