@@ -139,6 +139,25 @@ static void test_a_copy_is_whole_whichever_way_it_takes(void) {
                 }
 }
 
+/* Those take another way whose target lies less than a vector behind its source in their pages. */
+static void test_a_copy_is_whole_wherever_it_lies_in_its_pages(void) {
+    static const size_t sizes[] = {0, 2047, 2048, 2049, 4096, 6145, 70001};
+    enum { PAGE = 4096, ROOM = 20 * PAGE };
+    unsigned char *source = aligned_alloc(PAGE, ROOM), *room = aligned_alloc(PAGE, ROOM);
+    fill(source, ROOM);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (size_t from = 0; from < 40; from += 13)
+            for (size_t behind = 0; behind < 34; behind++) {
+                const size_t nbytes = sizes[s], to = 1 + from + behind;
+                room[to - 1] = room[to + nbytes] = 0xa5;
+                ah_copy(room + to, source + 1 + from, nbytes, false);
+                CHECK(memcmp(room + to, source + 1 + from, nbytes) == 0, "%zu, %zu", nbytes, to);
+                CHECK(room[to - 1] == 0xa5 && room[to + nbytes] == 0xa5, "%zu, %zu", nbytes, to);
+            }
+    free(source);
+    free(room);
+}
+
 /* Any bit, at any length, near the ends of what goes in at once too. */
 static void test_a_digest_tells_of_every_bit_and_of_the_length(void) {
     static const size_t sizes[] = {1, 4, 7, 8, 127, 128, 131, 136, 255, 1000};
@@ -164,6 +183,7 @@ int main(void) {
     test_all_processors_give_the_same_bits_within_bounds();
     test_a_large_result_is_whole();
     test_a_copy_is_whole_whichever_way_it_takes();
+    test_a_copy_is_whole_wherever_it_lies_in_its_pages();
     test_a_digest_tells_of_every_bit_and_of_the_length();
     return 0;
 }

@@ -8,10 +8,11 @@
 #include "collectives/kinds.h"
 #include "comm/call.h"
 #include "comm/wait.h"
+#include "kernels/copy.h"
 
 /* Small and on this core's way anyhow; `from` and `to` may be the same, or NULL for no bytes. */
 static inline void ah_copy_small(void *to, const void *from, size_t nbytes) {
-    if (nbytes && to != from) memcpy(to, from, nbytes);
+    if (nbytes && to != from) ah_copy_bytes(to, from, nbytes);
 }
 
 /* Post what this rank brings in its slot, unless it has. */

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "kernels/copy.h"
+
 static bool is_head(const ah_host_steps *steps) {
     return steps->board == NULL || steps->head == steps->board->rank;
 }
@@ -31,8 +33,8 @@ static ah_call_status await_room(const ah_host_steps *steps, const ah_call *call
 
 static void post(const ah_host_steps *steps, const ah_call *call, const ah_span *span) {
     if (span->nbytes)
-        memcpy(ah_board_room(steps->board, call->sequence), ah_call_locate(call, span),
-               span->nbytes);
+        ah_copy_bytes(ah_board_room(steps->board, call->sequence), ah_call_locate(call, span),
+                      span->nbytes);
     ah_board_post(steps->board, call->sequence, call->signature, span->nbytes);
 }
 
@@ -51,7 +53,8 @@ static void gather(const ah_host_steps *steps, const ah_call *call) {
         ah_fold(call->op == AH_AVG ? AH_SUM : call->op, call->type, into, blocks, count,
                 nbytes / ah_type_size(call->type), 1);
     else
-        for (int at = 0; at < count; at++) memcpy(into + (size_t)at * nbytes, blocks[at], nbytes);
+        for (int at = 0; at < count; at++)
+            ah_copy_bytes(into + (size_t)at * nbytes, blocks[at], nbytes);
 }
 
 static ah_call_status go_up(const ah_host_steps *steps, const ah_call *call, int64_t until,
@@ -83,9 +86,9 @@ static ah_call_status go_down(const ah_host_steps *steps, const ah_call *call, i
     }
     ah_call_status status = await_post(steps, call, steps->head, steps->nbytes, until, spin);
     if (status == AH_CALL_DONE && steps->taken.nbytes)
-        memcpy(ah_call_locate(call, &steps->taken),
-               ah_board_data(steps->board, steps->head, call->sequence) + steps->from,
-               steps->taken.nbytes);
+        ah_copy_bytes(ah_call_locate(call, &steps->taken),
+                      ah_board_data(steps->board, steps->head, call->sequence) + steps->from,
+                      steps->taken.nbytes);
     return status;
 }
 

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/copy.h"
+
 typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
@@ -192,7 +194,7 @@ static size_t bytes_to_line(const void *address) { return -(uintptr_t)address % 
 void ah_copy(void *to, const void *from, size_t nbytes, bool once) {
     if (nbytes == 0) return;
     if (!can_store_past || !once || nbytes < COPY_PAST) {
-        memcpy(to, from, nbytes);
+        ah_copy_bytes(to, from, nbytes);
         return;
     }
     const size_t head = bytes_to_line(to);
@@ -263,7 +265,7 @@ void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, s
     const size_t size = ah_type_size(type);
     if (count == 0) return;
     if (n == 1 && op != AH_AVG && !is_logical(op)) {
-        if (out != in[0]) memcpy(out, in[0], count * size);
+        if (out != in[0]) ah_copy_bytes(out, in[0], count * size);
         return;
     }
     const loops *set = loops_of_this_processor;

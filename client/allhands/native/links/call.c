@@ -8,6 +8,8 @@
 #include <sys/uio.h>
 #include <time.h>
 
+#include "kernels/copy.h"
+
 enum {
     AWAITED = 64, /* links that are waited for at once; with more the call is not made here */
     WHOLE_BYTES = 8 << 10, /* payloads from here on do not pass through the link's memory */
@@ -147,7 +149,7 @@ static void land(const ah_call *call, const ah_recv *recv) {
     if (recv->is_direct || recv->span.nbytes == 0) return;
     uint8_t *target = locate(call, &recv->span);
     if (!recv->reduces) {
-        memcpy(target, recv->target, recv->span.nbytes);
+        ah_copy_bytes(target, recv->target, recv->span.nbytes);
         return;
     }
     const void *operands[2] = {recv->is_left ? recv->target : target,
@@ -293,7 +295,7 @@ static parsed parse(ah_call *call, int at, bool *moved) {
         if (due != NULL && due->is_begun) { /* the payload goes on */
             size_t room = due->span.nbytes - due->came, have = ah_link_pending(link);
             size_t nbytes = room < have ? room : have;
-            memcpy(due->target + due->came, link->data + link->start, nbytes);
+            ah_copy_bytes(due->target + due->came, link->data + link->start, nbytes);
             link->start += nbytes;
             due->came += nbytes;
             *moved = true;

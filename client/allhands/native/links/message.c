@@ -8,6 +8,8 @@
 #include <sys/uio.h>
 #include <time.h>
 
+#include "kernels/copy.h"
+
 /* Wait until the link takes more; false: it has not within `patience`. */
 static bool wait_for_room(const ah_link *link, int64_t patience) {
     struct pollfd wanted = {link->out, POLLOUT, 0};
@@ -88,7 +90,7 @@ static ah_message_status receive_payload(ah_link *link, const ah_frame *frame, u
     int64_t idle_since = 0;
     if (came < frame->length && until < ah_link_now() + PAYLOAD_NS)
         until = ah_link_now() + PAYLOAD_NS;
-    if (came) memcpy(target, link->data + link->start, came);
+    if (came) ah_copy_bytes(target, link->data + link->start, came);
     link->start += came;
     ah_message_status status = AH_MESSAGE_DONE;
     while (came < frame->length) {

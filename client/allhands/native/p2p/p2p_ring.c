@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "kernels/copy.h"
+
 size_t ah_p2p_region_bytes(int size) {
     return ah_round_up(sizeof(ah_p2p_region) + (size_t)size * sizeof(ah_p2p_ring), 4096);
 }
@@ -24,8 +26,8 @@ bool ah_ring_put(ah_ring_end *out, const ah_frame *frame, const void *data) {
     if (out->frames == out->room_frames || out->room_bytes - out->bytes < consumed) return false;
     if (trailing) {
         size_t at = out->bytes & (AH_RING_BYTES - 1), first = ah_min(trailing, AH_RING_BYTES - at);
-        memcpy(out->ring->bytes + at, data, first);
-        memcpy(out->ring->bytes, (const char *)data + first, trailing - first);
+        ah_copy_bytes(out->ring->bytes + at, data, first);
+        ah_copy_bytes(out->ring->bytes, (const char *)data + first, trailing - first);
         out->bytes += consumed;
     }
     ah_frame *to = &out->ring->frame[out->frames & (AH_FRAMES - 1)];
@@ -38,8 +40,8 @@ bool ah_ring_put(ah_ring_end *out, const ah_frame *frame, const void *data) {
 
 void ah_ring_read(const ah_ring_end *in, void *to, size_t nbytes) {
     size_t at = in->bytes & (AH_RING_BYTES - 1), first = ah_min(nbytes, AH_RING_BYTES - at);
-    memcpy(to, in->ring->bytes + at, first);
-    memcpy((char *)to + first, in->ring->bytes, nbytes - first);
+    ah_copy_bytes(to, in->ring->bytes + at, first);
+    ah_copy_bytes((char *)to + first, in->ring->bytes, nbytes - first);
 }
 
 void ah_ring_pop(ah_ring_end *in, size_t trailing) {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "kernels/copy.h"
 #include "python/block_pool.h"
 
 #define ALIGNMENT 16 /* of the array in its message */
@@ -155,7 +156,7 @@ PyObject *array_new_like(PyArrayObject *array) {
 PyObject *array_copy(PyArrayObject *array) {
     PyObject *copy = array_new_like(array);
     if (copy != NULL)
-        memcpy(PyArray_DATA((PyArrayObject *)copy), PyArray_DATA(array),
-               (size_t)PyArray_NBYTES(array));
+        ah_copy_bytes(PyArray_DATA((PyArrayObject *)copy), PyArray_DATA(array),
+                      (size_t)PyArray_NBYTES(array));
     return copy;
 }

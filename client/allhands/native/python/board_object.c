@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "comm/host.h"
+#include "kernels/copy.h"
 #include "python/arrays.h"
 #include "python/segment_object.h"
 
@@ -95,7 +96,7 @@ static PyObject *board_post(BoardObject *self, PyObject *args) {
     char *to = ah_board_room(&self->board, number);
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(arrays); at++) {
         PyArrayObject *one = (PyArrayObject *)PyTuple_GET_ITEM(arrays, at);
-        memcpy(to, PyArray_DATA(one), (size_t)PyArray_NBYTES(one));
+        ah_copy_bytes(to, PyArray_DATA(one), (size_t)PyArray_NBYTES(one));
         to += PyArray_NBYTES(one);
     }
     ah_board_post(&self->board, number, signature, total);
@@ -124,8 +125,8 @@ static PyObject *board_read(BoardObject *self, PyObject *args) {
     if (from < 0 || (size_t)from > self->board.capacity ||
         nbytes > self->board.capacity - (size_t)from)
         return PyErr_Format(PyExc_ValueError, "no post is so long");
-    memcpy(PyArray_DATA((PyArrayObject *)into), ah_board_data(&self->board, rank, number) + from,
-           nbytes);
+    ah_copy_bytes(PyArray_DATA((PyArrayObject *)into),
+                  ah_board_data(&self->board, rank, number) + from, nbytes);
     Py_RETURN_NONE;
 }
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "kernels/copy.h"
+
 #define LONG_COPY (1 << 16) /* bytes, for which other threads may run */
 
 static PyObject *numbers_name;
@@ -159,7 +161,7 @@ PyObject *copy_spec(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
                 PyArray_CHKFLAGS(to, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_WRITEABLE) &&
                 (source + nbytes <= target || target + nbytes <= source);
     if (fits && nbytes < LONG_COPY) {
-        memcpy(target, source, nbytes);
+        ah_copy_bytes(target, source, nbytes);
     } else if (fits) {
         Py_BEGIN_ALLOW_THREADS
         ah_copy(target, source, nbytes, false);

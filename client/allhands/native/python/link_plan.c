@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "kernels/copy.h"
 #include "kernels/kernels.h"
 
 /* ---------------------------------------------------------------- arguments */
@@ -301,8 +302,8 @@ void plan_locate(LinkPlan *plan, const LinkArguments *given, uint8_t *staging,
 static void load(const LinkPlan *plan, const LinkArguments *given, uint8_t *staging,
                  const StagedOutput *pairs, int count) {
     for (int i = 0; i < count; i++)
-        memcpy(staging + pairs[i].staged.offset, locate(plan, given, staging, &pairs[i].output),
-               pairs[i].output.nbytes);
+        ah_copy_bytes(staging + pairs[i].staged.offset,
+                      locate(plan, given, staging, &pairs[i].output), pairs[i].output.nbytes);
 }
 
 void plan_load(const LinkPlan *plan, const LinkArguments *given, uint8_t *staging) {
@@ -324,8 +325,8 @@ bool plan_agrees(const LinkPlan *plan, const uint8_t *staging) {
 void plan_commit(const LinkPlan *plan, const LinkArguments *given, const uint8_t *staging) {
     for (int i = 0; i < plan->staged_count; i++) {
         const StagedOutput *one = &plan->staged[i];
-        memcpy(locate(plan, given, NULL, &one->output), staging + one->staged.offset,
-               one->output.nbytes);
+        ah_copy_bytes(locate(plan, given, NULL, &one->output), staging + one->staged.offset,
+                      one->output.nbytes);
     }
     if (plan->divides) {
         void *sum = PyArray_DATA(given->arrays[0]);

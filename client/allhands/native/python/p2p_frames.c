@@ -3,6 +3,7 @@
  * itself; larger data in a message behind it. `allhands.mpi.progress.frames` has the layout. */
 #include <string.h>
 
+#include "kernels/copy.h"
 #include "python/buffer_spec.h"
 #include "python/deadline.h"
 #include "python/p2p_object_state.h"
@@ -68,7 +69,7 @@ static int send_data(P2PObject *self, PyArrayObject *frame, PyArrayObject *data,
     if (is_behind && !waits) return 0;
     char *bytes = PyArray_BYTES(frame);
     memcpy(bytes, &head, sizeof(Head));
-    if (!is_behind) memcpy(bytes + sizeof(Head), PyArray_BYTES(data), (size_t)head.nbytes);
+    if (!is_behind) ah_copy_bytes(bytes + sizeof(Head), PyArray_BYTES(data), (size_t)head.nbytes);
     ah_message message = {.peer = (int)place, .tag = FRAME_TAG};
     int posted = p2p_post(self, &message, frame, Py_None);
     if (posted <= 0 || !is_behind) return posted;
@@ -102,7 +103,7 @@ static int receive_data(P2PObject *self, PyArrayObject *frame, PyArrayObject *me
                 head.nbytes <= PyArray_NBYTES(memory);
     if (!fits) return 0;
     if (head.nbytes <= room_of(frame)) {
-        memcpy(PyArray_BYTES(memory), bytes + sizeof(Head), (size_t)head.nbytes);
+        ah_copy_bytes(PyArray_BYTES(memory), bytes + sizeof(Head), (size_t)head.nbytes);
         return 1;
     }
     bytes[0] = 0; /* no frame is in hand any more, should this fail */
