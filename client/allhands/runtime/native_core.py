@@ -10,6 +10,10 @@ _ABSENT = (
     "python3-dev), then build allhands anew: {command}"
 )
 
+# Where a call was made is told of who calls this package, which its own programs may do too.
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_PROGRAMS = os.path.join(_PACKAGE, "bench", "")
+
 
 def find() -> tuple[ModuleType | None, str]:
     """Return the native core, or None and the reason for users."""
@@ -20,7 +24,5 @@ def find() -> tuple[ModuleType | None, str]:
         from allhands.runtime.installation import get_rebuild_command
 
         return None, _ABSENT.format(error=error, command=get_rebuild_command())
-    # Where a call was made is told of who calls this package, which its own programs may do too.
-    package = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-    core.skip_frames_of(package, os.path.join(package, "bench", ""))
+    core.skip_frames_of(_PACKAGE, _PROGRAMS)
     return core, ""
