@@ -1532,6 +1532,19 @@ static void wrong_process(rank_state *me) {
     }
 }
 
+/* Ranks that outnumber processors attach from smaller sizes on, if they all say so. */
+static void crowded_calls(rank_state *me) {
+    me->comm->attach_alone_min = 1500;
+    me->comm->oversubscribed = true;
+    random_calls(me);
+}
+
+static void unevenly_crowded_calls(rank_state *me) {
+    me->comm->attach_alone_min = 1500;
+    me->comm->oversubscribed = me->rank > 0;
+    random_calls(me);
+}
+
 /* ---- all of it */
 
 static const ah_limits tight_limits = {.slot_max = 256, .chunk = 1024, .attach_min = SIZE_MAX};
@@ -1543,6 +1556,7 @@ typedef struct {
     const ah_limits *limits;
     bool staged, attach, heaps, gaps;
     int fewer; /* rounds are divided by it */
+    int least; /* rounds, so that what ranks have to agree on occurs */
 } random_run;
 
 static void run_random(const world *base, const random_run *runs, size_t count) {
@@ -1554,6 +1568,7 @@ static void run_random(const world *base, const random_run *runs, size_t count) 
         w.gaps = runs[i].gaps;
         w.limits = *runs[i].limits;
         w.rounds = base->rounds / (runs[i].fewer ? runs[i].fewer : 1);
+        if (w.rounds < runs[i].least) w.rounds = runs[i].least;
         run_world(runs[i].name, &w, runs[i].run);
     }
 }
@@ -1569,6 +1584,8 @@ static void run_size(int size, bool forks, int rounds, uint64_t seed) {
         {"staged, most of all", random_calls, tight, .staged = true},
         {"odd limits", random_calls, &odd, .staged = false},
         {"attached", random_calls, attach, .attach = true},
+        {"attached, crowded", crowded_calls, attach, .attach = true, .least = 60},
+        {"attached, unevenly crowded", unevenly_crowded_calls, attach, .attach = true, .least = 60},
         {"attached, heaps", random_calls, attach, .attach = true, .heaps = true},
         {"heaps", random_calls, tight, .heaps = true},
         {"heaps, most of all staged", random_calls, tight, .heaps = true, .staged = true},

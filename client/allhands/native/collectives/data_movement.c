@@ -56,9 +56,10 @@ static void consume_each(const void *given, int source, size_t at, size_t nbytes
     ah_copy(((const transfer *)given)->outs[source] + at, box, nbytes, false);
 }
 
-/* Whether a source has to meet all ranks: they may read its arrays where they lie. */
-static bool is_read_remote(const ah_comm *comm, int source, size_t nbytes) {
-    return nbytes >= comm->limits.attach_min || comm->header[source].flags & AH_IN_HEAP;
+/* Whether a source, which is one of `sources`, has to meet all ranks: they may read its arrays
+ * where they lie. */
+static bool is_read_remote(const ah_comm *comm, int source, uint64_t sources, size_t nbytes) {
+    return nbytes >= ah_attach_min(comm, sources) || comm->header[source].flags & AH_IN_HEAP;
 }
 
 static ah_status broadcast_slots(ah_comm *comm, uint64_t signature, void *x, size_t nbytes,
@@ -75,9 +76,10 @@ static ah_status broadcast_slots(ah_comm *comm, uint64_t signature, void *x, siz
 
 /* After posting, where `root` is the only source: wait for the headers that this rank needs. */
 static ah_status await_root(ah_comm *comm, uint64_t signature, size_t nbytes, int root) {
-    bool all = comm->rank == root && is_read_remote(comm, root, nbytes);
-    ah_status status = ah_staged_await(comm, signature, AH_BIT(root), all);
-    if (status == AH_OK && is_read_remote(comm, root, nbytes))
+    uint64_t source = AH_BIT(root);
+    bool all = comm->rank == root && is_read_remote(comm, root, source, nbytes);
+    ah_status status = ah_staged_await(comm, signature, source, all);
+    if (status == AH_OK && is_read_remote(comm, root, source, nbytes))
         status = ah_await_headers(comm, signature);
     return status;
 }
@@ -145,7 +147,7 @@ static ah_status gather_large(ah_comm *comm, uint64_t signature, const void *in,
     ah_status status = ah_staged_post(comm, signature, in, nbytes);
     if (status != AH_OK) return status;
     /* Whose array is not read where it lies knows that none is. */
-    bool meets = comm->rank == root || is_read_remote(comm, comm->rank, nbytes);
+    bool meets = comm->rank == root || is_read_remote(comm, comm->rank, sources, nbytes);
     status = ah_staged_await(comm, signature, sources, meets);
     if (status != AH_OK) return status;
     bool reads_remote = meets && ah_can_read_remote(comm, sources, nbytes);
@@ -281,8 +283,7 @@ static ah_status all_gather_large(ah_comm *comm, uint64_t signature, const void 
         ah_status status = ah_acquire_slot(comm, &slot);
         if (status != AH_OK) return status;
         header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
-        bool early = !(header.flags & AH_IN_HEAP) &&
-                     !(comm->can_attach && nbytes >= comm->limits.attach_min);
+        bool early = !(header.flags & AH_IN_HEAP) && !ah_may_attach(comm, all, nbytes);
         ah_swap_open(comm, &swap, early, &header);
         ah_post_header(comm, slot, signature, header);
     }

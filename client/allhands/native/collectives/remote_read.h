@@ -8,6 +8,15 @@
 
 #include "comm/comm_state.h"
 
+/* The bytes of each buffer from which cross-memory attach may be worth it: of one source only
+ * where it is for everybody, as staging is as fast for its readers. */
+static inline size_t ah_attach_min(const ah_comm *comm, uint64_t sources) {
+    return ah_is_single(sources) ? comm->attach_alone_min : comm->limits.attach_min;
+}
+
+/* Whether this rank is for cross-memory attach, of so much of each buffer. */
+bool ah_may_attach(const ah_comm *comm, uint64_t sources, size_t nbytes);
+
 /* Whether buffers of all `sources` can be read by whoever needs them, so much of each. The same
  * answer on all ranks: it follows from what all have posted. */
 bool ah_can_read_remote(const ah_comm *comm, uint64_t sources, size_t nbytes);

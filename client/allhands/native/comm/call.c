@@ -209,6 +209,7 @@ ah_status ah_check_posted(ah_comm *comm, uint64_t signature) {
 
 void ah_post_header(ah_comm *comm, ah_slot *slot, uint64_t signature, ah_call_header header) {
     if (comm->can_attach) header.flags |= AH_CAN_ATTACH;
+    if (comm->oversubscribed) header.flags |= AH_CROWDED;
     if (header.flags & AH_IN_HEAP) comm->exposes = true;
     header.base = comm->base;
     comm->header[comm->rank] = header;

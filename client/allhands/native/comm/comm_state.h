@@ -28,6 +28,7 @@ struct ah_comm {
     int rank, size;
     uint64_t others; /* bit of every rank but this one */
     ah_limits limits;
+    size_t attach_alone_min; /* from this size also unless all ranks are crowded */
     size_t heap_bytes;
     size_t body_stride;     /* from the body of a slot to the next */
     size_t staging_offset;  /* of the staging boxes in each area */

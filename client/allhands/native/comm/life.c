@@ -35,12 +35,15 @@ size_t ah_area_bytes(int size, const ah_limits *limits) {
 
 /* A slot saves a second meeting, and the exchange of two ranks is as fast from 16 KiB on. Attach
  * saves a copy, but is a system call for each piece and walks page tables: staging is faster as
- * long as data fits into caches. */
+ * long as data fits into caches, and as writers and readers copy at the same time. */
+#define ATTACH_CROWDED ((size_t)1 << 20)
+#define ATTACH_ALONE ((size_t)8 << 20)
+
 ah_limits ah_default_limits(int size) {
     return (ah_limits){
         .slot_max = 8192,
         .chunk = size > 2 ? (size_t)1 << 20 : (size_t)256 << 10,
-        .attach_min = (size_t)8 << 20,
+        .attach_min = size > 2 ? ATTACH_CROWDED : ATTACH_ALONE,
     };
 }
 
@@ -56,6 +59,8 @@ ah_comm *ah_comm_new(int rank, int size, void *const areas[], const pid_t pids[]
     comm->others = (size == 64 ? UINT64_MAX : AH_BIT(size) - 1) & ~AH_BIT(rank);
     comm->limits = *limits;
     comm->limits.chunk = chunk_of(limits);
+    bool is_measured = limits->attach_min == ah_default_limits(size).attach_min;
+    comm->attach_alone_min = is_measured ? ATTACH_ALONE : limits->attach_min;
     comm->heap_bytes = heap_bytes;
     comm->body_stride = body_of(limits);
     comm->staging_offset = staging_of(limits);
