@@ -6,7 +6,7 @@ from allhands.group.lent_loop import LentLoopSubmitter
 
 
 class AwaitedSubmitter(LentLoopSubmitter):
-    """Begins short calls over links likewise as `BegunSubmitter`; its callers never block."""
+    """Begins short calls over links as `BegunSubmitter` does; its callers never block."""
 
     caller = Caller.AWAITS
     limits = AWAITED

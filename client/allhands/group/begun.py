@@ -7,6 +7,7 @@ from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
 from allhands.engine.direct_calls import hold_if_waiting
 from allhands.engine.inline_limits import AWAITED, WAITED, InlineLimits
+from allhands.engine.routes import Caller
 from allhands.engine.work.work import Work
 from allhands.group.lent_loop import LentLoopSubmitter
 from allhands.group.messages import wake
@@ -18,6 +19,8 @@ class BegunSubmitter(LentLoopSubmitter):
 
     All others are queued, and so are those behind a call that is under way.
     """
+
+    caller = Caller.GOES_ON
 
     @property
     def limits(self) -> InlineLimits:

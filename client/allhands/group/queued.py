@@ -34,7 +34,7 @@ Attempt: TypeAlias = Callable[[PrimitiveCall, float, str | None], Work | None]
 class QueuedSubmitter(MessageSubmitter):
     """Starts calls without waiting: in the communicator's queue, or in that on the loop."""
 
-    caller = Caller.GOES_ON
+    caller: Caller
 
     def __init__(self, engine: GroupEngine, executor: LoopExecutor, order: Numbering) -> None:
         super().__init__(engine, executor, order)

@@ -283,7 +283,7 @@ static ah_status all_gather_large(ah_comm *comm, uint64_t signature, const void 
         ah_status status = ah_acquire_slot(comm, &slot);
         if (status != AH_OK) return status;
         header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
-        bool early = !(header.flags & AH_IN_HEAP) && !ah_may_attach(comm, all, nbytes);
+        bool early = !(header.flags & AH_IN_HEAP) && !ah_may_attach(comm, nbytes);
         ah_swap_open(comm, &swap, early, &header);
         ah_post_header(comm, slot, signature, header);
     }

@@ -9,17 +9,17 @@
 /* Between looks at interrupts. */
 #define CHUNK ((size_t)4 << 20)
 
-bool ah_may_attach(const ah_comm *comm, uint64_t sources, size_t nbytes) {
-    return comm->can_attach && nbytes >= ah_attach_min(comm, sources) &&
-           (comm->oversubscribed || nbytes >= comm->attach_alone_min);
+bool ah_may_attach(const ah_comm *comm, size_t nbytes) {
+    size_t least = comm->oversubscribed ? comm->limits.attach_min : comm->attach_alone_min;
+    return comm->can_attach && nbytes >= least;
 }
 
 bool ah_can_read_remote(const ah_comm *comm, uint64_t sources, size_t nbytes) {
     bool attach = nbytes >= ah_attach_min(comm, sources), heap = true;
-    bool crowded = nbytes < comm->attach_alone_min;
+    bool only_crowded = nbytes < comm->attach_alone_min;
     for (int r = 0; r < comm->size; r++) {
         uint64_t flags = comm->header[r].flags;
-        attach &= flags & AH_CAN_ATTACH && (flags & AH_CROWDED || !crowded);
+        attach &= flags & AH_CAN_ATTACH && (flags & AH_CROWDED || !only_crowded);
         heap &= !(sources & AH_BIT(r)) || (flags & AH_IN_HEAP);
     }
     return attach || heap;

@@ -14,8 +14,8 @@ static inline size_t ah_attach_min(const ah_comm *comm, uint64_t sources) {
     return ah_is_single(sources) ? comm->attach_alone_min : comm->limits.attach_min;
 }
 
-/* Whether this rank is for cross-memory attach, of so much of each buffer. */
-bool ah_may_attach(const ah_comm *comm, uint64_t sources, size_t nbytes);
+/* Whether this rank is for cross-memory attach, of so much of several ranks' buffers each. */
+bool ah_may_attach(const ah_comm *comm, size_t nbytes);
 
 /* Whether buffers of all `sources` can be read by whoever needs them, so much of each. The same
  * answer on all ranks: it follows from what all have posted. */

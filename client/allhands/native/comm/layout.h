@@ -84,8 +84,8 @@ enum {
     AH_EARLY = 8,       /* its first step is produced already */
     AH_IN_SLOT = 16,    /* its data is in the slot, although other ranks' may not be */
     AH_EVEN = 32,       /* no table of sizes: all are `even` */
-    AH_CROWDED = 128,   /* ranks outnumber the processors that it may run on */
     AH_SAME = 64,       /* exchange: all other ranks get the same, which is in the slot once */
+    AH_CROWDED = 128,   /* ranks outnumber the processors that it may run on */
 };
 
 static inline size_t ah_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
