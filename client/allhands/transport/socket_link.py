@@ -37,6 +37,8 @@ class SocketLink:
         self._unwritten: list[memoryview] = []
         """What is still to be written of the frame under way."""
         self._write_future: asyncio.Future[None] | None = None
+        self._sends = 0
+        """How many `send`s are under way: also those that wait for the rest of an offered frame."""
         self._answer = b""
         self._end_future: asyncio.Future[None] = self._loop.create_future()
         self._reason: str | None = None
@@ -46,7 +48,9 @@ class SocketLink:
 
     def lend(self, state: "LinkState") -> bool:
         """Let a call write to the connection itself, if that is between two frames."""
-        if self._unwritten or self._is_closed or self._reason is not None or self._has_unsent():
+        if self._sends or self._unwritten or self._has_unsent():
+            return False
+        if self._is_closed or self._reason is not None:
             return False
         if self._state is None:
             self._state = state
@@ -62,7 +66,8 @@ class SocketLink:
             self._loop.add_writer(self._raw, self._on_writable)
 
     def offer(self, frame: Frame) -> bool:
-        if self._unwritten or self._is_closed or self._reason is not None:
+        # A send that has waited for room goes on a turn of the loop after there is some.
+        if self._sends or self._unwritten or self._is_closed or self._reason is not None:
             return False
         if self._state is not None and self._state.has_rest:
             return False
@@ -104,14 +109,18 @@ class SocketLink:
         self._end("the link is closed")
 
     async def _send(self, frame: Frame) -> None:
-        if self._unwritten:
-            await self._wait_written()
-        if self._reason is not None:
-            raise LinkBroken(self._reason)
-        if self._write(frame):
-            await self._wait_written()
-        if self._reason is not None:
-            raise LinkBroken(self._reason)
+        self._sends += 1
+        try:
+            if self._unwritten:
+                await self._wait_written()
+            if self._reason is not None:
+                raise LinkBroken(self._reason)
+            if self._write(frame):
+                await self._wait_written()
+            if self._reason is not None:
+                raise LinkBroken(self._reason)
+        finally:
+            self._sends -= 1
 
     async def _wait_written(self) -> None:
         try:

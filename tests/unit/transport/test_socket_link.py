@@ -1,11 +1,13 @@
 """The sender's end of a raw-socket link with a slow reader."""
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from allhands.runtime import native_core
 from allhands.testing.link_suite import make_frame
 from allhands.transport.frame import HEADER_BYTES, MAX_PAYLOAD_BYTES
 from allhands.transport.link import LinkBroken
@@ -16,10 +18,10 @@ class Slow:
     """A link, and the far end of the connection, read at the test's command."""
 
     def __init__(self) -> None:
-        near, self.far = socket.socketpair()
-        near.setblocking(False)
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
         self.breaks: list[str] = []
-        self.link = SocketLink(near, self.breaks.append)
+        self.link = SocketLink(self.near, self.breaks.append)
 
     async def read(self, nbytes: int) -> bytes:
         """Read so much while the loop goes on."""
@@ -83,6 +85,37 @@ async def test_nothing_is_taken_beside_a_frame_under_way(slow: Slow) -> None:
     await task
     assert slow.link.offer([make_frame(3)])
     assert await slow.read(HEADER_BYTES) == make_frame(3)
+
+
+def _offer(slow: Slow, frame: bytes) -> bool:
+    return slow.link.offer([frame])
+
+
+def _write_when_lent(slow: Slow, frame: bytes) -> bool:
+    """Borrow the link and write to its connection, as a call in the native core does."""
+    core, reason = native_core.find()
+    if core is None:
+        pytest.skip(reason)
+    return slow.link.lend(core.LinkState(0)) and slow.near.send(frame) == len(frame)
+
+
+@pytest.mark.parametrize("attempt", [_offer, _write_when_lent])
+async def test_nothing_overtakes_a_frame_that_waited_for_room(
+    slow: Slow, attempt: Callable[[Slow, bytes], bool]
+) -> None:
+    """Neither in the turn of the loop between there being room and the frame being written."""
+    assert slow.link.offer([LARGE])
+    waiting = asyncio.create_task(slow.link.send([make_frame(2)]))
+    slow.far.setblocking(False)
+    text, is_taken = b"", False
+    async with asyncio.timeout(10):
+        while len(text) < len(LARGE) + 2 * HEADER_BYTES:
+            await asyncio.sleep(0)
+            is_taken = is_taken or attempt(slow, make_frame(3))
+            with contextlib.suppress(BlockingIOError):
+                text += slow.far.recv(len(LARGE))
+    assert text == LARGE + make_frame(2) + make_frame(3)
+    await waiting
 
 
 async def test_what_was_offered_and_taken_is_out_of_its_memory(slow: Slow) -> None:
