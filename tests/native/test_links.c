@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "links/call.h"
+#include "links/credit.h"
 #include "links/message.h"
 
 #define CHECK(what)                                                                                \
@@ -20,6 +21,7 @@
     } while (0)
 
 enum { ELEMENTS = 4, NBYTES = ELEMENTS * sizeof(float) };
+enum { LONG = 8192, LONG_BYTES = LONG * sizeof(float) }; /* read to its place as it comes */
 
 static int64_t soon(void) {
     struct timespec t;
@@ -37,26 +39,26 @@ static ah_frame data(uint64_t sequence, uint64_t signature) {
 }
 
 static void put(int to, const ah_frame *frame, const float *values) {
-    uint8_t bytes[AH_FRAME_HEADER + NBYTES];
+    uint8_t bytes[AH_FRAME_HEADER + LONG_BYTES];
     ah_frame_pack(bytes, frame);
-    memcpy(bytes + AH_FRAME_HEADER, values, frame->length);
+    if (frame->length) memcpy(bytes + AH_FRAME_HEADER, values, frame->length);
     CHECK(write(to, bytes, AH_FRAME_HEADER + frame->length) ==
           (ssize_t)(AH_FRAME_HEADER + frame->length));
 }
 
 /* One round of a pair: send the array, and add what comes. */
-static ah_call_status sum(ah_link *link, float *values, ah_call *call) {
-    static uint8_t staging[NBYTES];
+static ah_call_status sum_bytes(ah_link *link, float *values, size_t nbytes, ah_call *call) {
+    static uint8_t staging[LONG_BYTES];
     static ah_send send;
     static ah_recv recv;
     static ah_round round = {.sends = &send, .recvs = &recv, .send_count = 1, .recv_count = 1};
     static ah_link *links[1];
     static ah_piece piece;
-    ah_span whole = {AH_AREA_OUTPUT, 0, NBYTES};
+    ah_span whole = {AH_AREA_OUTPUT, 0, nbytes};
     links[0] = link;
     send = (ah_send){.span = whole};
     recv = (ah_recv){.span = whole, .reduces = true};
-    piece = (ah_piece){(uint8_t *)values, NBYTES};
+    piece = (ah_piece){(uint8_t *)values, nbytes};
     *call = (ah_call){.links = links,
                       .link_count = 1,
                       .rounds = &round,
@@ -67,13 +69,96 @@ static ah_call_status sum(ah_link *link, float *values, ah_call *call) {
                       .type = AH_FLOAT32,
                       .divisor = 2,
                       .staging = staging,
-                      .staging_bytes = NBYTES};
+                      .staging_bytes = nbytes};
     ah_memory memory[AH_AREAS] = {[AH_AREA_OUTPUT] = {&piece, 1}};
     ah_call_begin(call, 5, memory);
     return ah_call_run(call, soon(), 0);
 }
 
+static ah_call_status sum(ah_link *link, float *values, ah_call *call) {
+    return sum_bytes(link, values, NBYTES, call);
+}
+
+static ah_frame credit(uint64_t nbytes) {
+    return (ah_frame){.kind = AH_FRAME_CREDIT, .total = nbytes};
+}
+
+/* Credit before messages is taken in at once, unless it is more than there can be. */
+static void test_credit_taken(void) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+    ah_link link = {.in = ends[0], .out = ends[0], .credit = LONG_BYTES};
+    ah_call call;
+    const float theirs[ELEMENTS] = {1, 2, 3, 4};
+    static float longer[LONG], mine[LONG];
+    ah_frame due = data(5, 99), some = credit(1000), long_due = data(5, 99);
+    long_due.total = long_due.length = LONG_BYTES;
+    put(ends[1], &some, NULL);
+    put(ends[1], &due, theirs);
+    CHECK(sum(&link, mine, &call) == AH_CALL_DONE && mine[3] == 4);
+    CHECK(link.credit == LONG_BYTES + 1000 - NBYTES && ah_link_pending(&link) == 0);
+
+    /* So before one that is read to its place, wherever a read ends. */
+    for (size_t cut = 1; cut <= 4 * AH_FRAME_HEADER; cut += AH_FRAME_HEADER / 2 - 1) {
+        link.credit = LONG_BYTES;
+        for (int i = 0; i < LONG; i++) longer[i] = (float)i, mine[i] = (float)cut;
+        uint8_t bytes[3 * AH_FRAME_HEADER + LONG_BYTES];
+        ah_frame_pack(bytes, &some);
+        ah_frame_pack(bytes + AH_FRAME_HEADER, &some);
+        ah_frame_pack(bytes + 2 * AH_FRAME_HEADER, &long_due);
+        memcpy(bytes + 3 * AH_FRAME_HEADER, longer, LONG_BYTES);
+        CHECK(write(ends[1], bytes, cut) == (ssize_t)cut);
+        CHECK(sum_bytes(&link, mine, LONG_BYTES, &call) == AH_CALL_LATE);
+        CHECK(write(ends[1], bytes + cut, sizeof bytes - cut) == (ssize_t)(sizeof bytes - cut));
+        CHECK(ah_call_run(&call, soon(), 0) == AH_CALL_DONE);
+        for (int i = 0; i < LONG; i++) CHECK(mine[i] == (float)i + (float)cut);
+        CHECK(link.credit == 2000 && ah_link_pending(&link) == 0);
+        static uint8_t rest[AH_FRAME_HEADER + LONG_BYTES];
+        CHECK(read(ends[1], rest, sizeof rest) > 0); /* what was sent */
+        while (read(ends[1], rest, sizeof rest) > 0) continue;
+    }
+
+    float got[ELEMENTS] = {0};
+    size_t foreign = 0;
+    ah_frame wanted = data(1, 3), excess = credit(AH_CREDIT_BUDGET - 2000 + 1);
+    wanted.flags = AH_FRAME_P2P;
+    put(ends[1], &some, NULL);
+    put(ends[1], &wanted, theirs);
+    CHECK(ah_link_receive(&link, &wanted, (uint8_t *)got, soon(), 0, &foreign) == AH_MESSAGE_DONE);
+    CHECK(got[3] == 4 && link.credit == 3000);
+    put(ends[1], &excess, NULL);
+    CHECK(ah_link_receive(&link, &wanted, (uint8_t *)got, soon(), 0, &foreign) ==
+          AH_MESSAGE_FOREIGN);
+    CHECK(link.credit == 3000 && foreign == AH_FRAME_HEADER);
+    ah_link_free(&link);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+/* What was taken in is given back in one frame, where the link takes it. */
+static void test_credit_returned(void) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+    ah_link link = {.in = -1, .out = ends[0], .consumed = 12345};
+    uint8_t header[AH_FRAME_HEADER], came[AH_FRAME_HEADER + 1];
+    CHECK(ah_credit_return(&link, header) == AH_FRAME_HEADER && link.consumed == 0);
+    CHECK(read(ends[1], came, sizeof came) == AH_FRAME_HEADER);
+    ah_frame frame;
+    CHECK(ah_frame_unpack(came, &frame) && frame.kind == AH_FRAME_CREDIT && frame.total == 12345);
+    CHECK(memcmp(came, header, AH_FRAME_HEADER) == 0);
+
+    link.consumed = 7;
+    while (write(ends[0], came, sizeof came) > 0) continue;
+    CHECK(ah_credit_return(&link, header) == 0 && link.consumed == 7);
+    link.out = -1;
+    CHECK(ah_credit_return(&link, header) == 0 && link.consumed == 7);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void) {
+    test_credit_taken();
+    test_credit_returned();
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
     ah_link link = {.in = ends[0], .out = ends[0], .credit = 1000};

@@ -320,6 +320,12 @@ class DirectCalls:
             self._thread.turns += 1
             self._links.take_back([rank])
 
+    def send_rest(self, rank: int) -> None:
+        """Send the rest of a frame to a rank of the world."""
+        with self._thread.enter():
+            self._thread.turns += 1
+            self._links.send_kept_rest(rank)
+
     def hand_over(
         self,
         kind: str,

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "kernels/copy.h"
+#include "links/credit.h"
 
 enum {
     AWAITED = 64, /* links that are waited for at once; with more the call is not made here */
@@ -304,6 +305,10 @@ static parsed parse(ah_call *call, int at, bool *moved) {
         if (ah_link_pending(link) < AH_FRAME_HEADER) return PARSED_ALL;
         ah_frame frame;
         if (!ah_frame_unpack(link->data + link->start, &frame)) return PARSED_STUCK;
+        if (ah_credit_take(link, &frame)) {
+            *moved = true;
+            continue;
+        }
         if (is_of_call(call, &frame)) {
             if (is_due(call, &frame, due)) {
                 link->start += AH_FRAME_HEADER;
@@ -328,6 +333,30 @@ static parsed parse(ah_call *call, int at, bool *moved) {
         call->foreign_bytes = nbytes;
         return PARSED_FOREIGN;
     }
+}
+
+/* Leave the bytes that came behind a header at the message's place, if they are its payload; else
+ * they are read ahead. Credit often comes before a message. False: no memory. */
+static bool place_payload(const ah_call *call, ah_link *link, ah_recv *due, size_t nbytes) {
+    const uint8_t *at = due->target;
+    ah_frame frame;
+    while (ah_link_pending(link) >= AH_FRAME_HEADER &&
+           ah_frame_unpack(link->data + link->start, &frame)) {
+        if (is_of_call(call, &frame) && is_due(call, &frame, due)) {
+            link->start += AH_FRAME_HEADER;
+            due->is_begun = true;
+            due->digest = frame.digest;
+            if (at != due->target) memmove(due->target, at, nbytes);
+            due->came += nbytes;
+            return true;
+        }
+        if (!ah_credit_take(link, &frame)) break;
+        size_t header = nbytes < AH_FRAME_HEADER ? nbytes : AH_FRAME_HEADER;
+        if (!ah_link_feed(link, at, header)) return false;
+        at += header;
+        nbytes -= header;
+    }
+    return ah_link_feed(link, at, nbytes);
 }
 
 /* Read once from an encrypted link, as read_link. */
@@ -377,17 +406,7 @@ static bool read_link(ah_call *call, int at, bool *moved) {
     }
     size_t own = (size_t)came < ahead ? (size_t)came : ahead, rest = (size_t)came - own;
     link->end += own;
-    if (rest == 0) return true;
-    ah_frame frame;
-    if (ah_frame_unpack(link->data + link->start, &frame) && is_of_call(call, &frame) &&
-        is_due(call, &frame, due)) {
-        link->start += AH_FRAME_HEADER;
-        due->is_begun = true;
-        due->digest = frame.digest;
-        due->came += rest;
-        return true;
-    }
-    return ah_link_feed(link, due->target, rest);
+    return rest == 0 || place_payload(call, link, due, rest);
 }
 
 /* ---------------------------------------------------------------- waiting */

@@ -15,6 +15,7 @@ enum { /* kinds */
        AH_FRAME_DATA = 1,
        AH_FRAME_CTS = 2,
        AH_FRAME_RTS = 3,
+       AH_FRAME_CREDIT = 5,
        AH_FRAME_BYE = 7,
        AH_FRAME_CALL = 8,
 };

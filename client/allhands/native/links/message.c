@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "kernels/copy.h"
+#include "links/credit.h"
 
 /* Wait until the link takes more; false: it has not within `patience`. */
 static bool wait_for_room(const ah_link *link, int64_t patience) {
@@ -127,6 +128,7 @@ ah_message_status ah_link_receive(ah_link *link, const ah_frame *expected, uint8
         if (held >= AH_FRAME_HEADER) {
             ah_frame frame;
             if (!ah_frame_unpack(link->data + link->start, &frame)) return AH_MESSAGE_STUCK;
+            if (ah_credit_take(link, &frame)) continue;
             if (is_same(&frame, expected)) {
                 link->start += AH_FRAME_HEADER;
                 return receive_payload(link, &frame, target, until, spin);

@@ -1,12 +1,12 @@
 #define _GNU_SOURCE
 #include "python/link_gate.h"
 
+#include <sys/socket.h>
 #include <time.h>
 
+#include "links/credit.h"
 #include "python/first_error.h"
 #include "python/p2p_object_state.h"
-
-#define CREDIT_STEP (256 << 10) /* bytes taken in that are given back at once */
 
 PyObject *gate_find(PyObject *object, const char *lock, const char *method) {
     PyObject *found = PyObject_GetAttrString(object, lock);
@@ -112,11 +112,50 @@ int gate_call_owner(LinkGate *gate, const char *method, long rank, LinkStateObje
 static bool is_unsettled(const LinkStateObject *state) {
     const ah_link *link = &state->link;
     bool is_for_loop = ah_link_pending(link) > 0 || link->has_stopped;
-    return link->consumed >= CREDIT_STEP || (is_for_loop && !link->is_noted);
+    return link->consumed >= AH_CREDIT_STEP || (is_for_loop && !link->is_noted);
+}
+
+static bool has_rest(const LinkStateObject *state) { return state->rest != NULL; }
+
+int gate_send_rest(LinkGate *gate, long rank, LinkStateObject *link, PyObject *rest) {
+    int failed = -1;
+    if (rest != NULL) {
+        link->rest = rest;
+        link->link.has_rest = true;
+        failed = gate_call_owner(gate, "send_rest", rank, link, has_rest);
+    }
+    if (rest == NULL || has_rest(link)) {
+        shutdown(link->link.out, SHUT_RDWR);
+        Py_CLEAR(link->rest);
+    }
+    link->link.is_lent = false;
+    return failed;
+}
+
+/* Whether a link is between two frames, as it was found, and nothing of the loop has run since. */
+static bool is_as_found(const LinkGate *gate, const ah_link *link) {
+    if (!link->is_lent || link->has_rest || link->has_unsent || PyErr_Occurred()) return false;
+    PyObject *turns = PyObject_GetAttrString(gate->thread, "turns");
+    bool is_same = turns != NULL && PyLong_AsLong(turns) == gate->turns;
+    Py_XDECREF(turns);
+    if (PyErr_Occurred()) PyErr_Clear(); /* the loop gives it back */
+    return is_same;
+}
+
+static int return_credit(LinkGate *gate, long rank, LinkStateObject *link) {
+    uint8_t header[AH_FRAME_HEADER];
+    size_t sent = ah_credit_return(&link->link, header);
+    if (sent == 0 || (sent == AH_FRAME_HEADER && !link->link.has_unsent)) return 0;
+    PyObject *rest =
+        PyBytes_FromStringAndSize((char *)header + sent, (Py_ssize_t)(AH_FRAME_HEADER - sent));
+    return gate_send_rest(gate, rank, link, rest);
 }
 
 int gate_settle(LinkGate *gate, long rank, LinkStateObject *link) {
-    return gate_call_owner(gate, "take_back", rank, link, is_unsettled);
+    int failed = 0;
+    if (link->link.consumed >= AH_CREDIT_STEP && is_as_found(gate, &link->link))
+        failed = return_credit(gate, rank, link);
+    return gate_call_owner(gate, "take_back", rank, link, is_unsettled) < 0 ? -1 : failed;
 }
 
 PyObject *gate_delay_signals(LinkGate *gate, bool is_needed) {

@@ -53,8 +53,13 @@ int gate_enter(LinkGate *gate);
 int gate_call_owner(LinkGate *gate, const char *method, long rank, LinkStateObject *link,
                     bool (*is_due)(const LinkStateObject *));
 
-/* Let the loop know of what a call has read ahead or taken in of a link, where it has to: by the
- * owner's `take_back`, as gate_call_owner. */
+/* Have the loop send the rest of a frame, before all others, by the owner's `send_rest`, as
+ * gate_call_owner; takes the reference. Without the rest the connection is shut down: what followed
+ * would be read as its end. */
+int gate_send_rest(LinkGate *gate, long rank, LinkStateObject *link, PyObject *rest);
+
+/* Give credit back for what a call has taken in of a link, and let the loop know of what was read
+ * ahead, where it has to: by the owner's `take_back`, as gate_call_owner. */
 int gate_settle(LinkGate *gate, long rank, LinkStateObject *link);
 
 /* Keep signals' handlers from running, if `is_needed`, until gate_allow_signals: an exception in

@@ -2,7 +2,6 @@
 #include "python/link_messages.h"
 
 #include <structmember.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include "links/message.h"
@@ -179,15 +178,11 @@ static uint64_t begin_record(LinkMessagesObject *self, const Asked *asked, bool 
 
 /* ---------------------------------------------------------------- send */
 
-static bool has_rest(const LinkStateObject *state) { return state->rest != NULL; }
-
 /* Hand over what could not leave at once: it is copied, so the array is free. */
 static int send_rest(LinkMessagesObject *self, const Asked *asked, const uint8_t *header,
                      size_t sent) {
-    LinkStateObject *state = asked->peer->link;
     size_t total = AH_FRAME_HEADER + asked->frame.length;
     PyObject *rest = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(total - sent));
-    int failed = -1;
     if (rest != NULL) {
         char *to = PyBytes_AS_STRING(rest);
         size_t past = sent < AH_FRAME_HEADER ? sent : AH_FRAME_HEADER;
@@ -196,16 +191,8 @@ static int send_rest(LinkMessagesObject *self, const Asked *asked, const uint8_t
         past = sent - past; /* of the payload */
         if (asked->frame.length > past)
             memcpy(to, (const char *)PyArray_DATA(asked->array) + past, asked->frame.length - past);
-        state->rest = rest;
-        state->link.has_rest = true;
-        failed = gate_call_owner(&self->gate, "send_rest", asked->peer->rank, state, has_rest);
     }
-    if (rest == NULL || has_rest(state)) { /* half a frame: the next would be read as its end */
-        shutdown(state->link.out, SHUT_RDWR);
-        Py_CLEAR(state->rest);
-    }
-    state->link.is_lent = false;
-    return failed;
+    return gate_send_rest(&self->gate, asked->peer->rank, asked->peer->link, rest);
 }
 
 /* Give a message that leaves next its digest, if it has one; false: that is not possible. */
