@@ -131,11 +131,11 @@ def queue_behind_a_call() -> None:
     ah.destroy_process_group()
 
 
-def interrupt_a_call() -> None:
+def interrupt_a_call(count: int) -> None:
     """Ctrl-C on rank 0 in a call to which the other has not come."""
     me, _ = _join()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    x = np.full(3, me + 1.0)
+    x = np.full(count, me + 1.0)
     told: dict[str, Any] = {}
     if me == 0:
         threading.Thread(target=_interrupt_next).start()
@@ -146,7 +146,7 @@ def interrupt_a_call() -> None:
     else:
         hear()
         told = failure(lambda: ah.all_reduce(x))
-    tell("interrupted", x=x.tolist(), **told)
+    tell("interrupted", x=np.unique(x).tolist(), **told)
     y = np.full(3, 1.0)
     ah.all_reduce(y)
     ah.all_reduce(y)

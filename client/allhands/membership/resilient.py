@@ -268,6 +268,7 @@ class ResilientSubmitter:
     def _cancel(self, call: QueuedCall) -> None:
         call.is_cancelled = True
         if call.current_work is not None:
+            call.current_work.cancel_reason = call.work.cancel_reason
             call.current_work.cancel()
 
     async def _run_queue(self) -> None:
