@@ -33,6 +33,8 @@ _HTTP2_HEADER = 9
 _HTTP2_SETTINGS = b"\x04"
 """Type of the first frame of a server."""
 _SHOWN_BYTES = 64
+_TLS_BYTES = 16 << 10
+"""Read at once of a handshake."""
 _NAME_MISMATCH = 62, 64
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _UNTRUSTED = 2, 18, 19, 20, 21
@@ -132,8 +134,7 @@ def _probe_without_ca(prefix: str, sock: socket.socket, seconds: float) -> Conne
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent, and nothing believed
     try:
-        with context.wrap_socket(sock):
-            pass
+        _shake_hands(context, sock, time.monotonic() + seconds)
     except TimeoutError:
         text = f"it accepts connections, and has not answered within {seconds:g} s"
         return ConnectProblem(f"{prefix}: {text}", False)
@@ -144,6 +145,30 @@ def _probe_without_ca(prefix: str, sock: socket.socket, seconds: float) -> Conne
         "(in Python also tls=) to the one that vouches for it",
         True,
     )
+
+
+def _shake_hands(context: ssl.SSLContext, sock: socket.socket, until: float) -> None:
+    """Make the TLS handshake of a client, on a connection that stays open, until `until`.
+
+    That is on the monotonic clock. `SSLContext.wrap_socket` would take the connection, and leave it
+    unclosed where the other side ends it just then.
+
+    Raises:
+        OSError: the other side does not speak TLS, has gone away, or does not answer in time.
+    """
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing)
+    while True:
+        try:
+            client.do_handshake()
+            sock.sendall(outgoing.read())
+            return
+        except ssl.SSLWantReadError:
+            sock.settimeout(max(until - time.monotonic(), 0.001))
+            sock.sendall(outgoing.read())
+        if not (came := sock.recv(_TLS_BYTES)):
+            raise ConnectionResetError("it closed the connection within the handshake")
+        incoming.write(came)
 
 
 def _probe_protocol(prefix: str, address: Address, seconds: float) -> ConnectProblem | None:
