@@ -31,6 +31,11 @@ def test_a_thousand_calls_of_eight_threads_and_a_loop_are_exact(job: Job) -> Non
         assert one["calls"] == 8 * 90 + 60
 
 
+def test_arrays_are_free_as_soon_as_their_calls_have_ended(job: Job) -> None:
+    for one in run_pair(job, works.let_go_of_arrays):
+        assert one["kept"] == []
+
+
 def test_functions_called_then_may_make_calls_and_wait_for_them(job: Job) -> None:
     told = run_pair(
         job,

@@ -32,6 +32,7 @@ from allhands.collectives.reduction import PremulSum, ReduceOp, fold, is_narrow,
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Result
 from allhands.collectives.staging import Staging
+from allhands.data.blocks import copy_into
 from allhands_proto.quick_dataclass import dataclass
 
 
@@ -255,7 +256,7 @@ def _all_reduce(builder: StepBuilder, array: Array, op: ReduceOp) -> SubstepGene
         yield builder.all_to_all(parts, np.array_split(array, builder.size))
         fold(op, parts, block, builder.size)
         yield builder.all_to_all(np.array_split(found, builder.size), [block] * builder.size)
-    array[...] = found
+    copy_into(array, found)
 
 
 def _reduce(
@@ -273,7 +274,7 @@ def _reduce(
         given = [block if rank == root else nothing for rank in range(builder.size)]
         yield builder.all_to_all(np.array_split(found, builder.size), given)
     if target is not None:
-        target[...] = found
+        copy_into(target, found)
 
 
 def _reduce_scatter(
@@ -286,7 +287,7 @@ def _reduce_scatter(
         parts = [np.empty_like(target) for _ in sources]
         yield builder.all_to_all(parts, list(sources))
         fold(op, parts, found, builder.size)
-    target[...] = found
+    copy_into(target, found)
 
 
 def _get_factor(op: ReduceOp, dtype: "np.dtype[np.generic]") -> int | float | None:

@@ -16,6 +16,7 @@ from allhands.collectives.core_call import InPlaceCall
 from allhands.collectives.reduction import OPS, ReduceOp, check, fold, get_dtype_name
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import CallSignature, Shape
+from allhands.data.blocks import copy_into
 
 GATHERED_BYTES = 1 << 20
 """Of the arrays of all ranks together, of two of each, up to which all ranks are given them. On two
@@ -56,7 +57,7 @@ def scan(
         found = np.empty_like(array)
         yield builder.all_to_all(np.array_split(found, builder.size), combined)
         if not exclusive or builder.rank:
-            array[...] = found
+            copy_into(array, found)
         return result
 
     def generate_steps(builder: StepBuilder) -> StepGenerator:

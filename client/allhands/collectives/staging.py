@@ -14,6 +14,7 @@ import numpy as np
 from allhands.collectives import arguments
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
+from allhands.data.blocks import copy_into
 from allhands.errors import AllhandsError, InvalidArgument
 from allhands_proto.quick_dataclass import dataclass
 
@@ -50,13 +51,13 @@ class Staging:
     def load(self) -> None:
         """Fill the copies from the arrays."""
         for one in self.staged:
-            np.copyto(one.copy, one.array)
+            copy_into(one.copy, one.array)
 
     def store(self) -> None:
         """Write the copies of outputs back to the arrays."""
         for one in self.staged:
             if one.is_output:
-                np.copyto(one.array, one.copy)
+                copy_into(one.array, one.copy)
 
     def carry_out(self, run: Callable[[], T]) -> T:
         """Load the copies, run a call, and store them if it returns something true."""

@@ -24,6 +24,7 @@ from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, ReduceOp, get_dtype_name, is_narrow
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.split_rounds import split_rounds
+from allhands.data.blocks import copy_into
 from allhands_proto.quick_dataclass import dataclass
 
 TWO_LEVEL_BYTES = 1 << 20
@@ -81,7 +82,7 @@ class TwoLevelPlan:
     def commit(self) -> None:
         """Bring into the outputs what has landed in staging memory."""
         for room, output in self.staged:
-            output[...] = room
+            copy_into(output, room)
 
     @property
     def own_bytes(self) -> int:

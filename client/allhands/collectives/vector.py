@@ -27,7 +27,7 @@ from allhands.collectives.core_call import (
 from allhands.collectives.reduction import OPS, ReduceOp, fold
 from allhands.collectives.request import name_dtype
 from allhands.collectives.signature import Shape, join_shapes
-from allhands.data.blocks import copy_array
+from allhands.data.blocks import copy_array, copy_into
 from allhands.data.dtypes import get_dtype_name, parse_dtype
 from allhands.errors import CollectiveMismatch
 
@@ -196,7 +196,7 @@ def reduce_scatter(
     def store(found: AnyArray) -> AnyArray | list[AnyArray]:
         if into is None:
             return found
-        into[...] = found
+        copy_into(into, found)
         return [into]
 
     shapes = tuple(array.shape for array in arrays)

@@ -28,5 +28,24 @@ def copy_array(x: NDArray[Any]) -> NDArray[Any]:
     if x.nbytes < BLOCK_BYTES:
         return x.copy()
     found: NDArray[Any] = np.ndarray(x.shape, x.dtype, allocate_bytes(x.nbytes).data)
-    found[...] = x
+    copy_into(found, x)
     return found
+
+
+def copy_into(target: NDArray[Any], source: NDArray[Any]) -> None:
+    """Overwrite an array with the content of another one, of the same shape or broadcast to it.
+
+    By the native core where it can: NumPy copies at a tenth of the speed on some processors, as
+    `native/kernels/copy.h` says.
+    """
+    if (
+        _core is None
+        or target.nbytes < BLOCK_BYTES
+        or target.nbytes != source.nbytes
+        or target.dtype != source.dtype
+        or not (target.flags.c_contiguous and source.flags.c_contiguous)
+        or np.may_share_memory(target, source)
+    ):
+        np.copyto(target, source)
+    else:
+        _core.copy(target, source, False)

@@ -60,3 +60,4 @@ class JobThread:
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # what it holds, arrays above all, is not the thread's until the next one

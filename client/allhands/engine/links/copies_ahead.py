@@ -11,6 +11,7 @@ import numpy as np
 
 from allhands.collectives.buffer import Array, Buffer
 from allhands.collectives.schedule import Area, Copy, Round
+from allhands.data.blocks import copy_into
 
 PIECE_BYTES = 256 << 10
 """Copied at once, at least: half the send buffer of a near link, which must not run dry."""
@@ -68,7 +69,7 @@ class CopiesAhead:
         while nbytes and self._pairs:
             source, target = self._pairs.popleft()
             count = min(nbytes, len(source))
-            np.copyto(target[:count], source[:count])
+            copy_into(target[:count], source[:count])
             if count < len(source):
                 self._pairs.appendleft((source[count:], target[count:]))
             nbytes -= count

@@ -26,6 +26,7 @@ from allhands.collectives.buffer import Array, Buffer
 from allhands.collectives.part import Assembly, Part
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.schedule import Round, Schedule
+from allhands.data.blocks import copy_into
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import ArrivalWait, Mesh
 from allhands_proto.quick_dataclass import dataclass
@@ -162,13 +163,13 @@ def _stage_outputs(
             copy = whole[at : at + len(array)]
             at += len(array)
             if reads:
-                copy[...] = array
+                copy_into(copy, array)
             pairs.append((copy, array))
         made.append(Part(part.schedule, part.input, Buffer([whole], whole.dtype), part.name))
 
     def commit() -> None:
         for copy, array in pairs:
-            array[...] = copy
+            copy_into(array, copy)
 
     return GuardedParts(made, None, commit, pairs)
 

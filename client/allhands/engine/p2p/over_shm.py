@@ -61,6 +61,8 @@ class P2POverShm:
             return True
         request.work.own(lambda: self.cancel(request))
         request.work.helped(lambda seconds: self._progress(message, seconds))
+        if request.work.has_ended:  # meanwhile
+            request.shm_message = None
         return True
 
     def cancel(self, request: P2PRequest) -> None:
@@ -115,6 +117,7 @@ class P2POverShm:
 
     def _complete(self, message: "Message") -> None:
         exchange: P2PRequest = message.context
+        exchange.shm_message = None  # which has it, and its array
         work = exchange.work
         if message.outcome == "ok":
             if exchange.receives:

@@ -52,7 +52,7 @@ class Work:
         self._future: Future[Result] = Future(callbacks)
         # From here on only the engine ends it: cancelling the future alone would leave the call.
         self._future.set_running_or_notify_cancel()
-        self._cancel: Callable[[], None] = lambda: None
+        self._cancel: Callable[[], None] = _do_nothing
         self._progress: Callable[[float], bool] | None = None
         self._runner: Callable[[], None] | None = None
         self._source = -1
@@ -82,8 +82,9 @@ class Work:
             self._future.check_inherited()
             seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
             until = math.inf if seconds is None else time.monotonic() + seconds
-            if seconds is None and self._runner is not None and not self._future.done():
-                self._runner()
+            runner = self._runner
+            if seconds is None and runner is not None and not self._future.done():
+                runner()
             while not self._wait_for_end(min(until - time.monotonic(), _SIGNAL_POLL_SECONDS)):
                 if time.monotonic() >= until:
                     raise CollectiveTimeout(
@@ -179,8 +180,9 @@ class Work:
 
         False also where that is not possible.
         """
-        if self._progress is not None and not self._future.done():
-            self._progress(seconds)
+        progress = self._progress
+        if progress is not None and not self._future.done():
+            progress(seconds)
         return self._future.done()
 
     def _owes_turn(self) -> bool:
@@ -195,8 +197,8 @@ class Work:
         """Wait up to `seconds` for the end; return whether it came."""
         if self._future.done():
             return True
-        begun = time.monotonic()
-        if self._progress is not None and not self._progress(max(seconds, 0)):
+        begun, progress = time.monotonic(), self._progress
+        if progress is not None and not progress(max(seconds, 0)):
             return False
         with contextlib.suppress(TimeoutError):
             self._future.exception(max(begun + seconds - time.monotonic(), 0))
@@ -207,14 +209,17 @@ class Work:
     def own(self, cancel: Callable[[], None]) -> None:
         """Say how this work is cancelled."""
         self._cancel = cancel
+        self._let_go_if_ended()
 
     def helped(self, carry_on: Callable[[float], bool]) -> None:
         """Set the function by which a waiting thread progresses the operation for some seconds."""
         self._progress = carry_on
+        self._let_go_if_ended()
 
     def carried(self, carry: Callable[[], None]) -> None:
         """Set the function by which a thread waiting without limit runs a call not yet begun."""
         self._runner = carry
+        self._let_go_if_ended()
 
     def explained(self, text: str) -> None:
         self._explanation = text
@@ -232,6 +237,7 @@ class Work:
         self._record_end(None)
         if not self._future.done():
             self._future.set_result(result)
+        self._let_go()
 
     def fail(self, error: BaseException) -> None:
         if self.staging is not None:
@@ -239,7 +245,23 @@ class Work:
         self._record_end(error)
         if not self._future.done():
             self._future.set_exception(error)
+        self._let_go()
+
+    def _let_go_if_ended(self) -> None:
+        if self._future.done():
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep nothing of an operation that has ended: its arrays would live until a collection.
+
+        The operation has its work, whose functions have the operation.
+        """
+        self._cancel, self._progress, self._runner = _do_nothing, None, None
 
     def _record_end(self, error: BaseException | None) -> None:
         if self.entry is not None:
             self.entry.end(error, self._explanation)
+
+
+def _do_nothing() -> None:
+    pass
