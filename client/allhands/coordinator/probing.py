@@ -150,7 +150,7 @@ def _probe_without_ca(prefix: str, sock: socket.socket, seconds: float) -> Conne
 def _shake_hands(context: ssl.SSLContext, sock: socket.socket, until: float) -> None:
     """Make the TLS handshake of a client, on a connection that stays open, until `until`.
 
-    That is on the monotonic clock. `SSLContext.wrap_socket` would take the connection, and leave it
+    That is on the monotonic clock. Wrapping the socket would take the connection, and leave it
     unclosed where the other side ends it just then.
 
     Raises:
