@@ -12,9 +12,9 @@ from support.ranks.processes import BACKENDS, Job
 pytestmark = pytest.mark.parametrize("backend", BACKENDS[:2])
 
 
-def run_pair(job: Job, program: Callable[[], None]) -> list[dict[str, Any]]:
+def run_pair(job: Job, program: Callable[..., None], *arguments: str) -> list[dict[str, Any]]:
     """Run a program on both ranks of a world; return the reports."""
-    ranks = job(2, program)
+    ranks = job(2, program, *arguments)
     told = [rank.expect("done") for rank in ranks]
     for rank in ranks:
         assert rank.ended() == 0, "".join(rank.errors)
@@ -112,6 +112,16 @@ def test_p103_leaving_waits_for_functions_that_are_called_then(job: Job) -> None
     )
     for one in told:
         assert one["ended"] == [6.0]
+        assert one["left"] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["allhands group world", "allhands messages world", "due calls of allhands job"]
+)
+def test_who_leaves_waits_until_its_threads_have_ended(job: Job, backend: str, name: str) -> None:
+    for one in run_pair(job, works.leave_while_a_thread_ends, name):
+        if backend == "auto":
+            assert name in one["started"]
         assert one["left"] == []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import allhands as ah
+from allhands.runtime.helper_threads import HelperThreads
 from programs.protocol import failure, tell, until
 
 
@@ -268,6 +269,32 @@ def leave_while_functions_run() -> None:
         ended=[float(one) for one in ended],
         left=[one.name for one in threading.enumerate() if "callbacks" in one.name],
     )
+
+
+def leave_while_a_thread_ends(slow: str) -> None:
+    start = HelperThreads.start
+    started = []
+
+    def start_slow(self: HelperThreads, name: str, act: Callable[[], None]) -> None:
+        def act_and_linger() -> None:
+            act()
+            if name == slow:
+                time.sleep(1)  # as on a host that is busy with other things
+
+        started.append(name)
+        start(self, name, act_and_linger)
+
+    setattr(HelperThreads, "start", start_slow)  # noqa: B010
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    for length in (3, 1_000_000):
+        exchange = [ah.isend(np.ones(length), 1 - me), ah.irecv(np.ones(length), 1 - me)]
+        for work in exchange:
+            work.wait()
+        ah.all_reduce(np.ones(length), async_op=True).wait()
+    ah.destroy_process_group()
+    running = [one.name for one in threading.enumerate()]
+    tell("done", started=started, left=[name for name in running if name in started])
 
 
 def call_from_tasks_and_threads() -> None:

@@ -45,6 +45,7 @@ from allhands.errors import AllhandsError
 from allhands.recorder.record import format_source
 from allhands.recorder.source import find_caller, locate
 from allhands.runtime.callbacks import Callbacks
+from allhands.runtime.helper_threads import HelperThreads
 from allhands.runtime.job_thread import JobThread
 from allhands.runtime.loop_thread import LoopThread
 from allhands.shm.areas import GroupAreas
@@ -100,9 +101,13 @@ class GroupEngine:
         rank: int,
         mesh: Mesh,
         directory: PeerDirectory,
+        threads: HelperThreads,
         config: EngineConfig = _DEFAULT_CONFIG,
     ) -> None:
-        """Connect the parts of the engine; `ranks` are world ranks, `rank` an index of them."""
+        """Connect the parts of the engine; `ranks` are world ranks, `rank` an index of them.
+
+        What the engine starts of `threads` ends after `close`.
+        """
         self.name = name
         self.ranks = tuple(ranks)
         """World rank of each group rank."""
@@ -125,7 +130,7 @@ class GroupEngine:
             name, self.ranks, rank, self.hash, mesh, directory, self._describe_activity, losses
         )
         self._failures.find_call_site = self.recorder.find_call_site
-        self._job_thread = JobThread(f"allhands group {name}")
+        self._job_thread = JobThread(f"allhands group {name}", threads)
         self._channel = GroupChannel(
             name,
             rank,
@@ -158,7 +163,7 @@ class GroupEngine:
         self.queue = CallQueue(
             context, self._watchdog, self._link_calls, self._runner, self._result_check
         )
-        self.p2p_router = self._make_p2p_router(mesh, losses)
+        self.p2p_router = self._make_p2p_router(mesh, losses, threads)
         self.events = GroupEvents(context, self._watchdog, self.p2p_router, lambda: self.progress)
 
     def _make_context(self, mesh: Mesh) -> EngineContext:
@@ -178,7 +183,7 @@ class GroupEngine:
             self._job_thread,
         )
 
-    def _make_p2p_router(self, mesh: Mesh, losses: FailureLog) -> P2PRouter:
+    def _make_p2p_router(self, mesh: Mesh, losses: FailureLog, threads: HelperThreads) -> P2PRouter:
         return ShmOrLinksRouter(
             self.name,
             self.ranks,
@@ -190,6 +195,7 @@ class GroupEngine:
             losses,
             lambda: self._progress.last_ended,
             self.caller_ranks,
+            threads,
         )
 
     def _make_result_check(self, config: EngineConfig, mesh: Mesh) -> ResultCheck:

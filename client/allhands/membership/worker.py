@@ -34,6 +34,8 @@ _ERROR_DRAIN_SECONDS = 0.5
 """Seconds for the messages of a rank that leaves because of an error: the others wait for it."""
 _PEER_CLOSE_SECONDS = 0.5
 """How long a rank that has left waits for the others to close their links to it."""
+_THREAD_SECONDS = 5.0
+"""How long a rank that has left waits for its threads, which have nothing to wait for."""
 
 
 class Worker(WorkerGroups):
@@ -180,6 +182,8 @@ class Worker(WorkerGroups):
         await self._ports.wait_no_links(_PEER_CLOSE_SECONDS)
         await self._mesh.aclose()
         await self.rendezvous.aclose()
+        if names := self._threads.join(_THREAD_SECONDS):
+            logger.warning("left while threads do not end: %s", ", ".join(names))
 
     def terminate(self) -> None:
         """End all present and later calls: this process was signalled to end."""

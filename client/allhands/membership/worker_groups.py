@@ -76,6 +76,7 @@ class WorkerGroups(MemberDirectory):
             ranks.index(self.rank),
             self._mesh,
             self,
+            self._threads,
             EngineConfig(
                 timeout=timeout or self.config.timeout,
                 deterministic=self.config.deterministic,

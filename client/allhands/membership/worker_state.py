@@ -28,6 +28,7 @@ from allhands.runtime.exit_notice import (
     FailureCause,
     send_cause_notice,
 )
+from allhands.runtime.helper_threads import HelperThreads
 from allhands.runtime.sections import SectionReader, process_log
 from allhands.shm.arena import Arena
 from allhands.transport.frame import MessageKey
@@ -63,6 +64,8 @@ class WorkerState:
         self.rendezvous = rendezvous
         self._ports = ports
         self._session = session
+        self._threads = HelperThreads()
+        """Starts the threads of the engines."""
         self._engines: dict[str, GroupEngine] = {}
         self._closed_positions: dict[str, tuple[GroupProgress, CallTotals]] = {}
         """Last position of this rank in each group that it has closed."""

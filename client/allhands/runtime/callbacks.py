@@ -13,6 +13,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from allhands.runtime.helper_threads import HelperThreads
 from allhands_proto import forks
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Callbacks:
         self._is_watched = False
         self._is_closed = False
         self._due_timer: DueTimer | None = None
+        self._timer_threads = HelperThreads()
+        """Starts the one that waits for `_due_timer`."""
         self._generation = forks.generation
 
     @property
@@ -121,8 +124,7 @@ class Callbacks:
                 if self._is_closed:
                     self._due_timer.close()
                 else:
-                    name = f"due calls of {self._name}"
-                    threading.Thread(target=self._run_due_calls, name=name, daemon=True).start()
+                    self._timer_threads.start(f"due calls of {self._name}", self._run_due_calls)
             return self._due_timer
 
     @contextlib.contextmanager
@@ -153,7 +155,7 @@ class Callbacks:
         for thread in list(self._threads):
             if thread is not threading.current_thread():
                 thread.join(max(until - time.monotonic(), 0))
-        return not any(
+        return not self._timer_threads.join(max(until - time.monotonic(), 0)) and not any(
             thread.is_alive()
             for thread in self._threads
             if thread is not threading.current_thread()

@@ -2,9 +2,10 @@
 
 import asyncio
 import queue
-import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+from allhands.runtime.helper_threads import HelperThreads
 
 T = TypeVar("T")
 Job = Callable[[], None]
@@ -17,10 +18,11 @@ class JobThread:
     when a rank that says no goodbye leaves its world.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads: HelperThreads) -> None:
         self._name = name
+        self._threads = threads
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._is_started = False
 
     async def run(self, act: Callable[[], T]) -> T:
         """Run `act` on the thread and await the result; a cancelled caller does not stop `act`."""
@@ -47,9 +49,9 @@ class JobThread:
             else:
                 loop.call_soon_threadsafe(complete, value, None)
 
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run_jobs, name=self._name, daemon=True)
-            self._thread.start()
+        if not self._is_started:
+            self._is_started = True
+            self._threads.start(self._name, self._run_jobs)
         self._jobs.put(run_job)
         return future
 

@@ -17,6 +17,7 @@ from allhands.engine.group_engine import EngineConfig, GroupEngine
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands.group.group import Group
+from allhands.runtime.helper_threads import HelperThreads
 from allhands.transport.frame import FrameKind, MessageKey
 from allhands.transport.inproc import InprocFabric, InprocNetwork
 from allhands.transport.mesh import Mesh
@@ -233,6 +234,7 @@ class InprocWorld:
                 place,
                 owner.mesh,
                 owner,
+                HelperThreads(),
                 EngineConfig(
                     deterministic=self._deterministic,
                     layout=layout,

@@ -12,6 +12,7 @@ from allhands.engine.numbering import CallNumbering
 from allhands.engine.p2p.message import P2PRequest
 from allhands.engine.p2p.router import ShmOrLinksRouter
 from allhands.engine.work.work import Work
+from allhands.runtime.helper_threads import HelperThreads
 
 
 class ShmP2P:
@@ -47,6 +48,7 @@ def make_router(order: CallNumbering, made: list[ShmP2P]) -> ShmOrLinksRouter:
         FailureLog(),
         lambda: 0,
         (0, 1),
+        HelperThreads(),
     )
 
 

@@ -1,6 +1,5 @@
 """Point-to-point messages of one group over shared memory; safe from any thread."""
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,6 +14,7 @@ from allhands.engine.p2p.message import (
 )
 from allhands.engine.work import explanations
 from allhands.errors import AllhandsError
+from allhands.runtime.helper_threads import HelperThreads
 from allhands.tracebacks import hide_traceback
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class P2POverShm:
         make: Callable[..., "ShmP2P"],
         on_failed: Callable[[BaseException], None],
         failure_log: FailureLog,
+        threads: HelperThreads,
     ) -> None:
         self._name = name
         self._ranks = tuple(ranks)
@@ -45,6 +46,7 @@ class P2POverShm:
         self._directory = directory
         self._on_failed = on_failed
         self._failure_log = failure_log
+        self._threads = threads
         self.p2p = make(on_failure=self._on_failure, on_first=self._start_server)
 
     def begin(self, request: P2PRequest) -> bool:
@@ -96,13 +98,22 @@ class P2POverShm:
     # ------------------------------------------------------------ inside
 
     def _start_server(self) -> None:
-        name = f"allhands messages {self._name}"
-        threading.Thread(target=self._serve, name=name, daemon=True).start()
+        self._threads.start(f"allhands messages {self._name}", self._serve)
 
     def _serve(self) -> None:
-        while (ended := self.p2p.serve()) is not None:
-            for message in ended:
-                self._complete_once(message)
+        while self._complete_next():
+            pass
+
+    def _complete_next(self) -> bool:
+        """Complete the next messages that end; False: there will be none.
+
+        Of messages and their arrays nothing is held when this has returned.
+        """
+        if (ended := self.p2p.serve()) is None:
+            return False
+        for message in ended:
+            self._complete_once(message)
+        return True
 
     def _progress(self, message: "Message", seconds: float) -> bool:
         """Progress a message for some time, on the thread that waits for it."""

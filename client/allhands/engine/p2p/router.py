@@ -20,6 +20,7 @@ from allhands.engine.p2p.over_links import P2POverLinks
 from allhands.engine.p2p.over_shm import P2POverShm
 from allhands.engine.shm.group_channel import GroupChannel
 from allhands.errors import AllhandsError
+from allhands.runtime.helper_threads import HelperThreads
 from allhands.transport.frame import MessageKey
 
 
@@ -38,6 +39,7 @@ class ShmOrLinksRouter(P2PRouter):
         failure_log: FailureLog,
         get_last_ended: Callable[[], int],
         caller_ranks: Sequence[int],
+        threads: HelperThreads,
     ) -> None:
         self.shm_path: P2POverShm | None = None
         self._name = name
@@ -49,6 +51,7 @@ class ShmOrLinksRouter(P2PRouter):
         self._directory = directory
         self._get_last_ended = get_last_ended
         self._caller_ranks = caller_ranks
+        self._threads = threads
         self._p2p_over_shm: P2POverShm | None = None
         self._held: dict[P2PRequest, asyncio.TimerHandle] = {}
         self._negotiation: asyncio.Task[None] | None = None
@@ -216,6 +219,7 @@ class ShmOrLinksRouter(P2PRouter):
             partial(make, ranks=self._caller_ranks),
             self._channel.recorder.report_failure,
             self._failure_log,
+            self._threads,
         )
         for rank in self._failure_log.list_departed():
             self._p2p_over_shm.on_peer_left(rank)

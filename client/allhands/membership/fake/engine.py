@@ -30,6 +30,7 @@ from allhands.engine.operation import Operation
 from allhands.engine.p2p.interface import P2PRouter
 from allhands.engine.p2p.message import P2PRequest, name_message
 from allhands.errors import AllhandsError
+from allhands.runtime.helper_threads import HelperThreads
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
 
@@ -39,7 +40,7 @@ _EXPLANATION = "by this rank alone: the group is fake"
 class FakeEngine(GroupEngine):
     """An engine that neither waits nor sends; calls run one at a time."""
 
-    def _make_p2p_router(self, mesh: Mesh, losses: FailureLog) -> P2PRouter:
+    def _make_p2p_router(self, mesh: Mesh, losses: FailureLog, threads: HelperThreads) -> P2PRouter:
         return _FakeP2PRouter(self.run_message)
 
     def submit(self, operation: Operation) -> None:

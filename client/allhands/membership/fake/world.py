@@ -128,6 +128,7 @@ class FakeWorker(Worker):
             ranks.index(self.rank),
             self._mesh,
             self,
+            self._threads,
             EngineConfig(
                 timeout=timeout or self.config.timeout,
                 caller_ranks=caller_ranks,
