@@ -18,7 +18,7 @@ from programs.played_hosts import play_host
 from programs.protocol import CheckedLabel, failure, hear, tell
 
 DTYPES = ("int64", "float32", "complex64", "float16", "uint16")
-COUNTS = (1, 8, 1000, 16_384, 65_536, 300_000)
+COUNTS = (1, 8, 1000, 16_384, 65_536, 131_072, 300_000)
 
 
 def _join(backend: str = "socket") -> tuple[int, int]:

@@ -26,6 +26,8 @@ from programs.protocol import failure, hear, tell
 _advance, _run = CompositeState.advance, CompositeRun.run
 _run_step: Any = CompositeRun._run_step_here
 _run_first: Any = LinkCalls.run_here
+LONG = 200_001
+"""Elements of an array of which a message goes in two pieces."""
 _can_run, _finish = GroupEngine.can_run_step_inline, CompositeState.finish
 
 
@@ -43,7 +45,7 @@ def call_all_kinds(loops: int, handed: float, hosts: str = "") -> None:
     _watch_beginnings(counts)
     wrong: list[Any] = []
     for at in range(loops):
-        size, root = (0, 3, 500, 3000)[at % 4], at % n
+        size, root = LONG if at % 20 == 19 else (0, 3, 500, 3000)[at % 4], at % n
         x = np.arange(size) + me
         found: list[Any] = [None] * n
         ah.all_gather_object(found, {"rank": me, "x": x})

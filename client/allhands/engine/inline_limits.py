@@ -24,7 +24,7 @@ be about to receive as much."""
 MESSAGE_SECONDS = 0.0003
 """Longest hold of the loop by a thread that waits for a message it has begun to receive: what this
 rank sends may need the loop."""
-WAITED = InlineLimits(0.002, 64 << 10, 1 << 20, takes_staged=True)
+WAITED = InlineLimits(0.002, 64 << 10, 4 << 20, takes_staged=True)
 """Of a call that its thread waits for: most small ones end within a tenth of the time."""
 AWAITED = InlineLimits(0.0003, 64 << 10, 128 << 10, takes_staged=False)
 """Of a call on a thread with an event loop of its own, which is to go on soon."""

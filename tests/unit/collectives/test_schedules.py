@@ -26,7 +26,8 @@ from allhands.collectives.algorithms import (
     van_de_geijn,
 )
 from allhands.collectives.algorithms.blocks import split_evenly
-from allhands.collectives.schedule import Schedule
+from allhands.collectives.message_pieces import cut_messages
+from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
 from allhands.collectives.split_rounds import split_rounds
 from allhands.testing import Traffic, interleave, simulate
 
@@ -46,11 +47,17 @@ def cut(algorithm: Callable[..., Schedule]) -> Callable[..., Schedule]:
     return lambda *arguments: split_rounds(algorithm(*arguments), 3)
 
 
+def piece(algorithm: Callable[..., Schedule]) -> Callable[..., Schedule]:
+    """Return an algorithm of which each message goes in pieces of five elements."""
+    return lambda *arguments: cut_messages(algorithm(*arguments), 5, 4096)
+
+
 def list_algorithms(name: str, **algorithms: Callable[..., Schedule]) -> pytest.MarkDecorator:
-    """Return the parametrization by algorithms, each as it is and `cut`."""
+    """Return the parametrization by algorithms, each as it is, `cut` and in pieces."""
     as_they_are = [pytest.param(one, id=key) for key, one in algorithms.items()]
     in_parts = [pytest.param(cut(one), id=f"{key}_cut") for key, one in algorithms.items()]
-    return pytest.mark.parametrize(name, as_they_are + in_parts)
+    in_pieces = [pytest.param(piece(one), id=f"{key}_pieces") for key, one in algorithms.items()]
+    return pytest.mark.parametrize(name, as_they_are + in_parts + in_pieces)
 
 
 each_size = pytest.mark.parametrize("size", SIZES)
@@ -459,3 +466,28 @@ def test_every_choice_builds_what_its_operation_asks_for(nbytes: int) -> None:
         select.select_scatter(3, nbytes).build(rank, 3, counts, 1)
         select.select_all_to_all(3, nbytes).build(rank, 3, counts, [counts[rank]] * 3)
         select.select_barrier(3).build(rank, 3)
+
+
+# ---------------------------------------------------------------- messages in pieces
+
+
+def test_messages_are_cut_that_are_neither_short_nor_very_long() -> None:
+    spans = [
+        Span(Area.OUTPUT, start, start + length) for start, length in ((0, 5), (5, 12), (17, 41))
+    ]
+    whole = Schedule(
+        (Round(sends=tuple(Send(1, one) for one in spans)),
+         Round(recvs=tuple(Recv(2, one, reduces=True) for one in spans))),
+        scratch=3,
+    )  # fmt: skip
+    first, second = (made := cut_messages(whole, 5, 40)).rounds
+    pieces = [(0, 5), (5, 10), (10, 15), (15, 17), (17, 58)]
+    assert first.sends == tuple(Send(1, Span(Area.OUTPUT, *one)) for one in pieces)
+    assert second.recvs == tuple(Recv(2, Span(Area.OUTPUT, *one), True) for one in pieces)
+    assert made.scratch == 3
+
+
+def test_a_schedule_without_messages_to_cut_is_the_same_object() -> None:
+    made = tree.broadcast(0, 2, 41, 0)
+    assert cut_messages(made, 41, 100) is made
+    assert cut_messages(made, 5, 40) is made

@@ -5,13 +5,19 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from allhands.collectives.buffer import Buffer
 from allhands.collectives.composite_call import CompositeState, Step
+from allhands.collectives.part import Part
 from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.schedule import Schedule
 from allhands.engine.hosts.composite_runner import CompositeRun
 
 STEPS = 3
+_NOTHING = Buffer([], np.dtype(np.uint8))
+NO_MESSAGES = Part(Schedule(()), _NOTHING, _NOTHING)
 
 
 class State:
@@ -23,7 +29,7 @@ class State:
     def advance(self) -> Step | None:
         self.at += 1
         request = CollectiveRequest("barrier")
-        return None if self.at > STEPS else Step(request, lambda rank, size: cast(Any, [self.at]))
+        return None if self.at > STEPS else Step(request, lambda rank, size: [NO_MESSAGES])
 
     def finish(self) -> str:
         return "result"
@@ -42,8 +48,10 @@ class Steps:
     async def negotiate(self) -> None:
         pass
 
-    def make_execution(self, ranks: object, rank: int, op: object, number: int) -> Any:
-        def begin(parts: list[int], remainder: object = None) -> None:
+    def make_execution(
+        self, ranks: object, rank: int, op: object, number: int, eager_bytes: int
+    ) -> Any:
+        def begin(parts: list[Part], remainder: object = None) -> None:
             self.made.append(("goes on" if remainder else "loop", number))
             execution.completion.set_result(None)
 
@@ -51,7 +59,7 @@ class Steps:
         execution.completion = asyncio.get_running_loop().create_future()
         return execution
 
-    def begin(self, part: int, op: object, sequence: int, signature: int, number: int) -> Any:
+    def begin(self, part: Part, op: object, sequence: int, signature: int, number: int) -> Any:
         def run(is_interrupted: object, seconds: float) -> bool:
             self.made.append(("here", number))
             return self._ends_here(number)

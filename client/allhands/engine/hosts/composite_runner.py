@@ -5,8 +5,11 @@ they run on a communicator beside the group's, because the group's own counts th
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from allhands.collectives.composite_call import CompositeState, Step
+from allhands.collectives.message_pieces import cut_messages
+from allhands.collectives.part import Part
 from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result
 from allhands.engine.hosts.subcalls import SubcallMeans, Subcalls
@@ -15,6 +18,10 @@ from allhands.engine.links.native_calls import NativeCalls
 from allhands.engine.shm.host_group import HostGroup
 from allhands.runtime.job_thread import JobThread
 from allhands.transport.mesh import Mesh
+from allhands.transport.outbox import EAGER_BYTES
+
+_LONGEST_CUT_BYTES = 4 << 20
+"""Of a message that goes in pieces, each unasked; a longer one waits until it is asked for."""
 
 
 class CompositeRunner:
@@ -148,7 +155,7 @@ class CompositeRun:
         seconds: float,
     ) -> bool:
         """Run a step as far as it goes; say whether it has ended well."""
-        parts = step.build(self._rank, len(self._ranks))
+        parts = self._build(step)
         execution = self._make_execution(step)
         call = None
         if native is not None and len(parts) == 1:
@@ -174,16 +181,28 @@ class CompositeRun:
         try:
             if self._execution is None:
                 self._execution = self._make_execution(step)
-                self._execution.begin(step.build(self._rank, len(self._ranks)))
+                self._execution.begin(self._build(step))
             await self._execution.completion
         finally:
             self.stop()
         self._end_step(step)
 
+    def _build(self, step: Step) -> list[Part]:
+        """Build the parts of a step, with messages that the core takes, where they are not long."""
+        return [_cut_part(part) for part in step.build(self._rank, len(self._ranks))]
+
     def _make_execution(self, step: Step) -> Execution:
-        return self._subcalls.make_execution(self._ranks, self._rank, step.request.op, self._number)
+        return self._subcalls.make_execution(
+            self._ranks, self._rank, step.request.op, self._number, EAGER_BYTES
+        )
 
     def _end_step(self, step: Step) -> None:
         self._step = self._execution = None
         if not step.request.is_ordered(len(self._ranks), self._deterministic):
             step.request.finish(len(self._ranks))
+
+
+def _cut_part(part: Part) -> Part:
+    itemsize = part.output.dtype.itemsize
+    limits = EAGER_BYTES // itemsize, _LONGEST_CUT_BYTES // itemsize
+    return replace(part, schedule=cut_messages(part.schedule, *limits))

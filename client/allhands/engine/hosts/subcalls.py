@@ -67,9 +67,17 @@ class Subcalls:
         )
 
     def make_execution(
-        self, peers: Sequence[int], rank: int, op: ReduceOp | None, number: int
+        self,
+        peers: Sequence[int],
+        rank: int,
+        op: ReduceOp | None,
+        number: int,
+        eager_bytes: int | None = None,
     ) -> Execution:
-        """Make a sub-call over links among `peers`, world ranks, of which `rank` is an index."""
+        """Make a sub-call over links among `peers`, world ranks, of which `rank` is an index.
+
+        `eager_bytes` as of `Execution`.
+        """
         return Execution(
             self.means.mesh,
             peers=peers,
@@ -79,6 +87,7 @@ class Subcalls:
             signature=self.signature,
             op=op or ReduceOp.SUM,
             first_part=number << _PART_BITS,
+            eager_bytes=eager_bytes,
         )
 
     @asynccontextmanager

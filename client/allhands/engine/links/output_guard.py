@@ -29,10 +29,14 @@ from allhands.collectives.schedule import Round, Schedule
 from allhands.data.blocks import copy_into
 from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import ArrivalWait, Mesh
+from allhands.transport.outbox import EAGER_BYTES
 from allhands_proto.quick_dataclass import dataclass
 
 STAGED_BYTES = 1 << 20
 """Of the array up to which a call works on a copy; of all ranks' blocks it is twice as much."""
+_ROOT_STAGED_BYTES = 4 << 20
+"""Likewise of all ranks' blocks where a root has them, and each is one frame: what takes a larger
+one the slower way is several times as slow."""
 PIGGYBACK_BYTES = 256 << 10
 """Of a block that travels with the sizes of all blocks; both its ends rely on it."""
 _ALIGNMENT = 64
@@ -338,8 +342,10 @@ def is_staged(request: CollectiveRequest, size: int) -> bool:
     """Say whether a call is so small that it works on a copy: the same on every rank."""
     if request.primitive.has_splits:
         return False  # ranks know their own sizes alone
-    limit = STAGED_BYTES << request.primitive.scales_with_size
-    return count_bytes(request, size) <= limit
+    nbytes, scales = count_bytes(request, size), request.primitive.scales_with_size
+    if scales and request.primitive.is_rooted:
+        return nbytes <= min(size * EAGER_BYTES, _ROOT_STAGED_BYTES)
+    return nbytes <= STAGED_BYTES << scales
 
 
 def count_bytes(request: CollectiveRequest, size: int) -> int:
