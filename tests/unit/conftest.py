@@ -7,7 +7,7 @@ import pytest
 from allhands.collectives import hierarchical_plan, plan, two_level_plan
 from allhands.collectives.algorithms import select
 from allhands.engine import link_calls
-from allhands.engine.hosts import two_level
+from allhands.engine.hosts import composite_runner, two_level
 from allhands.engine.links import executor, output_guard
 from allhands.transport import inbox, outbox
 from support.process_state import check_process_state
@@ -49,8 +49,10 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "MAX_PAYLOAD_BYTES", CHUNK)
     monkeypatch.setattr(outbox, "COPIED_EAGER_BYTES", COPIED_EAGER_BYTES)
     monkeypatch.setattr(executor, "BULK_EAGER_BYTES", EAGER_BYTES)
-    for module in (inbox, link_calls, outbox, two_level):
+    for module in (composite_runner, inbox, link_calls, outbox, output_guard, two_level):
         monkeypatch.setattr(module, "EAGER_BYTES", EAGER_BYTES)
+    monkeypatch.setattr(composite_runner, "_LONGEST_CUT_BYTES", 4 * EAGER_BYTES)
+    monkeypatch.setattr(output_guard, "_ROOT_STAGED_BYTES", 3 * EAGER_BYTES)
     for module in (inbox, outbox):
         monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)
     monkeypatch.setattr(inbox, "_CREDIT_STEP", EAGER_BUDGET // 4)
