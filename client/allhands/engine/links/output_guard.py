@@ -35,8 +35,7 @@ from allhands_proto.quick_dataclass import dataclass
 STAGED_BYTES = 1 << 20
 """Of the array up to which a call works on a copy; of all ranks' blocks it is twice as much."""
 _ROOT_STAGED_BYTES = 4 << 20
-"""Likewise of all ranks' blocks where a root has them, and each is one frame: what takes a larger
-one the slower way is several times as slow."""
+"""Likewise of all ranks' blocks that a root gathers or scatters, of one frame each at most."""
 PIGGYBACK_BYTES = 256 << 10
 """Of a block that travels with the sizes of all blocks; both its ends rely on it."""
 _ALIGNMENT = 64
