@@ -319,7 +319,7 @@ async def test_operations_with_a_factor_or_a_function_know_hosts(hosts: str) -> 
 @on_all_hosts
 async def test_calls_of_several_steps_know_hosts(hosts: str) -> None:
     size = len(hosts)
-    async with inproc_world(size, hosts=hosts) as world:
+    async with inproc_world(size, hosts=hosts, timeout=60) as world:  # a hundred slices a step
         for length in (3, 3000):
             xs = [numbers(rank, length) for rank in range(size)]
             wanted = np.cumsum(xs, axis=0)
