@@ -20,9 +20,10 @@
 
 /* How long who only begins something, perhaps an event loop, is held for a peer that is about to
  * come. Who has handed it over comes later to the next than that, and would be late for ever: so
- * all ranks hold longer for the same few numbers, after which they come together. */
+ * all ranks hold for the same few numbers as long as a small call takes that was handed over, after
+ * which they come together. */
 static inline int64_t gate_brief_hold(size_t nbytes, uint64_t number) {
-    enum { BYTE_NS = 1, USUAL_NS = 50000, MEETING_NS = 300000, MEETINGS = 2, PERIOD = 16 };
+    enum { BYTE_NS = 1, USUAL_NS = 50000, MEETING_NS = 1000000, MEETINGS = 2, PERIOD = 16 };
     return (int64_t)nbytes * BYTE_NS + (number % PERIOD < MEETINGS ? MEETING_NS : USUAL_NS);
 }
 
