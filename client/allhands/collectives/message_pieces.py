@@ -1,12 +1,8 @@
 """Schedules whose long messages are cut into pieces, each a message of its own. Pure."""
 
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import TypeVar
 
 from allhands.collectives.schedule import Recv, Round, Schedule, Send, Span
-
-_Message = TypeVar("_Message", Send, Recv)
 
 
 def cut_messages(schedule: Schedule, piece: int, longest: int) -> Schedule:
@@ -15,40 +11,29 @@ def cut_messages(schedule: Schedule, piece: int, longest: int) -> Schedule:
     Those of more than `longest` elements stay whole. Sender and receiver find the same pieces, so
     that ranks may do this each for itself.
     """
-    lengths = {len(one.span) for step in schedule.rounds for one in _list_messages(step)}
-    if not any(piece < length <= longest for length in lengths):
-        return schedule
-    return _cut_messages(schedule, piece, longest)
-
-
-def _list_messages(step: Round) -> list[Send | Recv]:
-    return [*step.sends, *step.recvs]
+    spans = (one.span for step in schedule.rounds for one in step.messages)
+    if any(piece < len(span) <= longest for span in spans):
+        return _cut_messages(schedule, piece, longest)
+    return schedule
 
 
 @lru_cache(maxsize=64)
 def _cut_messages(schedule: Schedule, piece: int, longest: int) -> Schedule:
-    def cut(messages: tuple[_Message, ...]) -> Iterator[_Message]:
-        for one in messages:
-            if len(one.span) <= piece or len(one.span) > longest:
-                yield one
-            else:
-                yield from (_replace_span(one, span) for span in _cut_span(one.span, piece))
+    def cut(span: Span) -> list[Span]:
+        if not piece < len(span) <= longest:
+            return [span]
+        starts = range(span.start, span.stop, piece)
+        return [Span(span.area, start, min(start + piece, span.stop)) for start in starts]
 
     rounds = (
-        Round(step.copies, tuple(cut(step.sends)), tuple(cut(step.recvs)), step.folds)
+        Round(
+            step.copies,
+            tuple(Send(one.peer, span) for one in step.sends for span in cut(one.span)),
+            tuple(
+                Recv(one.peer, span, one.reduces) for one in step.recvs for span in cut(one.span)
+            ),
+            step.folds,
+        )
         for step in schedule.rounds
     )
     return Schedule(tuple(rounds), schedule.scratch)
-
-
-def _replace_span(message: _Message, span: Span) -> _Message:
-    match message:
-        case Send():
-            return Send(message.peer, span)
-        case Recv():
-            return Recv(message.peer, span, message.reduces)
-
-
-def _cut_span(span: Span, piece: int) -> Iterator[Span]:
-    for start in range(span.start, span.stop, piece):
-        yield Span(span.area, start, min(start + piece, span.stop))

@@ -106,6 +106,11 @@ class Round:
     recvs: tuple[Recv, ...] = ()
     folds: tuple[Fold, ...] = ()
 
+    @property
+    def messages(self) -> tuple[Send | Recv, ...]:
+        """The sends, then the receives."""
+        return (*self.sends, *self.recvs)
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

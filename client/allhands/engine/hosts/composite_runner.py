@@ -205,4 +205,5 @@ class CompositeRun:
 def _cut_part(part: Part) -> Part:
     itemsize = part.output.dtype.itemsize
     limits = EAGER_BYTES // itemsize, _LONGEST_CUT_BYTES // itemsize
-    return replace(part, schedule=cut_messages(part.schedule, *limits))
+    schedule = cut_messages(part.schedule, *limits)
+    return part if schedule is part.schedule else replace(part, schedule=schedule)

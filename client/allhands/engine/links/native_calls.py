@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from allhands.collectives.buffer import Array, Buffer
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, TYPES, ReduceOp, get_dtype_name
-from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
+from allhands.collectives.schedule import Area, Recv, Round, Schedule, Span
 from allhands.collectives.two_level_plan import TwoLevelPlan
 from allhands.runtime import native_core
 from allhands.transport.lent_links import LentLinks
@@ -297,17 +297,13 @@ def _number(op: ReduceOp | None, dtype: "np.dtype[np.generic]") -> tuple[int, in
 
 def _list_peers(schedule: Schedule) -> list[int]:
     """Return the ranks of the group that a schedule has messages with."""
-    return sorted({one.peer for step in schedule.rounds for one in _list_messages(step)})
+    return sorted({one.peer for step in schedule.rounds for one in step.messages})
 
 
 def _find_longest(schedule: Schedule) -> int:
     """Return the elements of the longest message."""
-    spans = [one.span for step in schedule.rounds for one in _list_messages(step)]
+    spans = [one.span for step in schedule.rounds for one in step.messages]
     return max(map(len, spans), default=0)
-
-
-def _list_messages(step: Round) -> list[Send | Recv]:
-    return [*step.sends, *step.recvs]
 
 
 def _compile_round(
@@ -346,7 +342,7 @@ def _compile_round(
 def _may_overwrite(recv: Recv, step: Round) -> bool:
     """Return whether a message may be written as it comes, by the law of rounds."""
     return not recv.reduces and not any(
-        recv.span.overlaps(one.span) for one in _list_messages(step) if one is not recv
+        recv.span.overlaps(one.span) for one in step.messages if one is not recv
     )
 
 
