@@ -59,6 +59,7 @@ class SessionEvents(WorkerState):
             return
         self._send_last_report()
         self._lost.add(rank)
+        self._forget_memory(rank)
         loss = partial(call_errors.build_peer_failed_error, verdict=found, ranks=found.ranks)
         failure = self._announce_on_failure(found, self._precede_by_mismatches(rank, loss, None))
         logger.warning("%s is lost: %s; %s", self.describe_rank(rank), reason, found.text)
@@ -95,6 +96,7 @@ class SessionEvents(WorkerState):
             self._send_last_report()
         failure = self._announce_on_failure(found, failure)
         self._left.add(rank)
+        self._forget_memory(rank)
         self._cancel_opinion(rank)
         self._mesh.close_link(rank)
 

@@ -94,6 +94,8 @@ class WorkerGroups(MemberDirectory):
         engine.link_cost = self._link_cost
         engine.recorder.on_failure = self._dumper.dump_failure
         self._engines[name] = engine
+        if self._arena is not None:
+            self._arena.begin_use(ranks)
         self._closed_positions.pop(name, None)
         for tell in self._world_events:
             tell(engine)
@@ -154,13 +156,10 @@ class WorkerGroups(MemberDirectory):
             engine.replace_failure(failure) if failure is not None else engine.shut_down(
                 _make_destroyed_error
             )
-            gone = self._lost | self._left
-            engine.close(gone)
+            engine.close(self._lost | self._left)
             del self._engines[name]
             if self._arena is not None:
-                for rank in gone.intersection(engine.ranks):
-                    if not any(rank in other.ranks for other in self._engines.values()):
-                        self._arena.forget(rank)
+                self._arena.end_use(engine.ranks)
             await self._session.close_group(name)
 
     async def decide_group_change(

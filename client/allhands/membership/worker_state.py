@@ -119,6 +119,10 @@ class WorkerState:
     def shares_memory(self, rank: int) -> bool:
         return self._arena is not None and self._arena.is_mapped(rank)
 
+    def _forget_memory(self, rank: int) -> None:
+        if self._arena is not None:
+            self._arena.mark_gone(rank)
+
     def get_progress(self) -> Sequence[wire.Progress]:
         # What a call has failed of is told by these: its data has not come in any case.
         silent = self._mesh.find_silent(SILENT_SECONDS, behind_data=True)

@@ -11,7 +11,7 @@ where its area for the group lies, or that it does without. All see the same ent
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -94,6 +94,10 @@ class Arena:
         self._next_offset = core.HEAD_BYTES
         self._segments: dict[int, Segment] = {}
         self._pids: dict[int, int] = {}
+        self._uses: dict[int, int] = {}
+        """Open groups with each rank that was in one."""
+        self._gone: set[int] = set()
+        """Ranks that have left the world, or are lost."""
         self._prefault_budget = PrefaultBudget()
 
     def map(self, rank: int, members: Mapping[int, tuple[int, str]]) -> None:
@@ -117,10 +121,29 @@ class Arena:
             except OSError as error:
                 logger.warning("no shared memory with rank %d of this host: %s", peer, error)
 
-    def forget(self, rank: int) -> None:
-        """Unmap the segment of a departed rank, once unused by groups. Idempotent."""
-        self._segments.pop(rank, None)
-        self._pids.pop(rank, None)
+    def begin_use(self, ranks: Iterable[int]) -> None:
+        """Keep the segments of these ranks mapped for a group that opens."""
+        for rank in ranks:
+            self._uses[rank] = self._uses.get(rank, 0) + 1
+
+    def end_use(self, ranks: Iterable[int]) -> None:
+        """Unmap the segments of those ranks of a closed group that are gone and in no other."""
+        for rank in ranks:
+            self._uses[rank] -= 1
+            self._unmap_unused(rank)
+
+    def mark_gone(self, rank: int) -> None:
+        """Unmap the segment of a rank that is gone, once no group has it any more. Idempotent.
+
+        One that no group has had yet stays: all must say alike whether a first one is possible.
+        """
+        self._gone.add(rank)
+        self._unmap_unused(rank)
+
+    def _unmap_unused(self, rank: int) -> None:
+        if rank in self._gone and self._uses.get(rank) == 0:
+            self._segments.pop(rank, None)
+            self._pids.pop(rank, None)
 
     def is_mapped(self, rank: int) -> bool:
         """Say whether the memory of a rank of the world is mapped here."""
