@@ -32,7 +32,7 @@ def test_a_call_that_is_queued_behind_one_under_way_waits_for_its_end(job: Job) 
         assert said["sums"] == [2.0, 20.0, 200.0]
 
 
-@pytest.mark.parametrize("count", [3, 1 << 20], ids=["by the core", "in the queue"])
+@pytest.mark.parametrize("count", [3, 1 << 21], ids=["by the core", "in the queue"])
 def test_ctrl_c_in_a_call_takes_it_back_on_all_ranks(job: Job, count: int) -> None:
     ranks = job(2, atomic_over_links.interrupt_a_call, count)
     told = ranks[0].expect("interrupted")

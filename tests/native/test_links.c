@@ -140,23 +140,79 @@ static void test_credit_returned(void) {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
     ah_link link = {.in = -1, .out = ends[0], .consumed = 12345};
-    uint8_t header[AH_FRAME_HEADER], came[AH_FRAME_HEADER + 1];
-    CHECK(ah_credit_return(&link, header) == AH_FRAME_HEADER && link.consumed == 0);
+    uint8_t came[AH_FRAME_HEADER + 1];
+    ah_credit_return(&link);
+    CHECK(link.consumed == 0 && link.credit_left == 0);
     CHECK(read(ends[1], came, sizeof came) == AH_FRAME_HEADER);
     ah_frame frame;
     CHECK(ah_frame_unpack(came, &frame) && frame.kind == AH_FRAME_CREDIT && frame.total == 12345);
-    CHECK(memcmp(came, header, AH_FRAME_HEADER) == 0);
 
     link.consumed = 7;
     while (write(ends[0], came, sizeof came) > 0) continue;
-    CHECK(ah_credit_return(&link, header) == 0 && link.consumed == 7);
+    ah_credit_return(&link);
+    CHECK(link.consumed == 7 && link.credit_left == 0);
     link.out = -1;
-    CHECK(ah_credit_return(&link, header) == 0 && link.consumed == 7);
+    ah_credit_return(&link);
+    CHECK(link.consumed == 7 && link.credit_left == 0);
+
+    /* What has not left of it goes first. */
+    while (read(ends[1], came, sizeof came) > 0) continue;
+    link.out = ends[0];
+    link.credit_left = 3;
+    memcpy(link.credit_frame + AH_FRAME_HEADER - 3, "abc", 3);
+    ah_credit_return(&link);
+    CHECK(link.consumed == 7 && link.credit_left == 0);
+    CHECK(read(ends[1], came, sizeof came) == 3 && memcmp(came, "abc", 3) == 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+/* A message in three frames is received whole, and else put back as it came, wherever it ends. */
+static void test_message_in_frames(void) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+    ah_link link = {.in = ends[0], .out = ends[0]};
+    ah_frame first = data(1, 3);
+    first.flags = AH_FRAME_P2P;
+    first.total = 2 * (size_t)AH_FRAME_PAYLOAD + 1000;
+    first.length = ah_message_first(first.total);
+    size_t total = first.total, all = ah_message_bytes(&first), foreign = 0;
+    CHECK(all == total + 3 * AH_FRAME_HEADER);
+    uint8_t *sent = malloc(total), *got = malloc(total), *bytes = malloc(all), *rest = malloc(all);
+    CHECK(sent != NULL && got != NULL && bytes != NULL && rest != NULL);
+    for (size_t i = 0; i < total; i++) sent[i] = (uint8_t)(i * 2654435761U >> 13);
+    ah_message_copy(&first, sent, 0, bytes);
+    const size_t frame = AH_FRAME_HEADER + (size_t)AH_FRAME_PAYLOAD;
+    const size_t cuts[] = {AH_FRAME_HEADER, AH_FRAME_HEADER + 100,           frame,  frame + 10,
+                           frame + 100,     2 * frame + AH_FRAME_HEADER + 7, all - 1};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        size_t cut = cuts[i];
+        ah_message_copy(&first, sent, cut, rest);
+        CHECK(memcmp(rest, bytes + cut, all - cut) == 0);
+        memset(got, 0, total);
+        CHECK(ah_link_feed(&link, bytes, cut));
+        CHECK(ah_link_receive(&link, &first, got, soon(), 0, &foreign) == AH_MESSAGE_LATE);
+        CHECK(ah_link_pending(&link) == cut && memcmp(link.data + link.start, bytes, cut) == 0);
+        CHECK(link.consumed == 0);
+        CHECK(ah_link_feed(&link, rest, all - cut));
+        CHECK(ah_link_receive(&link, &first, got, soon(), 0, &foreign) == AH_MESSAGE_DONE);
+        CHECK(memcmp(got, sent, total) == 0 && link.consumed == (int64_t)total);
+        CHECK(ah_link_pending(&link) == 0);
+        link.consumed = 0;
+    }
+    /* A frame of another message among them is not for who wants this one. */
+    bytes[frame + 16]++; /* its number */
+    CHECK(ah_link_feed(&link, bytes, all));
+    CHECK(ah_link_receive(&link, &first, got, soon(), 0, &foreign) == AH_MESSAGE_STUCK);
+    CHECK(ah_link_pending(&link) == all && memcmp(link.data + link.start, bytes, all) == 0);
+    ah_link_free(&link);
+    free(sent), free(got), free(bytes), free(rest);
     close(ends[0]);
     close(ends[1]);
 }
 
 int main(void) {
+    test_message_in_frames();
     test_credit_taken();
     test_credit_returned();
     int ends[2];

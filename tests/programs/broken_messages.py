@@ -154,7 +154,7 @@ def interrupt_a_message(call: str) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     share_memory()
-    x = array("plain", 1_300_000, me)
+    x = array("plain", 6 << 20 if call == "send" else 1_300_000, me)
     if me == 0:
         try:
             tell("waiting")
@@ -178,7 +178,7 @@ def interrupt_a_message_once_started(call: str) -> None:
     ah.init_process_group(timeout=40)
     me = ah.get_rank()
     share_memory()
-    x = array("plain", 1_300_000, me)
+    x = array("plain", 6 << 20, me)
 
     def interrupt(frame, event, _argument):
         if event == "return" and frame.f_code.co_name == "start_p2p":
@@ -195,9 +195,9 @@ def interrupt_a_message_once_started(call: str) -> None:
         x[:] = 4
     ah.barrier()
     if (me == 0) == (call == "send"):
-        ah.send(array("plain", 1_300_000, 5), 1 - me)
+        ah.send(array("plain", 6 << 20, 5), 1 - me)
     else:
-        y = array("plain", 1_300_000)
+        y = array("plain", 6 << 20)
         ah.recv(y, 1 - me)
         assert (y == 5).all()
     assert me or (x == 4).all()

@@ -18,7 +18,7 @@ from programs.played_hosts import play_host
 from programs.protocol import CheckedLabel, failure, hear, tell
 
 DTYPES = ("int64", "float32", "complex64", "float16", "uint16")
-COUNTS = (1, 8, 1000, 16_384, 65_536, 131_072, 300_000)
+COUNTS = (1, 8, 1000, 16_384, 65_536, 131_072, 300_000, 900_000)
 
 
 def _join(backend: str = "socket") -> tuple[int, int]:
@@ -420,7 +420,7 @@ def interrupt_a_call_once_begun(moment: str) -> None:
     """Interrupt a call of a large array as a function returns, before anybody waits for it."""
     me, _ = _join()
     _warm_up()
-    x = np.full(500_000, me + 1.0)
+    x = np.full(1_500_000, me + 1.0)
 
     def interrupt(frame: FrameType, event: str, _argument: object) -> None:
         if event == "return" and frame.f_code.co_name == moment:

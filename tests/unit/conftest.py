@@ -39,6 +39,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SLICE_BYTES", 80)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
     monkeypatch.setattr(output_guard, "STAGED_BYTES", 64)
+    monkeypatch.setattr(output_guard, "PACED_BYTES", 96)
     monkeypatch.setattr(output_guard, "PIGGYBACK_BYTES", 32)
     monkeypatch.setattr(hierarchical_plan, "FLAT_BYTES", -1)
     monkeypatch.setattr(hierarchical_plan, "SMALL_BYTES", 64)

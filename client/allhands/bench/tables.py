@@ -47,7 +47,7 @@ def _keep(own: tuple[T, ...], wanted: Collection[T] | None) -> tuple[T, ...]:
 
 def _make_hosts(rate: str | None, ranks_per_host: int) -> NamedTable:
     request = TableRequest(
-        _ON_HOSTS, (), (*_SMALL, 64 * _MIB), hosts=TwoHosts(rate, ranks_per_host)
+        _ON_HOSTS, (), (*_SMALL, 4 * _MIB, 64 * _MIB), hosts=TwoHosts(rate, ranks_per_host)
     )
     peers = ("gloo", TCP) if ranks_per_host == 1 else ("gloo",)
     return NamedTable(request, ("allhands", ENCRYPTED), peers)

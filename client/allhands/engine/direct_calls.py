@@ -29,8 +29,8 @@ from allhands.engine.links.output_guard import (
     EvenExchange,
     StagingBuffer,
     align,
+    goes_unasked,
     guard_outputs,
-    is_staged,
 )
 from allhands.engine.links.part_runner import ARRIVAL_PART
 from allhands.engine.operation import Operation
@@ -197,7 +197,7 @@ class DirectCalls:
             return self._compile_two_level(two_level, request, call)
         if request.primitive.has_splits:
             return self._compile_exchange(step, call)
-        if not is_staged(request, size) or self._parts.has_phases(request):
+        if not goes_unasked(request, size) or self._parts.has_phases(request):
             return None
         parts = step.build(context.rank, size)
         guard = guard_outputs(request, context.rank, size, parts, staging := StagingBuffer())

@@ -24,8 +24,8 @@ from allhands.engine.links.output_guard import (
     ArrivalCondition,
     GuardedParts,
     StagingBuffer,
+    goes_unasked,
     guard_outputs,
-    is_staged,
 )
 from allhands.engine.operation import Operation
 from allhands.engine.result_check import Comparison
@@ -151,7 +151,7 @@ class LinkCalls:
             return self._run_two_level_here(operation, is_interrupted, seconds)
         guard = self._guard(operation)
         if (
-            not self._is_staged(operation)
+            not self._goes_unasked(operation)
             or guard.arrival_check is not None
             or len(guard.parts) != 1
             or not self.is_agreed(operation.request, operation.signature)
@@ -295,8 +295,8 @@ class LinkCalls:
         operation.work.explained(self.explain(parts[0].name))
         return guard_outputs(operation.request, self._rank, len(self._ranks), parts, self._staging)
 
-    def _is_staged(self, operation: Operation) -> bool:
-        return is_staged(operation.request, len(self._ranks))
+    def _goes_unasked(self, operation: Operation) -> bool:
+        return goes_unasked(operation.request, len(self._ranks))
 
     def explain(self, algorithm: str) -> str:
         """Describe the algorithm of a call, for people."""
@@ -319,7 +319,7 @@ class LinkCalls:
             sequence=sequence,
             signature=signature,
             op=operation.request.op or ReduceOp.SUM,
-            eager_bytes=EAGER_BYTES if self._is_staged(operation) else None,
+            eager_bytes=EAGER_BYTES if self._goes_unasked(operation) else None,
         )
         beside: list[SideCondition] = []
         if left is None and guard.arrival_check is None:

@@ -15,12 +15,19 @@ class EarlyMessage:
 
     peer: int
     header: Header
-    payload: bytes | None
+    """Of its first frame."""
+    payload: bytes | bytearray | None
+    """What has come of it; of those to a point more may follow."""
 
     @property
     def nbytes(self) -> int:
         """Bytes that are held here."""
         return len(self.payload or b"")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its payload has come."""
+        return self.payload is not None and len(self.payload) == self.header.total
 
 
 class EarlyCalls:

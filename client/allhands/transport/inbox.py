@@ -186,13 +186,16 @@ class Inbox:
         for arrived in early:
             here = [one.header.key.sequence for one in early if one.peer == arrived.peer]
             last = self.p2p_counts[arrived.peer, group]
-            if arrived.payload is None or here != list(range(last - len(here) + 1, last + 1)):
+            if here != list(range(last - len(here) + 1, last + 1)):
                 return None
-            frames.setdefault(arrived.peer, []).append([arrived.header.pack(), arrived.payload])
+            if arrived.payload is None or arrived.header.length < arrived.header.total:
+                return None
+            payload = memoryview(arrived.payload)
+            frames.setdefault(arrived.peer, []).append([arrived.header.pack(), payload])
         for arrived in early:
             _remove(self._p2p_early, (group, arrived.header.key.part), arrived)
             self.p2p_counts[arrived.peer, group] -= 1
-            self._held_bytes[arrived.peer] -= len(arrived.payload or b"")
+            self._held_bytes[arrived.peer] -= arrived.nbytes
         return frames
 
     def return_credit(self, peer: int, nbytes: int) -> None:
@@ -229,7 +232,10 @@ class Inbox:
                 pass  # the rest of a message whose receive has been retracted
             case FrameKind.DATA:
                 self._check_eager(peer, header)
-                self._keep_early(peer, header, bytes(payload))
+                if header.offset:
+                    self._keep_next_piece(peer, header, payload)
+                else:
+                    self._keep_early(peer, header, bytes(payload))
             case FrameKind.RTS if posted is not None:
                 self._answer_rts(peer, header, posted)
             case FrameKind.RTS:
@@ -277,7 +283,8 @@ class Inbox:
 
     def _check_eager(self, peer: int, header: Header) -> None:
         """Check that a message without a posted receive may be sent eagerly."""
-        if header.length < header.total or header.total > EAGER_BYTES:
+        is_whole = header.length == header.total <= EAGER_BYTES
+        if not is_whole and (not header.key.is_p2p or header.total > EAGER_BUDGET):
             raise FrameError(f"{header.total} bytes unasked, {header.length} of them here")
         if self._held_bytes.get(peer, 0) + header.length > EAGER_BUDGET:
             raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
@@ -310,6 +317,22 @@ class Inbox:
                 return
         self._p2p_early.setdefault(tagged, []).append(arrived)
 
+    def _keep_next_piece(self, peer: int, header: Header, payload: memoryview) -> None:
+        """Append a piece to the message to a point that it continues, if that is still wanted."""
+        key = header.key
+        if key.sequence > self.p2p_counts.get((peer, key.group), 0):
+            raise FrameError(f"message {key.sequence} to a point goes on before it began")
+        for arrived in self._p2p_early.get((key.group, key.part), ()):
+            if arrived.peer == peer and arrived.header.key == key:
+                if header.total != arrived.header.total or header.offset != arrived.nbytes:
+                    raise FrameError(f"payload at {header.offset}, {arrived.nbytes} have come")
+                if not isinstance(arrived.payload, bytearray):
+                    arrived.payload = bytearray(arrived.payload or b"")
+                arrived.payload += payload
+                self._held_bytes[peer] += len(payload)
+                return
+        self._return_credit(peer, len(payload))
+
     def _match_or_post(self, tagged: tuple[int, int], incoming: PostedReceive) -> None:
         """Match a receive with the first fitting message, or queue the receive."""
         for arrived in self._p2p_early.get(tagged, ()):
@@ -328,6 +351,10 @@ class Inbox:
             if unlike is None and arrived.payload:
                 incoming.land(0, memoryview(arrived.payload))
             self._release_held(peer, len(arrived.payload))
+            if unlike is None and not arrived.is_whole:
+                incoming.missing -= len(arrived.payload)
+                self._posted[peer, header.key] = incoming
+                return
         elif unlike is None:
             self._posted[peer, header.key] = incoming
             self._send_cts(peer, header.key, incoming)

@@ -148,7 +148,7 @@ class LentLinks:
         frames: dict[int, list[Frame]] = {}
         for one in messages:
             assert one.payload is not None
-            frames.setdefault(one.peer, []).append((one.header.pack(), one.payload))
+            frames.setdefault(one.peer, []).append((one.header.pack(), memoryview(one.payload)))
         return self._number(frames)
 
     def _number(self, frames: Mapping[int, list[Frame]]) -> dict[int, bytes]:

@@ -40,6 +40,9 @@ it is a fixed little-endian header of 64 bytes, then the payload.
       60    4 flags: bit 0 point to point, bit 1 data of a message that was cleared to send, bit 2
                 checked
 
+Data goes unasked up to 1 MiB a message, point to point up to 4 MiB in frames that follow one
+another, as far as the receiver gives credit: at first 4 MiB, then what it has taken in.
+
 Groups with `verify=True` send checked frames. Such a frame has a digest: a keyed BLAKE2b of 4
 bytes, their low half in the upper 16 bits of "bytes in the whole message", their high half
 in those of "offset". It begins with the number of the frame among the checked ones of its link,

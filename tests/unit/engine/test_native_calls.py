@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,15 +15,18 @@ import pytest
 
 from allhands.collectives.algorithms import bruck, dissemination, doubling
 from allhands.collectives.buffer import Array, Buffer
+from allhands.collectives.message_pieces import cut_messages
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, TYPES, ReduceOp, check
 from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
+from allhands.collectives.split_rounds import split_rounds
 from allhands.engine.links.executor import Execution, MismatchFound
 from allhands.engine.links.native_calls import NativeCall, NativeCalls
 from allhands.runtime import native_core
 from allhands.transport.digests import FrameSigner, LinkKey
 from allhands.transport.frame import HEADER_BYTES, FrameKind, Header, MessageKey, whole
 from allhands.transport.link_state import PlainLinkState
+from allhands.transport.outbox import EAGER_BUDGET
 from allhands.transport.socket_inbound import make_bye
 from support.arrays.link_algorithms import (
     ALGORITHMS,
@@ -321,6 +325,47 @@ async def test_messages_longer_than_what_is_read_ahead_come_in_pieces(
             calls = world.make_calls(algorithm, values, None if build is None else ReduceOp.SUM)
             await hand_over_after(calls, turns)
             assert_results(calls, algorithm, values)
+
+
+def in_pieces(length: int, pieces: int) -> Algorithm:
+    """A sum of so many float32, of which each piece goes in a round of its own, as two messages."""
+
+    def build(rank: int, size: int) -> Schedule:
+        rounds = split_rounds(doubling.all_reduce(rank, size, length), pieces)
+        return cut_messages(rounds, length // pieces // 2, length)
+
+    return Algorithm(build, nothing, own, total)
+
+
+async def test_a_call_gives_credit_back_while_it_is_under_way() -> None:
+    """It sends twice what may be with a peer."""
+    length, pieces = 2 * EAGER_BUDGET // 4, 8
+    values = [np.full(length, rank + 1, np.float32) for rank in range(2)]
+    async with socket_meshes(2) as ranks:
+        calls = World(ranks).make_calls(in_pieces(length, pieces), values, ReduceOp.SUM)
+        for call in calls:
+            call.begin()
+        until = time.monotonic() + PATIENCE
+        while not all(call.has_ended for call in calls) and time.monotonic() < until:
+            for call in calls:
+                call.step()
+        assert all(call.has_ended for call in calls)
+        assert_results(calls, in_pieces(length, pieces), values)
+        await wait_credit(ranks)
+
+
+@pytest.mark.parametrize("turns", [3, 5, 8])
+async def test_credit_is_given_back_once_where_a_call_goes_on_elsewhere(turns: int) -> None:
+    """What it has taken in of the round at hand is put back, and taken in again."""
+    length, pieces = EAGER_BUDGET // 4, 8
+    values = [np.full(length, rank + 1, np.float32) for rank in range(2)]
+    async with socket_meshes(2) as ranks:
+        world = World(ranks)
+        for _ in range(3):
+            calls = world.make_calls(in_pieces(length, pieces), values, ReduceOp.SUM)
+            await hand_over_after(calls, turns)
+            assert_results(calls, in_pieces(length, pieces), values)
+            await wait_credit(ranks)
 
 
 # ---------------------------------------------------------------- what does not belong there

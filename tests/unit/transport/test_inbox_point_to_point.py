@@ -63,6 +63,73 @@ def test_a_message_to_a_point_out_of_turn_is_a_protocol_error(
     assert receive[2].is_open
 
 
+PIECES = ((0, b"a" * 48), (48, b"b" * 48), (96, b"c" * 4))
+"""A message that comes unasked in several frames: where each begins, and what is in it."""
+WHOLE = b"".join(payload for _, payload in PIECES)
+
+
+@pytest.mark.parametrize("posted_after", range(len(PIECES) + 1))
+def test_a_message_unasked_in_several_frames_lands_whoever_is_first(
+    receiver: Receiver, posted_after: int
+) -> None:
+    receive = None
+    for number, (offset, payload) in enumerate(PIECES):
+        if number == posted_after:
+            receive = receiver.post_open(PEER, len(WHOLE))
+        receiver.data(to_point(1), payload, total=len(WHOLE), offset=offset)
+    receive = receive or receiver.post_open(PEER, len(WHOLE))
+    assert receive.got == WHOLE
+    assert receiver.is_empty
+    credited = sum(nbytes for *_, nbytes in receiver.answered())
+    assert credited + receiver.inbox._uncredited[PEER] == len(WHOLE)
+
+
+def test_receives_of_all_but_its_first_frame_are_of_other_messages(receiver: Receiver) -> None:
+    first, second = receiver.post_open(None, len(WHOLE)), receiver.post_open(None, 1)
+    for offset, payload in PIECES[:2]:
+        receiver.data(to_point(1), payload, total=len(WHOLE), offset=offset)
+    receiver.data(to_point(1), b"2", peer=OTHER)
+    receiver.data(to_point(1), PIECES[2][1], total=len(WHOLE), offset=96)
+    assert (first.got, second.got) == (WHOLE, b"2")
+
+
+@pytest.mark.parametrize("is_unlike", [True, False])
+def test_the_rest_of_a_message_that_nobody_takes_is_dropped_and_credited(
+    receiver: Receiver, is_unlike: bool
+) -> None:
+    """Its receive wanted another, or was retracted."""
+    receive = receiver.post_open(PEER, 1 if is_unlike else len(WHOLE))
+    for number, (offset, payload) in enumerate(PIECES):
+        receiver.data(to_point(1), payload, total=len(WHOLE), offset=offset)
+        if number == 0 and not is_unlike:
+            receiver.inbox.cancel_receive(receive.incoming)
+    assert receive.ended == ([MessageMismatch(PEER, to_point(1), len(WHOLE))] if is_unlike else [])
+    assert receiver.is_empty
+    assert receiver.inbox._uncredited[PEER] + sum(n for *_, n in receiver.answered()) == len(WHOLE)
+    receiver.data(to_point(2), b"2")
+    assert receiver.post_open(PEER, 1).got == b"2"
+
+
+def test_frames_of_a_message_that_are_not_in_line_are_a_protocol_error(receiver: Receiver) -> None:
+    with pytest.raises(FrameError, match="message 1 to a point goes on before it began"):
+        receiver.data(to_point(1), b"b" * 48, total=100, offset=48)
+    receiver.data(to_point(1), b"a" * 48, total=100)
+    for total, offset in ((100, 49), (101, 48)):
+        with pytest.raises(FrameError, match=f"payload at {offset}, 48 have come"):
+            receiver.data(to_point(1), b"b" * 48, total=total, offset=offset)
+
+
+def test_messages_in_several_frames_are_not_given_to_calls_that_read_links(
+    receiver: Receiver,
+) -> None:
+    for offset, payload in PIECES:
+        receiver.data(to_point(1), payload, total=len(WHOLE), offset=offset)
+        assert receiver.inbox.take_early_messages(1, [PEER]) is None
+    assert receiver.post_open(PEER, len(WHOLE)).got == WHOLE
+    receiver.data(to_point(2), b"2")
+    assert receiver.inbox.take_early_messages(1, [PEER]) is not None
+
+
 def test_an_unlike_message_to_a_point_takes_its_receive_with_it(receiver: Receiver) -> None:
     first, second = receiver.post_open(PEER, 2), receiver.post_open(PEER, 1)
     receiver.data(to_point(1), b"1")

@@ -160,6 +160,19 @@ static void land(const ah_call *call, const ah_recv *recv) {
             recv->span.nbytes / ah_type_size(call->type), 1);
 }
 
+/* Give back what the rounds that have ended took in: none of it is put back any more. Says whether
+ * all links are between two frames again. */
+static bool return_credit(const ah_call *call) {
+    bool is_done = true;
+    for (int i = 0; i < call->link_count; i++) {
+        ah_link *link = call->links[i];
+        if (link->credit_left > 0 || (link->consumed >= AH_CREDIT_STEP && !link->has_unsent))
+            ah_credit_return(link);
+        is_done &= link->credit_left == 0;
+    }
+    return is_done;
+}
+
 static void end_round(ah_call *call) {
     ah_round *round = current(call);
     for (int i = 0; i < round->recv_count; i++) {
@@ -425,6 +438,9 @@ static void wait_for_links(const ah_call *call, int64_t nanoseconds) {
         else if (!is_sent(&round->sends[i]) || link->has_unsent)
             wanted[count++] = (struct pollfd){link->out, POLLOUT, 0};
     }
+    for (int i = 0; !call->is_begun && i < call->link_count && count < 2 * AWAITED; i++)
+        if (call->links[i]->credit_left > 0)
+            wanted[count++] = (struct pollfd){call->links[i]->out, POLLOUT, 0};
     struct timespec timeout = {nanoseconds / 1000000000, nanoseconds % 1000000000};
     ppoll(wanted, count, &timeout, NULL);
 }
@@ -477,7 +493,7 @@ static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
     while (call->at < call->round_count) {
         if (!call->is_begun) {
             if (!is_short(current(call))) return AH_CALL_STUCK;
-            if (!is_starved(call, current(call))) begin_round(call);
+            if (return_credit(call) && !is_starved(call, current(call))) begin_round(call);
         }
         bool moved = false;
         if (call->is_begun && !send_more(call, &moved)) return AH_CALL_STUCK;
@@ -505,7 +521,8 @@ static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
 
 ah_call_status ah_call_run(ah_call *call, int64_t until, int64_t spin) {
     ah_call_status status = run(call, until, spin);
-    for (int i = 0; i < call->link_count; i++) call->links[i]->has_rest = false;
+    for (int i = 0; i < call->link_count; i++)
+        call->links[i]->has_rest = call->links[i]->credit_left > 0;
     if (call->is_begun)
         for (int i = 0; i < current(call)->send_count; i++) {
             const ah_send *send = &current(call)->sends[i];

@@ -14,9 +14,8 @@ enum {
  * gives more than there can be. */
 bool ah_credit_take(ah_link *link, const ah_frame *frame);
 
-/* Give back what was taken in, with the frame that is written to `header`, between two others.
- * Returns the bytes of the frame that have left, or are encrypted and wait; 0: nothing has
- * happened, because the link has no room or has failed. */
-size_t ah_credit_return(ah_link *link, uint8_t header[AH_FRAME_HEADER]);
+/* Give back what was taken in, with a frame between two others, or send what is left of such a
+ * frame (`credit_left`). Where the link has no room, or has failed, nothing happens. */
+void ah_credit_return(ah_link *link);
 
 #endif

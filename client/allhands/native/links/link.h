@@ -40,11 +40,13 @@ struct ah_link {
     size_t start, end, room;
     int64_t credit;   /* bytes of unasked messages that may be sent */
     int64_t consumed; /* bytes of unasked messages taken in, for which no credit was given back */
-    bool has_rest;    /* a frame of a call has left in part: nothing else may be sent */
-    bool is_lent;     /* both directions are between two frames: known since the loop last ran */
-    bool is_noted;    /* the loop knows that something was read ahead, or has stopped */
-    bool has_unsent;  /* encrypted bytes wait, which go before all others: see ah_link_flush */
-    bool has_stopped; /* what comes cannot be decrypted any more: the loop says why */
+    uint8_t credit_frame[AH_FRAME_HEADER]; /* the last that gave credit back */
+    size_t credit_left; /* its last bytes, which have not left, and go before all others */
+    bool has_rest;      /* a frame of a call has left in part: nothing else may be sent */
+    bool is_lent;       /* both directions are between two frames: known since the loop last ran */
+    bool is_noted;      /* the loop knows that something was read ahead, or has stopped */
+    bool has_unsent;    /* encrypted bytes wait, which go before all others: see ah_link_flush */
+    bool has_stopped;   /* what comes cannot be decrypted any more: the loop says why */
 };
 
 /* Send what goes at once of these pieces: the count of bytes that are sent, or are encrypted and

@@ -32,13 +32,24 @@ static int64_t write_more(ah_link *link, const uint8_t *header, const uint8_t *p
     return ah_link_write(link, pieces, count);
 }
 
-size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes,
-                    int64_t patience) {
-    size_t sent = 0, total = AH_FRAME_HEADER + nbytes;
+/* The frame of a message that begins with that byte of its payload. */
+static ah_frame frame_at(const ah_frame *first, size_t offset) {
+    ah_frame frame = *first;
+    frame.offset = offset;
+    frame.length = ah_message_first(first->total - offset);
+    return frame;
+}
+
+/* Send a frame as ah_link_send; the bytes that have left. */
+static size_t send_frame(ah_link *link, const ah_frame *frame, const uint8_t *payload,
+                         int64_t patience) {
+    uint8_t header[AH_FRAME_HEADER];
+    size_t sent = 0, total = AH_FRAME_HEADER + frame->length;
+    ah_frame_pack(header, frame);
     for (;;) {
         int64_t more = 0;
         if (sent < total)
-            more = write_more(link, header, payload, nbytes, sent);
+            more = write_more(link, header, payload, frame->length, sent);
         else if (!ah_link_flush(link))
             more = -1;
         if (more < 0) return sent;
@@ -46,6 +57,47 @@ size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload
         if (sent == total && !link->has_unsent) return sent;
         if (more == 0 && !wait_for_room(link, patience)) return sent;
     }
+}
+
+size_t ah_link_send(ah_link *link, const ah_frame *first, const uint8_t *payload,
+                    int64_t patience) {
+    size_t sent = 0, offset = 0;
+    for (;;) {
+        ah_frame frame = frame_at(first, offset);
+        size_t more = send_frame(link, &frame, payload + offset, patience);
+        sent += more;
+        offset += frame.length;
+        if (more < AH_FRAME_HEADER + (size_t)frame.length || link->has_unsent ||
+            offset == first->total)
+            return sent;
+    }
+}
+
+size_t ah_message_bytes(const ah_frame *first) {
+    size_t frames = (first->total + AH_FRAME_PAYLOAD - 1) / AH_FRAME_PAYLOAD;
+    return first->total + AH_FRAME_HEADER * (frames ? frames : 1);
+}
+
+void ah_message_copy(const ah_frame *first, const uint8_t *payload, size_t from, uint8_t *to) {
+    size_t at = 0, offset = 0; /* of the frame among the bytes, and in the payload */
+    do {
+        ah_frame frame = frame_at(first, offset);
+        uint8_t header[AH_FRAME_HEADER];
+        ah_frame_pack(header, &frame);
+        size_t past = from > at ? from - at : 0; /* of the frame */
+        if (past < AH_FRAME_HEADER) {
+            memcpy(to, header + past, AH_FRAME_HEADER - past);
+            to += AH_FRAME_HEADER - past;
+            past = AH_FRAME_HEADER;
+        }
+        past -= AH_FRAME_HEADER; /* of the frame's payload */
+        if (past < frame.length) {
+            memcpy(to, payload + offset + past, frame.length - past);
+            to += frame.length - past;
+        }
+        at += AH_FRAME_HEADER + frame.length;
+        offset += frame.length;
+    } while (offset < first->total);
 }
 
 /* How long the rest of a message whose beginning is there may take: 1 MiB at 1 Gbit/s 8 ms. */
@@ -83,44 +135,90 @@ static bool is_intact(const ah_link *link, const ah_frame *frame, const uint8_t 
            digest == frame->digest;
 }
 
+/* Read the rest of `nbytes` to `target`, of which so many have come; as ah_link_receive. */
+static ah_message_status read_payload(ah_link *link, uint8_t *target, size_t nbytes, size_t *came,
+                                      int64_t until, int64_t spin) {
+    size_t ahead = ah_link_pending(link) < nbytes ? ah_link_pending(link) : nbytes;
+    int64_t idle_since = 0;
+    if (ahead) ah_copy_bytes(target, link->data + link->start, ahead);
+    link->start += ahead;
+    *came = ahead;
+    while (*came < nbytes) {
+        int64_t more = ah_link_read(link, target + *came, nbytes - *came);
+        if (more < 0) return AH_MESSAGE_STUCK;
+        if (more == 0 && !wait_for(link, until, spin, &idle_since)) return AH_MESSAGE_LATE;
+        if (more > 0) idle_since = 0;
+        *came += (size_t)more;
+    }
+    return AH_MESSAGE_DONE;
+}
+
+/* Take the header of the frame that is due in the midst of a message; as ah_link_receive. */
+static ah_message_status take_header(ah_link *link, const ah_frame *due, int64_t until,
+                                     int64_t spin) {
+    int64_t idle_since = 0;
+    for (;;) {
+        if (ah_link_pending(link) >= AH_FRAME_HEADER) {
+            ah_frame frame;
+            if (!ah_frame_unpack(link->data + link->start, &frame)) return AH_MESSAGE_STUCK;
+            if (ah_credit_take(link, &frame)) continue;
+            if (!is_same(&frame, due)) return AH_MESSAGE_STUCK;
+            link->start += AH_FRAME_HEADER;
+            return AH_MESSAGE_DONE;
+        }
+        int64_t came = ah_link_read_ahead(link);
+        if (came < 0) return AH_MESSAGE_STUCK;
+        if (came == 0 && !wait_for(link, until, spin, &idle_since)) return AH_MESSAGE_LATE;
+        if (came > 0) idle_since = 0;
+    }
+}
+
+/* Put back what came of a message up to that byte of its payload, in the frames up to `last`. */
+static void put_back(ah_link *link, const ah_frame *first, const uint8_t *target, size_t came,
+                     size_t last) {
+    for (size_t offset = last, end = came;; end = offset, offset -= AH_FRAME_PAYLOAD) {
+        ah_frame frame = frame_at(first, offset);
+        uint8_t header[AH_FRAME_HEADER];
+        ah_frame_pack(header, &frame);
+        if (!ah_link_unread(link, target + offset, end - offset) ||
+            !ah_link_unread(link, header, sizeof header)) {
+            link->in = -1; /* without memory the link is of no use any more */
+            return;
+        }
+        if (offset == 0) return;
+    }
+}
+
 /* The payload of the message that has begun; what came of it is read ahead again if it stays
  * incomplete, or is not what was sent: who looks at the link next finds out what is wrong. */
-static ah_message_status receive_payload(ah_link *link, const ah_frame *frame, uint8_t *target,
+static ah_message_status receive_payload(ah_link *link, const ah_frame *first, uint8_t *target,
                                          int64_t until, int64_t spin) {
-    size_t came = ah_link_pending(link) < frame->length ? ah_link_pending(link) : frame->length;
-    int64_t idle_since = 0;
-    if (came < frame->length && until < ah_link_now() + PAYLOAD_NS)
-        until = ah_link_now() + PAYLOAD_NS;
-    if (came) ah_copy_bytes(target, link->data + link->start, came);
-    link->start += came;
     ah_message_status status = AH_MESSAGE_DONE;
-    while (came < frame->length) {
-        int64_t more = ah_link_read(link, target + came, frame->length - came);
-        if (more > 0) {
-            came += (size_t)more;
-            idle_since = 0;
-            continue;
-        }
-        if (more < 0)
-            status = AH_MESSAGE_STUCK;
-        else if (!wait_for(link, until, spin, &idle_since))
-            status = AH_MESSAGE_LATE;
+    size_t offset = 0, came = 0; /* of the last frame that has begun, and all that came */
+    for (;;) {
+        ah_frame frame = frame_at(first, offset);
+        size_t more = 0;
+        int64_t least = ah_link_now() + PAYLOAD_NS;
+        status = read_payload(link, target + offset, frame.length, &more,
+                              until < least ? least : until, spin);
+        came = offset + more;
+        if (status != AH_MESSAGE_DONE || came == first->total) break;
+        ah_frame due = frame_at(first, came);
+        status = take_header(link, &due, least, spin);
         if (status != AH_MESSAGE_DONE) break;
+        offset = came;
     }
-    if (status == AH_MESSAGE_DONE && !is_intact(link, frame, target)) status = AH_MESSAGE_STUCK;
+    if (status == AH_MESSAGE_DONE && !is_intact(link, first, target)) status = AH_MESSAGE_STUCK;
     if (status == AH_MESSAGE_DONE) {
-        link->consumed += frame->length;
-        link->verified_frames += (frame->flags & AH_FRAME_DIGEST) != 0;
-        return status;
+        link->consumed += (int64_t)first->total;
+        link->verified_frames += (first->flags & AH_FRAME_DIGEST) != 0;
+    } else {
+        put_back(link, first, target, came, offset);
     }
-    uint8_t header[AH_FRAME_HEADER];
-    ah_frame_pack(header, frame);
-    if (!ah_link_unread(link, target, came) || !ah_link_unread(link, header, sizeof header))
-        link->in = -1; /* without memory the link is of no use any more */
     return status;
 }
 
-ah_message_status ah_link_receive(ah_link *link, const ah_frame *expected, uint8_t *target,
+ah_message_status ah_link_receive(ah_link *link, const ah_frame *first, uint8_t *target,
                                   int64_t until, int64_t spin, size_t *foreign) {
     int64_t idle_since = 0;
     for (;;) {
@@ -129,7 +227,7 @@ ah_message_status ah_link_receive(ah_link *link, const ah_frame *expected, uint8
             ah_frame frame;
             if (!ah_frame_unpack(link->data + link->start, &frame)) return AH_MESSAGE_STUCK;
             if (ah_credit_take(link, &frame)) continue;
-            if (is_same(&frame, expected)) {
+            if (is_same(&frame, first)) {
                 link->start += AH_FRAME_HEADER;
                 return receive_payload(link, &frame, target, until, spin);
             }

@@ -1,5 +1,5 @@
-/* A short message from point to point over a link, sent or received at once by the thread that asks
- * for it. */
+/* A message from point to point over a link, sent or received at once by the thread that asks for
+ * it: in frames one after the other, of which all but the last are as long as they may be. */
 #ifndef ALLHANDS_LINKS_MESSAGE_H
 #define ALLHANDS_LINKS_MESSAGE_H
 
@@ -9,7 +9,7 @@
 #include "links/frame.h"
 #include "links/link.h"
 
-enum { AH_MESSAGE_EAGER = 1 << 20 }; /* longest message that goes unasked; transport/outbox.py */
+enum { AH_MESSAGE_LONGEST = 4 << 20 }; /* that goes unasked; EAGER_BUDGET in Python */
 
 typedef enum {
     AH_MESSAGE_DONE,
@@ -18,15 +18,27 @@ typedef enum {
     AH_MESSAGE_STUCK,   /* the link has ended, or what comes cannot be judged here */
 } ah_message_status;
 
-/* Send the frame of a whole message as far as the link takes it; returns the bytes that have left.
- * It waits while the link takes more within `patience` nanoseconds. */
-size_t ah_link_send(ah_link *link, const uint8_t *header, const uint8_t *payload, size_t nbytes,
-                    int64_t patience);
+/* The first frame of a message, which says its `total`. */
+static inline uint32_t ah_message_first(size_t total) {
+    return total < AH_FRAME_PAYLOAD ? (uint32_t)total : (uint32_t)AH_FRAME_PAYLOAD;
+}
 
-/* Receive the message of exactly that header, but for a digest, which has to be right, into
+/* Send a message, of which `first` is the first frame, as far as the link takes it; returns how
+ * many of its bytes, headers among them, have left. It waits while the link takes more within
+ * `patience` nanoseconds. */
+size_t ah_link_send(ah_link *link, const ah_frame *first, const uint8_t *payload, int64_t patience);
+
+/* The bytes of a message, headers among them. */
+size_t ah_message_bytes(const ah_frame *first);
+
+/* Copy these bytes from the `from`th on. */
+void ah_message_copy(const ah_frame *first, const uint8_t *payload, size_t from, uint8_t *to);
+
+/* Receive the message of exactly that first frame, but for a digest, which has to be right, into
  * `target`, until `until`, in nanoseconds of the monotonic clock; spin up to `spin` of them before
- * sleeping. `*foreign` is the length of the other frame. */
-ah_message_status ah_link_receive(ah_link *link, const ah_frame *expected, uint8_t *target,
+ * sleeping. `*foreign` is the length of the other frame. A message of several frames has no digest.
+ */
+ah_message_status ah_link_receive(ah_link *link, const ah_frame *first, uint8_t *target,
                                   int64_t until, int64_t spin, size_t *foreign);
 
 #endif

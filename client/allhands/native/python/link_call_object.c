@@ -409,7 +409,9 @@ static PyObject *list_rests(const ah_call *call) {
             done = add_rest(rests, send->link, make_rest(send));
     }
     for (int i = 0; done && i < call->link_count; i++)
-        if (call->links[i]->has_unsent)
+        if (call->links[i]->credit_left > 0)
+            done = add_rest(rests, i, link_take_credit_rest(call->links[i]));
+        else if (call->links[i]->has_unsent)
             done = add_rest(rests, i, PyBytes_FromStringAndSize(NULL, 0));
     if (done) return rests;
     Py_XDECREF(rests);

@@ -6,8 +6,7 @@
 
 #define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
 #define NANOSECONDS 1e9
-#define MOST_BYTES (4 << 20) /* of an array; is_two_level in collectives/two_level_plan.py */
-#define HOLD_NS_A_BYTE 2
+#define MOST_BYTES (8 << 20)    /* of an array; PACED_BYTES in engine/links/output_guard.py */
 #define START_BYTES (128 << 10) /* of an array of a call that is only begun */
 #define IDLE_SECONDS 0.0003     /* between calls of a thread that does nothing else meanwhile */
 
@@ -263,11 +262,11 @@ static int deliver(LinkCollectivesObject *self, const LinkSchedule *schedule) {
 /* How long the caller of a call is held. */
 static int64_t find_hold(const LinkCollectivesObject *self, const LinkCallRequest *request) {
     const LinkArguments *given = &request->arguments;
-    int64_t longest = 0;
+    npy_intp longest = 0;
     for (int i = 0; i < given->array_count; i++)
         if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
     return request->is_brief ? gate_brief_hold((size_t)longest, self->sequence)
-                             : GATE_HOLD_NS + longest * HOLD_NS_A_BYTE;
+                             : gate_hold((size_t)longest);
 }
 
 /* Carry a schedule out as far as it goes here within `hold` nanoseconds: 1: it has come to its end;

@@ -143,12 +143,9 @@ static bool is_as_found(const LinkGate *gate, const ah_link *link) {
 }
 
 static int return_credit(LinkGate *gate, long rank, LinkStateObject *link) {
-    uint8_t header[AH_FRAME_HEADER];
-    size_t sent = ah_credit_return(&link->link, header);
-    if (sent == 0 || (sent == AH_FRAME_HEADER && !link->link.has_unsent)) return 0;
-    PyObject *rest =
-        PyBytes_FromStringAndSize((char *)header + sent, (Py_ssize_t)(AH_FRAME_HEADER - sent));
-    return gate_send_rest(gate, rank, link, rest);
+    ah_credit_return(&link->link);
+    if (link->link.credit_left == 0 && !link->link.has_unsent) return 0;
+    return gate_send_rest(gate, rank, link, link_take_credit_rest(&link->link));
 }
 
 int gate_settle(LinkGate *gate, long rank, LinkStateObject *link) {
@@ -184,9 +181,8 @@ int gate_allow_signals(PyObject *delayed) {
     return failed;
 }
 
-void gate_leave(LinkGate *gate, bool wakes) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
+int gate_leave(LinkGate *gate, bool wakes) {
+    FirstError first = first_error_keep();
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     PyObject *seconds = PyFloat_FromDouble((double)at.tv_sec + (double)at.tv_nsec / 1e9);
@@ -195,10 +191,11 @@ void gate_leave(LinkGate *gate, bool wakes) {
     Py_XDECREF(seconds);
     release(gate->unhold);
     release(gate->unborrow);
-    if (wakes) {
+    for (int i = 0; i < FIRST_ERROR_ATTEMPTS && wakes; i++) {
         PyObject *given = PyObject_CallMethod(gate->thread, "wake", NULL);
-        if (given == NULL) PyErr_WriteUnraisable(gate->thread);
+        wakes = given == NULL;
         Py_XDECREF(given);
+        first_error_add(&first);
     }
-    PyErr_Restore(type, value, trace);
+    return first_error_raise(&first);
 }

@@ -13,10 +13,16 @@
 
 #include "python/link_object.h"
 
-/* How long a call keeps the loop from its thread: as engine/queue.py. */
+/* How long a small call keeps the loop from its thread: as engine/inline_limits.py. */
 #define GATE_HOLD_NS INT64_C(2000000)
 /* How long it looks again and again before it sleeps: about what waking up takes. */
 #define GATE_SPIN_NS INT64_C(100000)
+
+/* How long one of so many bytes does. */
+static inline int64_t gate_hold(size_t nbytes) {
+    enum { BYTE_NS = 2 };
+    return GATE_HOLD_NS + (int64_t)nbytes * BYTE_NS;
+}
 
 /* How long who only begins something, perhaps an event loop, is held for a peer that is about to
  * come. Who has handed it over comes later to the next than that, and would be late for ever: so
@@ -70,7 +76,8 @@ PyObject *gate_delay_signals(LinkGate *gate, bool is_needed);
 /* Run the handlers of signals that came meanwhile; -1 with an exception, the first that was set. */
 int gate_allow_signals(PyObject *delayed);
 
-/* `wakes`: the loop has something to do. Exceptions that are set stay so. */
-void gate_leave(LinkGate *gate, bool wakes);
+/* `wakes`: the loop has something to do. -1 with an exception, the first that was set: the handler
+ * of a signal may run meanwhile. */
+int gate_leave(LinkGate *gate, bool wakes);
 
 #endif

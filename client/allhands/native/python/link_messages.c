@@ -112,13 +112,14 @@ static int read_arguments(LinkMessagesObject *self, PyObject *const *args, Py_ss
     long tag = PyLong_AsLong(args[2]);
     if (tag == -1 && PyErr_Occurred()) PyErr_Clear();
     size_t nbytes = (size_t)PyArray_NBYTES(asked->array);
-    if (tag < 0 || tag > UINT32_MAX || nbytes > AH_MESSAGE_EAGER) return 0;
-    if (read_limit(self, args[3]) <= 2 * GATE_HOLD_NS) return 0;
+    if (tag < 0 || tag > UINT32_MAX || nbytes > AH_MESSAGE_LONGEST) return 0;
+    if (nbytes > AH_FRAME_PAYLOAD && self->has_digests) return 0;
+    if (read_limit(self, args[3]) <= 2 * gate_hold(nbytes)) return 0;
     asked->frame = (ah_frame){.kind = AH_FRAME_DATA,
                               .group = self->group,
                               .part = (uint32_t)tag,
                               .total = nbytes,
-                              .length = (uint32_t)nbytes,
+                              .length = ah_message_first(nbytes),
                               .flags = AH_FRAME_P2P | (self->has_digests ? AH_FRAME_DIGEST : 0)};
     return sign(self, asked->array, &asked->frame.signature);
 }
@@ -165,7 +166,7 @@ static int enter(LinkMessagesObject *self, Asked *asked, PyObject *rank) {
 static uint64_t begin_record(LinkMessagesObject *self, const Asked *asked, bool receives,
                              PyObject *label, ah_message *message) {
     *message = (ah_message){.count = (size_t)PyArray_SIZE(asked->array),
-                            .nbytes = asked->frame.length,
+                            .nbytes = asked->frame.total,
                             .tag = asked->frame.part,
                             .peer = asked->peer->place,
                             .source = asked->peer->place,
@@ -179,19 +180,12 @@ static uint64_t begin_record(LinkMessagesObject *self, const Asked *asked, bool 
 /* ---------------------------------------------------------------- send */
 
 /* Hand over what could not leave at once: it is copied, so the array is free. */
-static int send_rest(LinkMessagesObject *self, const Asked *asked, const uint8_t *header,
-                     size_t sent) {
-    size_t total = AH_FRAME_HEADER + asked->frame.length;
+static int send_rest(LinkMessagesObject *self, const Asked *asked, size_t sent) {
+    size_t total = ah_message_bytes(&asked->frame);
     PyObject *rest = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(total - sent));
-    if (rest != NULL) {
-        char *to = PyBytes_AS_STRING(rest);
-        size_t past = sent < AH_FRAME_HEADER ? sent : AH_FRAME_HEADER;
-        memcpy(to, header + past, AH_FRAME_HEADER - past);
-        to += AH_FRAME_HEADER - past;
-        past = sent - past; /* of the payload */
-        if (asked->frame.length > past)
-            memcpy(to, (const char *)PyArray_DATA(asked->array) + past, asked->frame.length - past);
-    }
+    if (rest != NULL)
+        ah_message_copy(&asked->frame, PyArray_DATA(asked->array), sent,
+                        (uint8_t *)PyBytes_AS_STRING(rest));
     return gate_send_rest(&self->gate, asked->peer->rank, asked->peer->link, rest);
 }
 
@@ -208,13 +202,13 @@ static bool needs_python(const LinkMessagesObject *self, const ah_link *link) {
 }
 
 /* Send what leaves at once; who sends the rest finds out if the link has failed. */
-static size_t send_message(ah_link *link, const uint8_t *header, const Asked *asked) {
+static size_t send_message(ah_link *link, const Asked *asked) {
     const uint8_t *payload = PyArray_DATA(asked->array);
-    size_t nbytes = asked->frame.length, sent;
-    if (nbytes <= HELD_BYTES) return ah_link_send(link, header, payload, nbytes, 0);
+    size_t sent;
+    if (asked->frame.total <= HELD_BYTES) return ah_link_send(link, &asked->frame, payload, 0);
     Py_INCREF(asked->array);
     Py_BEGIN_ALLOW_THREADS
-    sent = ah_link_send(link, header, payload, nbytes, SEND_PATIENCE_NS);
+    sent = ah_link_send(link, &asked->frame, payload, SEND_PATIENCE_NS);
     Py_END_ALLOW_THREADS
     Py_DECREF(asked->array);
     return sent;
@@ -229,7 +223,7 @@ static PyObject *messages_send(LinkMessagesObject *self, PyObject *const *args, 
     ah_link *link = &asked.peer->link->link;
     uint64_t count = asked.frame.sequence = next_count(self->sent, asked.peer->key);
     PyObject *delayed = NULL;
-    bool is_possible = count != 0 && link->credit >= asked.frame.length && link->out >= 0;
+    bool is_possible = count != 0 && link->credit >= (int64_t)asked.frame.total && link->out >= 0;
     if (is_possible) delayed = gate_delay_signals(&self->gate, needs_python(self, link));
     if (delayed == NULL || !add_digest(self, &asked)) {
         gate_leave(&self->gate, false);
@@ -238,16 +232,14 @@ static PyObject *messages_send(LinkMessagesObject *self, PyObject *const *args, 
     }
     ah_message message;
     uint64_t entry = begin_record(self, &asked, false, args[4], &message);
-    uint8_t header[AH_FRAME_HEADER];
-    ah_frame_pack(header, &asked.frame);
-    link->credit -= asked.frame.length;
+    link->credit -= (int64_t)asked.frame.total;
     link->signed_frames += self->has_digests;
-    size_t sent = send_message(link, header, &asked);
-    bool has_rest = link->has_unsent || sent < AH_FRAME_HEADER + (size_t)asked.frame.length;
+    size_t sent = send_message(link, &asked);
+    bool has_rest = link->has_unsent || sent < ah_message_bytes(&asked.frame);
     int failed = set_count(self->sent, asked.peer->key, count);
-    if (!failed && has_rest) failed = send_rest(self, &asked, header, sent);
+    if (!failed && has_rest) failed = send_rest(self, &asked, sent);
     log_end(&self->log, entry, &message, failed ? AH_FAILED : AH_DELIVERED);
-    gate_leave(&self->gate, has_rest);
+    if (gate_leave(&self->gate, has_rest) < 0) failed = -1;
     if (gate_allow_signals(delayed) < 0) failed = -1;
     return failed ? NULL : PyLong_FromLong(1);
 }
@@ -275,7 +267,8 @@ static int receive(LinkMessagesObject *self, Asked *asked, bool waits) {
     ah_link *link = &asked->peer->link->link;
     uint8_t *target = PyArray_DATA(asked->array);
     uint64_t count = next_count(self->received, asked->peer->key);
-    int64_t hold = waits ? GATE_HOLD_NS : gate_brief_hold(asked->frame.length, count);
+    size_t nbytes = asked->frame.total;
+    int64_t hold = waits ? gate_hold(nbytes) : gate_brief_hold(nbytes, count);
     int64_t until = ah_link_now() + hold;
     for (;;) {
         ah_message_status status;
@@ -323,7 +316,7 @@ static PyObject *take(LinkMessagesObject *self, PyObject *const *args, Py_ssize_
     Py_DECREF(asked.array);
     int failed = gate_settle(&self->gate, asked.peer->rank, asked.peer->link);
     long sender = received > 0 ? asked.peer->rank : -1; /* the peers are the holder's */
-    gate_leave(&self->gate, received <= 0);
+    if (gate_leave(&self->gate, received <= 0) < 0) failed = -1;
     if (gate_allow_signals(delayed) < 0) failed = -1;
     return failed ? NULL : PyLong_FromLong(sender);
 }

@@ -105,6 +105,13 @@ static PyObject *link_take_rest(LinkStateObject *self, PyObject *unused) {
     return rest;
 }
 
+PyObject *link_take_credit_rest(ah_link *link) {
+    size_t left = link->credit_left;
+    const uint8_t *rest = link->credit_frame + (AH_FRAME_HEADER - left);
+    link->credit_left = 0;
+    return PyBytes_FromStringAndSize((const char *)rest, (Py_ssize_t)left);
+}
+
 static PyObject *link_pending(LinkStateObject *self, void *unused) {
     (void)unused;
     return PyLong_FromSize_t(ah_link_pending(&self->link));

@@ -18,6 +18,9 @@ typedef struct {
 
 extern PyTypeObject *LinkState_Type;
 
+/* What has not left of the frame that gives credit back, to be sent elsewhere before all others. */
+PyObject *link_take_credit_rest(ah_link *link);
+
 int add_link_state_type(PyObject *module);
 
 #endif
