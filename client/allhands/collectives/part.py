@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from allhands.collectives.buffer import Buffer
-from allhands.collectives.schedule import Schedule
+from allhands.collectives.schedule import Area, Schedule
 from allhands_proto.quick_dataclass import dataclass
 
 
@@ -16,6 +16,17 @@ class Part:
     output: Buffer
     name: str = ""
     """Of the algorithm, for people."""
+
+    @property
+    def has_whole_spans(self) -> bool:
+        """Whether each span lies in one array."""
+        buffers = {Area.INPUT: self.input, Area.OUTPUT: self.output}
+        return all(
+            len(buffers[span.area].view_pieces(span.start, span.stop)) <= 1
+            for step in self.schedule.rounds
+            for span in step.list_spans()
+            if span.area in buffers
+        )
 
 
 @dataclass(slots=True)

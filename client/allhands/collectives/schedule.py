@@ -111,6 +111,12 @@ class Round:
         """The sends, then the receives."""
         return (*self.sends, *self.recvs)
 
+    def list_spans(self) -> "list[Span]":
+        """Return all spans that are read or written, those of several uses several times."""
+        spans = [one.span for one in self.messages]
+        spans += [span for one in self.copies for span in (one.source, one.target)]
+        return spans + [span for one in self.folds for span in (*one.sources, one.target)]
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

@@ -203,6 +203,8 @@ class DirectCalls:
         guard = guard_outputs(request, context.rank, size, parts, staging := StagingBuffer())
         if guard.arrival_check is not None or len(guard.parts) != 1:
             return None
+        if not guard.parts[0].has_whole_spans:
+            return None  # the core addresses memory by spans
         compiled = self._parts.native_calls.find(guard.parts[0], request.op, request.call.signature)
         if compiled is None:
             return False  # there may be a link later
@@ -365,8 +367,10 @@ class DirectCalls:
             work.own(lambda: self._thread.call(queue.cancel, operation))
             context.order.adopt(work)
             self._go_on(operation, first, *progress)
+            # After another borrower the thread may leave the loop alone for a while.
+            work.helped(self._thread.help_waiting)
             if not waits and first is None:
-                hold_if_waiting(self.native, work)
+                hold_if_waiting(self.native, work, self._thread.help_waiting)
             return work
 
     def _go_on(
@@ -559,13 +563,7 @@ def _list_arrays(arguments: Iterable[object]) -> Iterator[Array]:
             yield from one
 
 
-def _go_on_waiting(seconds: float) -> bool:
-    return True
-
-
-def hold_if_waiting(
-    links: "LinkCollectives", work: Work, wait: Callable[[float], bool] = _go_on_waiting
-) -> None:
+def hold_if_waiting(links: "LinkCollectives", work: Work, wait: Callable[[float], bool]) -> None:
     """Have a thread held in its next calls, if it waits for this one as soon as all are begun.
 
     It loses nothing by that, as long as it does nothing else between them. Who goes on with a call

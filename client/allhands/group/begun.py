@@ -1,7 +1,5 @@
 """Submission for callers that go on: short calls over links begin on their threads."""
 
-from functools import partial
-
 from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.primitive import CallTimeout
 from allhands.collectives.primitive_call import PrimitiveCall
@@ -10,7 +8,6 @@ from allhands.engine.inline_limits import AWAITED, WAITED, InlineLimits
 from allhands.engine.routes import Caller
 from allhands.engine.work.work import Work
 from allhands.group.lent_loop import LentLoopSubmitter
-from allhands.group.messages import wake
 from allhands.runtime.loop_thread import LoopThread
 
 
@@ -41,5 +38,5 @@ class BegunSubmitter(LentLoopSubmitter):
         # The communicator may come at any time, and with it the links go.
         links, executor = self.order.links, self.executor
         if links is not None and isinstance(executor, LoopThread) and not work.has_ended:
-            hold_if_waiting(links, work, partial(wake, executor))
+            hold_if_waiting(links, work, executor.help_waiting)
         return work

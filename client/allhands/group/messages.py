@@ -171,11 +171,5 @@ class MessageSubmitter:
     ) -> None:
         work.own(lambda: self.executor.call(cancel, item))
         if isinstance(self.executor, LoopThread):
-            work.helped(partial(wake, self.executor))
+            work.helped(self.executor.help_waiting)
         self.executor.call(start, item)
-
-
-def wake(thread: LoopThread, seconds: float) -> bool:
-    """Have the thread take the loop, which others may have borrowed, for somebody who waits."""
-    thread.wake()
-    return True

@@ -212,6 +212,11 @@ class LoopThread:
         with contextlib.suppress(RuntimeError):  # it has been rung already
             self._doorbell.release()
 
+    def help_waiting(self, seconds: float) -> bool:
+        """Wake the thread for somebody who waits for what it does; as `Work.helped` has it."""
+        self.wake()
+        return True
+
     def _check_alive(self) -> None:
         if self.is_inherited:
             raise ForkedProcess

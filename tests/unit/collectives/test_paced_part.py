@@ -1,5 +1,6 @@
 """Slices of a call as one part: the same result, in short messages, after all have met."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from allhands.collectives import plan
+from allhands.collectives.algorithms import bruck, ring
+from allhands.collectives.buffer import Buffer
 from allhands.collectives.paced_part import pace_parts
 from allhands.collectives.part import Part
-from allhands.collectives.schedule import Area
+from allhands.collectives.schedule import Area, Schedule
 from allhands.testing import simulate
 
 LENGTH, PIECES = 3_000_000, 5
@@ -86,3 +89,17 @@ def test_parts_that_are_alike_have_one_schedule() -> None:
         for _ in range(2)
     )
     assert first.schedule is second.schedule
+
+
+@pytest.mark.parametrize(
+    ("build", "is_whole"), [(ring.all_gather, True), (bruck.all_gather, False)]
+)
+def test_a_span_of_several_arrays_is_found(build: Callable[..., Schedule], is_whole: bool) -> None:
+    outputs = [np.empty(10) for _ in range(4)]
+    schedule = build(1, 4, (10,) * 4)
+    part = Part(
+        schedule, Buffer([np.ones(10)], outputs[0].dtype), Buffer(outputs, outputs[0].dtype)
+    )
+    assert part.has_whole_spans is is_whole
+    joined = Buffer([np.empty(40)], outputs[0].dtype)
+    assert Part(schedule, part.input, joined).has_whole_spans
