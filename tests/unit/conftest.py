@@ -56,4 +56,5 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_guard, "_ROOT_STAGED_BYTES", 3 * EAGER_BYTES)
     for module in (inbox, outbox):
         monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)
+        monkeypatch.setattr(module, "LONG_EAGER_BYTES", 4 * EAGER_BYTES)
     monkeypatch.setattr(inbox, "_CREDIT_STEP", EAGER_BUDGET // 4)

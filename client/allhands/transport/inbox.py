@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from allhands.transport.early_calls import EarlyCalls, EarlyMessage
 from allhands.transport.frame import Frame, FrameError, FrameKind, Header, MessageKey
-from allhands.transport.outbox import EAGER_BUDGET, EAGER_BYTES
+from allhands.transport.outbox import EAGER_BUDGET, EAGER_BYTES, LONG_EAGER_BYTES
 from allhands_proto.quick_dataclass import dataclass
 
 _CREDIT_STEP = EAGER_BUDGET // 4
@@ -284,7 +284,7 @@ class Inbox:
     def _check_eager(self, peer: int, header: Header) -> None:
         """Check that a message without a posted receive may be sent eagerly."""
         is_whole = header.length == header.total <= EAGER_BYTES
-        if not is_whole and (not header.key.is_p2p or header.total > EAGER_BUDGET):
+        if not is_whole and (not header.key.is_p2p or header.total > LONG_EAGER_BYTES):
             raise FrameError(f"{header.total} bytes unasked, {header.length} of them here")
         if self._held_bytes.get(peer, 0) + header.length > EAGER_BUDGET:
             raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")

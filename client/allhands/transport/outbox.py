@@ -29,9 +29,12 @@ and have to be held."""
 COPIED_EAGER_BYTES = 256 << 10
 """Those of collectives are copied up to this many, if they have to wait; larger ones keep their
 memory until their turn comes. Those to a point must not pass each other: all are copied."""
-EAGER_BUDGET = 4 << 20
-"""Bytes of unasked messages that may be with one peer, not yet taken in; a message to a point which
-the native core sends may be so long, in several frames one after the other."""
+LONG_EAGER_BYTES = 4 << 20
+"""Of a message to a point that the native core sends unasked, in several frames one after the
+other."""
+EAGER_BUDGET = 6 << 20
+"""Bytes of unasked messages that may be with one peer, not yet taken in: a long one, and what the
+peer has taken in of others and not yet given back."""
 
 _Flow: TypeAlias = tuple[bool, int, int]
 """What large messages take turns by: their call, or each for itself point to point."""

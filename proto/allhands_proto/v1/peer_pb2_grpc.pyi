@@ -41,7 +41,7 @@ it is a fixed little-endian header of 64 bytes, then the payload.
                 checked
 
 Data goes unasked up to 1 MiB a message, point to point up to 4 MiB in frames that follow one
-another, as far as the receiver gives credit: at first 4 MiB, then what it has taken in.
+another, as far as the receiver gives credit: at first 6 MiB, then what it has taken in.
 
 Groups with `verify=True` send checked frames. Such a frame has a digest: a keyed BLAKE2b of 4
 bytes, their low half in the upper 16 bits of "bytes in the whole message", their high half

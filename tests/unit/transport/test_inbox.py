@@ -168,7 +168,7 @@ def test_a_message_that_was_asked_for_may_come_on_top_of_a_full_budget(receiver:
     ("key", "payload", "total", "offset"),
     [
         (KEY, b"x" * (UNASKED + 1), UNASKED + 1, 0),
-        (to_point(1), b"x" * UNASKED, BUDGET + 1, 0),
+        (to_point(1), b"x" * UNASKED, 4 * UNASKED + 1, 0),
         (KEY, b"x" * 10, 20, 0),
         (KEY, b"x" * 10, 20, 10),
     ],

@@ -6,7 +6,7 @@
 #include "links/link.h"
 
 enum {
-    AH_CREDIT_BUDGET = 4 << 20, /* bytes that may be with one peer; EAGER_BUDGET in Python */
+    AH_CREDIT_BUDGET = 6 << 20, /* bytes that may be with one peer; EAGER_BUDGET in Python */
     AH_CREDIT_STEP = 256 << 10, /* bytes taken in that are given back at once */
 };
 

@@ -9,7 +9,7 @@
 #include "links/frame.h"
 #include "links/link.h"
 
-enum { AH_MESSAGE_LONGEST = 4 << 20 }; /* that goes unasked; EAGER_BUDGET in Python */
+enum { AH_MESSAGE_LONGEST = 4 << 20 }; /* that goes unasked; LONG_EAGER_BYTES in Python */
 
 typedef enum {
     AH_MESSAGE_DONE,
