@@ -16,6 +16,8 @@ from allhands_proto.quick_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
+    """A part's schedule, and the elements of its buffers."""
+
     schedule: Schedule
     input_length: int
     output_length: int

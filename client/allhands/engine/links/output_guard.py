@@ -38,8 +38,8 @@ STAGED_BYTES = 1 << 20
 _ROOT_STAGED_BYTES = 4 << 20
 """Likewise of all ranks' blocks that a root gathers or scatters, of one frame each at most."""
 PACED_BYTES = 8 << 20
-"""Likewise up to which a call goes in pieces. Between two hosts a broadcast of 2 MiB took 3.1 ms by
-messages that are asked for."""
+"""Of the array, or of all ranks' blocks, up to which a larger call goes in pieces. By messages that
+are asked for a broadcast of 2 MiB took 3.1 ms between two hosts, and in pieces 0.7."""
 PIGGYBACK_BYTES = 256 << 10
 """Of a block that travels with the sizes of all blocks; both its ends rely on it."""
 _ALIGNMENT = 64
@@ -358,7 +358,7 @@ def is_staged(request: CollectiveRequest, size: int) -> bool:
 
 
 def is_paced(request: CollectiveRequest, size: int) -> bool:
-    """Say whether a larger call goes in short pieces, into its outputs: the same on every rank."""
+    """Say whether a call, not staged, goes in pieces into its outputs: the same on every rank."""
     if not request.primitive.has_data or request.primitive.has_splits or is_staged(request, size):
         return False
     return count_bytes(request, size) <= PACED_BYTES

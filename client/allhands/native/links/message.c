@@ -135,7 +135,7 @@ static bool is_intact(const ah_link *link, const ah_frame *frame, const uint8_t 
            digest == frame->digest;
 }
 
-/* Read the rest of `nbytes` to `target`, of which so many have come; as ah_link_receive. */
+/* Read `nbytes` to `target`, as ah_link_receive; `*came` is how many of them have come. */
 static ah_message_status read_payload(ah_link *link, uint8_t *target, size_t nbytes, size_t *came,
                                       int64_t until, int64_t spin) {
     size_t ahead = ah_link_pending(link) < nbytes ? ah_link_pending(link) : nbytes;

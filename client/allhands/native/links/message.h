@@ -18,7 +18,7 @@ typedef enum {
     AH_MESSAGE_STUCK,   /* the link has ended, or what comes cannot be judged here */
 } ah_message_status;
 
-/* The first frame of a message, which says its `total`. */
+/* The bytes in the first frame of a message of `total` bytes. */
 static inline uint32_t ah_message_first(size_t total) {
     return total < AH_FRAME_PAYLOAD ? (uint32_t)total : (uint32_t)AH_FRAME_PAYLOAD;
 }
@@ -28,7 +28,7 @@ static inline uint32_t ah_message_first(size_t total) {
  * `patience` nanoseconds. */
 size_t ah_link_send(ah_link *link, const ah_frame *first, const uint8_t *payload, int64_t patience);
 
-/* The bytes of a message, headers among them. */
+/* How many bytes a message takes on the link, headers among them. */
 size_t ah_message_bytes(const ah_frame *first);
 
 /* Copy these bytes from the `from`th on. */
