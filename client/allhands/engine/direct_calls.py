@@ -368,9 +368,11 @@ class DirectCalls:
             context.order.adopt(work)
             self._go_on(operation, first, *progress)
             # After another borrower the thread may leave the loop alone for a while.
-            work.helped(self._thread.help_waiting)
-            if not waits and first is None:
-                hold_if_waiting(self.native, work, self._thread.help_waiting)
+            wake = self._thread.help_waiting
+            if waits or first is not None:
+                work.helped(wake)
+            else:
+                hold_if_waiting(self.native, work, wake)
             return work
 
     def _go_on(
