@@ -278,6 +278,8 @@ class LinkCall:
     The links are lent to a call from `begin` until `run` returns 0, or `withdraw`.
     """
 
+    at: int
+    """How many rounds have ended."""
     has_landed: bool
     """Whether the call has written to its outputs."""
     is_across: bool

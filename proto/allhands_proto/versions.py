@@ -24,11 +24,11 @@ class Versions:
 
 OWN = Versions(1, 2)
 """1: the wire before versions; 2: with them. Additions that older sides ignore need no new one."""
-PEERS = Versions(6, 6)
+PEERS = Versions(7, 7)
 """Of the links and the shared memory between ranks. 1 stands for several: they had no number, and
 were not told apart. 3: messages up to 1 MiB go unasked. 4: the digest of a checked frame has a long
 payload's GMAC in its place. 5: it is a BLAKE2b. 6: calls of 1 to 8 MiB go in pieces, messages to a
-point of up to 4 MiB unasked."""
+point of up to 4 MiB unasked. 7: of two ranks over fast links up to 256 MiB, in fewer."""
 UNNAMED = Versions(1, 1)
 """Of a side that says none."""
 

@@ -167,6 +167,44 @@ static void test_credit_returned(void) {
     close(ends[1]);
 }
 
+/* A call whose rounds end one after the other looks at the time in their midst. */
+static void test_time_of_a_call_that_moves_on(void) {
+    enum { ROUNDS = 40 };
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+    ah_link link = {.in = ends[0], .out = ends[0]}, *links[] = {&link};
+    float mine[ELEMENTS] = {0};
+    ah_piece piece = {(uint8_t *)mine, NBYTES};
+    ah_recv recvs[ROUNDS];
+    ah_round rounds[ROUNDS];
+    uint8_t staging[64];
+    for (uint32_t at = 0; at < ROUNDS; at++) {
+        float theirs[ELEMENTS] = {(float)at};
+        ah_frame frame = data(5, 99);
+        frame.step = at << 12;
+        put(ends[1], &frame, theirs);
+        recvs[at] = (ah_recv){.step = at << 12, .span = {AH_AREA_OUTPUT, 0, NBYTES}};
+        rounds[at] = (ah_round){.recvs = &recvs[at], .recv_count = 1};
+    }
+    ah_call call = {.links = links,
+                    .link_count = 1,
+                    .rounds = rounds,
+                    .round_count = ROUNDS,
+                    .group = 7,
+                    .signature = 99,
+                    .staging = staging,
+                    .staging_bytes = sizeof staging};
+    ah_memory memory[AH_AREAS] = {[AH_AREA_OUTPUT] = {&piece, 1}};
+    ah_call_begin(&call, 5, memory);
+    CHECK(ah_call_run(&call, ah_link_now(), 0) == AH_CALL_LATE);
+    CHECK(call.at > 0 && call.at < ROUNDS && mine[0] == (float)(call.at - 1));
+    CHECK(ah_call_run(&call, soon(), 0) == AH_CALL_DONE);
+    CHECK(mine[0] == ROUNDS - 1);
+    ah_link_free(&link);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 /* A message in three frames is received whole, and else put back as it came, wherever it ends. */
 static void test_message_in_frames(void) {
     int ends[2];
@@ -212,6 +250,7 @@ static void test_message_in_frames(void) {
 }
 
 int main(void) {
+    test_time_of_a_call_that_moves_on();
     test_message_in_frames();
     test_credit_taken();
     test_credit_returned();

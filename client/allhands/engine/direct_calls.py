@@ -197,10 +197,11 @@ class DirectCalls:
             return self._compile_two_level(two_level, request, call)
         if request.primitive.has_splits:
             return self._compile_exchange(step, call)
-        if not goes_unasked(request, size) or self._parts.has_phases(request):
+        if not goes_unasked(request, size, self._link_cost) or self._parts.has_phases(request):
             return None
         parts = step.build(context.rank, size)
-        guard = guard_outputs(request, context.rank, size, parts, staging := StagingBuffer())
+        staging = StagingBuffer()
+        guard = guard_outputs(request, context.rank, size, parts, staging, self._link_cost)
         if guard.arrival_check is not None or len(guard.parts) != 1:
             return None
         if not guard.parts[0].has_whole_spans:

@@ -28,7 +28,6 @@ from allhands.engine.hosts.hierarchical import HierarchicalRunner
 from allhands.engine.hosts.two_level import TwoLevelCalls
 from allhands.engine.inline_limits import InlineLimits
 from allhands.engine.link_calls import LinkCalls
-from allhands.engine.links.output_guard import goes_unasked
 from allhands.engine.numbering import CallNumbering, Clash
 from allhands.engine.operation import GroupProgress, Operation
 from allhands.engine.p2p.direct_messages import DirectMessages
@@ -365,7 +364,7 @@ class GroupEngine:
         return runner is not None and bool(runner.plan_phases(request))
 
     def _is_for_core(self, request: CollectiveRequest) -> bool:
-        return self._link_calls.has_lent and goes_unasked(request, len(self.ranks))
+        return self._link_calls.has_lent and self._link_calls.goes_unasked(request)
 
     def pump(self, is_over: Callable[[], bool], seconds: float) -> None:
         """Receive over links until something is over, or for so long; the loop is lent."""

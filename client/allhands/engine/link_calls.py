@@ -34,9 +34,9 @@ from allhands.transport.frame import MessageKey
 from allhands.transport.outbox import EAGER_BYTES
 from allhands_proto.quick_dataclass import dataclass
 
-_LOOP_SECONDS, _BYTE_SECONDS = 0.0003, 2e-9
-"""How long a queued call holds the loop's thread for peers that are about to come, and for what it
-moves."""
+_LOOP_SECONDS, _BYTE_SECONDS, _HELD_BYTES = 0.0003, 2e-9, 1 << 20
+"""How long a queued call holds the loop's thread for peers that are about to come, and for so many
+of the bytes that it moves; longer while they move."""
 _MEETING_PERIOD = 4
 _MAX_AGREED = 256
 """Most signatures remembered of rooted calls that all ranks are known to have made."""
@@ -151,7 +151,7 @@ class LinkCalls:
             return self._run_two_level_here(operation, is_interrupted, seconds)
         guard = self._guard(operation)
         if (
-            not self._goes_unasked(operation)
+            not self.goes_unasked(operation.request)
             or guard.arrival_check is not None
             or len(guard.parts) != 1
             or not self.is_agreed(operation.request, operation.signature)
@@ -183,7 +183,8 @@ class LinkCalls:
         assert interrupt is not None
         seconds = 0.0
         if self._ends_on_loop or operation.work.sequence % _MEETING_PERIOD == 0:
-            seconds = _LOOP_SECONDS + operation.request.nbytes * _BYTE_SECONDS
+            held_bytes = min(operation.request.nbytes, _HELD_BYTES)
+            seconds = _LOOP_SECONDS + held_bytes * _BYTE_SECONDS
         execution = self.run_here(operation, interrupt.done, seconds)
         self._ends_on_loop = execution is None
         return execution
@@ -293,10 +294,12 @@ class LinkCalls:
         """Build the parts of a call, and record its explanation."""
         parts = operation.build(self._rank, len(self._ranks))
         operation.work.explained(self.explain(parts[0].name))
-        return guard_outputs(operation.request, self._rank, len(self._ranks), parts, self._staging)
+        size, request = len(self._ranks), operation.request
+        return guard_outputs(request, self._rank, size, parts, self._staging, self.link_cost)
 
-    def _goes_unasked(self, operation: Operation) -> bool:
-        return goes_unasked(operation.request, len(self._ranks))
+    def goes_unasked(self, request: CollectiveRequest) -> bool:
+        """Say whether no message of a call has to be asked for: the same on every rank."""
+        return goes_unasked(request, len(self._ranks), self.link_cost)
 
     def explain(self, algorithm: str) -> str:
         """Describe the algorithm of a call, for people."""
@@ -319,7 +322,7 @@ class LinkCalls:
             sequence=sequence,
             signature=signature,
             op=operation.request.op or ReduceOp.SUM,
-            eager_bytes=EAGER_BYTES if self._goes_unasked(operation) else None,
+            eager_bytes=EAGER_BYTES if self.goes_unasked(operation.request) else None,
         )
         beside: list[SideCondition] = []
         if left is None and guard.arrival_check is None:

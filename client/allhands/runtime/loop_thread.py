@@ -27,7 +27,8 @@ not wait until the thread lets go of it; that takes as long as a small message."
 _ALIVE_SECONDS = 1.0
 _CALLBACK_SECONDS = 30.0
 MAX_PARK_SECONDS = 0.02
-"""How long the loop may do without the thread, however often it is lent."""
+"""How long the loop may do without the thread, however often it is lent; one long call may keep it
+for longer."""
 
 
 def is_closed_loop_wakeup(message: str, error: BaseException | None) -> bool:
@@ -69,6 +70,9 @@ class LoopThread:
         self._doorbell.acquire()
         self.is_thread_due = True
         """Whether the thread waits for the loop or has just taken it: it is not lent then."""
+        self.is_rung = False
+        """Whether the doorbell was rung since the thread took the loop: a long call in the native
+        core, which has borrowed it, ends its loan then."""
         self._is_running = False
         """Whether what is called comes to its turn by itself."""
         self.is_stopping = False
@@ -209,6 +213,7 @@ class LoopThread:
         """Ring the doorbell, so that an idle thread takes the loop as soon as the loop is free."""
         if self._is_running:
             return
+        self.is_rung = True
         with contextlib.suppress(RuntimeError):  # it has been rung already
             self._doorbell.release()
 
@@ -241,6 +246,7 @@ class LoopThread:
     def _on_loop_taken(self) -> None:
         self._is_running = True
         self._doorbell.acquire(blocking=False)  # whoever rang it until now meant this
+        self.is_rung = False
         self.is_thread_due = False
 
     def _park(self, since: float) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -20,8 +21,9 @@ from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, TYPES, ReduceOp, check
 from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
 from allhands.collectives.split_rounds import split_rounds
+from allhands.engine.links import native_calls
 from allhands.engine.links.executor import Execution, MismatchFound
-from allhands.engine.links.native_calls import NativeCall, NativeCalls
+from allhands.engine.links.native_calls import CompiledCall, NativeCall, NativeCalls
 from allhands.runtime import native_core
 from allhands.transport.digests import FrameSigner, LinkKey
 from allhands.transport.frame import HEADER_BYTES, FrameKind, Header, MessageKey, whole
@@ -685,3 +687,43 @@ def _write_half(link: Any, pieces: Sequence[bytes]) -> bool:
     link._unwritten = [memoryview(whole[sent:])]
     link._loop.add_writer(link._raw, link._on_writable)
     return True
+
+
+# ---------------------------------------------------------------- how long a call is held
+
+
+class ScriptedCall:
+    """A call in the core of which so many rounds have ended after each run, in milliseconds."""
+
+    def __init__(self, rounds: Sequence[int]) -> None:
+        self._rounds = iter(rounds)
+        self.now = 0
+        self.at = 0
+        self.runs: list[int] = []
+
+    def run(self, until: int, spin: int) -> int:
+        self.runs.append((until - self.now) // 1_000_000)
+        self.now = until
+        before, self.at = self.at, next(self._rounds)
+        return 0 if self.at < before else 1
+
+
+@pytest.mark.parametrize(
+    ("rounds", "has_ended", "runs"),
+    [
+        ([0], False, [2]),
+        ([1, 1], False, [2, 5]),
+        ([1, 2, 5, 0], True, [2, 5, 5, 5]),
+        (range(1, 99), False, [2, *[5] * 19, 3]),
+    ],
+)
+def test_a_call_is_held_for_longer_while_its_rounds_end(
+    monkeypatch: pytest.MonkeyPatch, rounds: Sequence[int], has_ended: bool, runs: list[int]
+) -> None:
+    scripted: Any = ScriptedCall(rounds)
+    clock = SimpleNamespace(monotonic_ns=lambda: scripted.now)
+    monkeypatch.setattr(native_calls, "time", clock)
+    links: Any = SimpleNamespace(take_back=lambda peers: None)
+    call = NativeCall(links, CompiledCall(Schedule(()), scripted, (1,), np.empty(0)))
+    assert call.run(lambda: False, 0.002) is has_ended
+    assert scripted.runs == runs

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from allhands.collectives import plan
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.request import CollectiveRequest
 from allhands.engine.links.output_guard import (
+    LONG_PACED_BYTES,
     PACED_BYTES,
     StagingBuffer,
     goes_unasked,
@@ -15,6 +17,7 @@ from allhands.engine.links.output_guard import (
 )
 
 MIB = 1 << 20
+FAST = LinkCost(0.0001, 1e9)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +60,44 @@ def test_larger_calls_go_in_pieces_up_to_a_size(
     request = CollectiveRequest(kind, np.dtype(np.float64), nbytes // 8)
     assert is_paced(request, size) is wanted
     assert goes_unasked(request, size) is (wanted or is_staged(request, size))
+
+
+@pytest.mark.parametrize(
+    ("size", "nbytes", "link_cost", "wanted"),
+    [
+        (2, LONG_PACED_BYTES, FAST, True),
+        (2, LONG_PACED_BYTES + 8, FAST, False),
+        (3, LONG_PACED_BYTES, FAST, False),
+        (3, PACED_BYTES, FAST, True),
+        (2, LONG_PACED_BYTES, None, False),
+        (2, LONG_PACED_BYTES, LinkCost(0.01, 1e9), False),
+        (2, LONG_PACED_BYTES, LinkCost(0.0001, 1e8), False),
+    ],
+)
+def test_between_two_ranks_a_fast_link_takes_much_longer_calls_in_pieces(
+    size: int, nbytes: int, link_cost: LinkCost | None, wanted: bool
+) -> None:
+    request = CollectiveRequest("all_reduce", np.dtype(np.float64), nbytes // 8)
+    assert is_paced(request, size, link_cost) is wanted
+    assert goes_unasked(request, size, link_cost) is wanted
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "broadcast"])
+def test_pieces_are_as_long_as_may_go_unasked(kind: str, rank: int) -> None:
+    x, y = np.zeros(16 * MIB // 8), np.zeros(8 * MIB // 8)
+    build = {
+        "all_reduce": lambda: plan.all_reduce(rank, 2, x, link_cost=FAST),
+        "reduce_scatter": lambda: plan.reduce_scatter(rank, 2, [x], y),
+        "broadcast": lambda: plan.broadcast(rank, 2, x, 0, FAST),
+    }
+    count = len(y) if kind == "reduce_scatter" else len(x)
+    request = CollectiveRequest(kind, x.dtype, count, targets=[x], root=0)
+    guard = guard_outputs(request, rank, 2, build[kind](), StagingBuffer(), FAST)
+    [part] = guard.parts
+    lengths = [len(one.span) * 8 for step in part.schedule.rounds for one in step.messages]
+    assert max(lengths) == MIB
+    assert min(one for one in lengths if one) >= MIB // 2
 
 
 @pytest.mark.parametrize("size", [2, 3])

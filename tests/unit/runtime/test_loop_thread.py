@@ -120,6 +120,25 @@ def test_it_is_taken_back_at_once_where_there_is_something_to_do(
     borrow(thread, lambda: False)  # and `stop` ends it
 
 
+def test_who_has_borrowed_the_loop_sees_that_the_thread_is_called(
+    patient: None, thread: LoopThread
+) -> None:
+    seen: list[bool] = []
+    ran = threading.Event()
+
+    def borrowed() -> bool:
+        seen.append(thread.is_rung)
+        thread.call(ran.set)
+        seen.append(thread.is_rung)
+        return False
+
+    borrow(thread, borrowed)
+    assert seen == [False, True]
+    assert ran.wait(PATIENCE)
+    borrow(thread, borrowed)
+    assert seen[2:] == [False, True]
+
+
 def test_a_forked_child_gets_nothing(patient: None, thread: LoopThread) -> None:
     borrow(thread, lambda: False)
     child = os.fork()

@@ -41,8 +41,8 @@ def test_the_hello_of_a_peer_is_accepted() -> None:
     ("change", "reason"),
     [
         ({"version": 2}, "peer protocol 2, this worker speaks 1"),
-        ({"max_version": 0}, "rank 1 speaks version 6, rank 2 version 1; rank 2 is older"),
-        ({"min_version": 7, "max_version": 8}, "rank 2 versions 7 to 8; rank 1 is older"),
+        ({"max_version": 0}, "rank 1 speaks version 7, rank 2 version 1; rank 2 is older"),
+        ({"min_version": 8, "max_version": 9}, "rank 2 versions 8 to 9; rank 1 is older"),
         ({"job": "k"}, "belongs to job 'k', this worker to 'j'"),
         ({"incarnation": "h"}, "another run of job 'j'"),
         ({"to_rank": 0}, "looks for rank 0, this is rank 1"),

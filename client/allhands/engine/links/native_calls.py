@@ -32,6 +32,9 @@ _MAX_PEERS = 64
 """That a call waits for at once."""
 _SPIN_NS = 100_000
 """How long a call looks again and again before it sleeps: about what waking up takes."""
+_LONGEST_NS, _TURN_NS = 100_000_000, 5_000_000
+"""How long the longest call may hold the loop while its rounds end one after the other, and how
+often it is asked whether they do."""
 _NO_ROUNDS = Schedule(())
 _NOTHING = Buffer((), np.dtype(np.uint8))
 
@@ -68,15 +71,21 @@ class NativeCall:
         self._compiled = compiled
 
     def run(self, is_interrupted: Callable[[], bool], seconds: float) -> bool:
-        """Go on for so long; say whether the call has ended."""
+        """Go on for so long, or longer while rounds end; say whether the call has ended."""
         call, peers, links = self._compiled.call, self._compiled.peers, self._links
-        until = time.monotonic_ns() + int(seconds * 1e9)
+        since = time.monotonic_ns()
+        until, last, ended = since + int(seconds * 1e9), since + _LONGEST_NS, call.at
         try:
-            while (stopped := call.run(until, _SPIN_NS)) == _FOREIGN:
-                place, frame = call.take_foreign()
-                links.deliver(peers[place], frame)
-                # What was answered may have left in part: the rest comes first.
-                if is_interrupted() or not links.are_lendable(peers):
+            while (stopped := call.run(until, _SPIN_NS)) != _DONE:
+                if stopped == _FOREIGN:
+                    place, frame = call.take_foreign()
+                    links.deliver(peers[place], frame)
+                    # What was answered may have left in part: the rest comes first.
+                    if is_interrupted() or not links.are_lendable(peers):
+                        break
+                elif stopped == _LATE and call.at > ended and seconds > 0 and until < last:
+                    until, ended = min(time.monotonic_ns() + _TURN_NS, last), call.at
+                else:
                     break
         except BaseException:
             self.withdraw()  # so that no frame is left in part

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allhands.collectives.algorithms import dissemination, pairwise
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.buffer import Array, Buffer
 from allhands.collectives.paced_part import pace_parts
 from allhands.collectives.part import Assembly, Part
@@ -40,6 +41,11 @@ _ROOT_STAGED_BYTES = 4 << 20
 PACED_BYTES = 8 << 20
 """Of the array, or of all ranks' blocks, up to which a larger call goes in pieces. By messages that
 are asked for a broadcast of 2 MiB took 3.1 ms between two hosts, and in pieces 0.7."""
+LONG_PACED_BYTES = 256 << 20
+"""Likewise between two ranks over a fast link, where the event loop would be the limit."""
+_NEAR_SECONDS, _FAST_BANDWIDTH = 1e-3, 200e6
+"""Of a short message, and bytes a second: a slower link is idle while a rank waits for a piece, and
+the event loop is not its limit."""
 PIGGYBACK_BYTES = 256 << 10
 """Of a block that travels with the sizes of all blocks; both its ends rely on it."""
 _ALIGNMENT = 64
@@ -95,15 +101,20 @@ class StagingBuffer:
 
 
 def guard_outputs(
-    request: CollectiveRequest, rank: int, size: int, parts: Sequence[Part], staging: StagingBuffer
+    request: CollectiveRequest,
+    rank: int,
+    size: int,
+    parts: Sequence[Part],
+    staging: StagingBuffer,
+    link_cost: LinkCost | None = None,
 ) -> GuardedParts:
     """Return a call's parts with guarded outputs; the same method on every rank."""
     primitive = request.primitive
     if size == 1 or not primitive.has_data:
         return GuardedParts(parts)
     is_guarded = size == 2 and primitive.pair_receives_first
-    if is_paced(request, size):
-        pieces = -(-count_bytes(request, size) // EAGER_BYTES)
+    if is_paced(request, size, link_cost):
+        pieces = max(-(-_count_message_bytes(request, size, parts) // EAGER_BYTES), 1)
         return GuardedParts([pace_parts(parts, pieces, rank, size, meets_first=not is_guarded)])
     if is_guarded:
         return GuardedParts(parts)
@@ -357,16 +368,33 @@ def is_staged(request: CollectiveRequest, size: int) -> bool:
     return nbytes <= STAGED_BYTES << scales
 
 
-def is_paced(request: CollectiveRequest, size: int) -> bool:
+def is_paced(request: CollectiveRequest, size: int, link_cost: LinkCost | None = None) -> bool:
     """Say whether a call, not staged, goes in pieces into its outputs: the same on every rank."""
     if not request.primitive.has_data or request.primitive.has_splits or is_staged(request, size):
         return False
-    return count_bytes(request, size) <= PACED_BYTES
+    is_long_paced = size == 2 and link_cost is not None and _is_fast(link_cost)
+    return count_bytes(request, size) <= (LONG_PACED_BYTES if is_long_paced else PACED_BYTES)
 
 
-def goes_unasked(request: CollectiveRequest, size: int) -> bool:
+def _is_fast(link_cost: LinkCost) -> bool:
+    return link_cost.latency <= _NEAR_SECONDS and link_cost.bandwidth >= _FAST_BANDWIDTH
+
+
+def goes_unasked(request: CollectiveRequest, size: int, link_cost: LinkCost | None = None) -> bool:
     """Say whether no message of a call has to be asked for: the same on every rank."""
-    return is_staged(request, size) or is_paced(request, size)
+    return is_staged(request, size) or is_paced(request, size, link_cost)
+
+
+def _count_message_bytes(request: CollectiveRequest, size: int, parts: Sequence[Part]) -> int:
+    """Return the bytes that no message is longer than: the same on every rank."""
+    first = parts[0]  # the longest, and where a call has several, of one length on all ranks
+    itemsize = first.output.dtype.itemsize
+    if size == 2:  # both have all messages
+        spans = [one.span for step in first.schedule.rounds for one in step.messages]
+        return max(map(len, spans), default=0) * itemsize
+    if len(parts) == 1:
+        return count_bytes(request, size)
+    return max(len(first.input), len(first.output)) * itemsize
 
 
 def count_bytes(request: CollectiveRequest, size: int) -> int:

@@ -14,6 +14,7 @@
 enum {
     AWAITED = 64, /* links that are waited for at once; with more the call is not made here */
     WHOLE_BYTES = 8 << 10, /* payloads from here on do not pass through the link's memory */
+    MOVES = 16,            /* of up to a message each, after which a call looks at the time */
 };
 
 typedef enum { PARSED_ALL, PARSED_FOREIGN, PARSED_STUCK } parsed;
@@ -488,8 +489,14 @@ void ah_call_begin(ah_call *call, uint64_t sequence, const ah_memory memory[AH_A
     call->foreign = -1;
 }
 
+/* Whether a call of which more came or left, that often, has gone on for long enough. */
+static bool is_over_time(int moves, int64_t until) {
+    return moves % MOVES == 0 && ah_link_now() >= until;
+}
+
 static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
     int64_t idle_since = 0;
+    int moves = 0;
     while (call->at < call->round_count) {
         if (!call->is_begun) {
             if (!is_short(current(call))) return AH_CALL_STUCK;
@@ -499,12 +506,10 @@ static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
         if (call->is_begun && !send_more(call, &moved)) return AH_CALL_STUCK;
         ah_call_status status = call->is_begun ? receive(call, &moved) : seek_credit(call, &moved);
         if (status != AH_CALL_DONE) return status;
-        if (call->is_begun && is_over(call)) {
-            end_round(call);
-            idle_since = 0;
-            continue;
-        }
-        if (moved) {
+        bool is_ended = call->is_begun && is_over(call);
+        if (is_ended) end_round(call);
+        if (is_ended || moved) {
+            if (is_over_time(++moves, until) && call->at < call->round_count) return AH_CALL_LATE;
             idle_since = 0;
             continue;
         }

@@ -457,6 +457,7 @@ static PyGetSetDef call_getset[] = {
 };
 
 static PyMemberDef call_members[] = {
+    {"at", T_INT, offsetof(LinkCallObject, call.at), READONLY, NULL},
     {"has_landed", T_BOOL, offsetof(LinkCallObject, call.has_landed), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

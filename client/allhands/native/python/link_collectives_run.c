@@ -6,7 +6,9 @@
 
 #define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
 #define NANOSECONDS 1e9
-#define MOST_BYTES (8 << 20)    /* of an array; PACED_BYTES in engine/links/output_guard.py */
+#define MOST_BYTES (256 << 20)  /* of an array; LONG_PACED_BYTES in engine/links/output_guard.py */
+#define BEGUN_BYTES (8 << 20)   /* of an array of a call that is begun, and soon waited for */
+#define HELD_BYTES (8 << 20)    /* of an array: so many are waited for in any case */
 #define START_BYTES (128 << 10) /* of an array of a call that is only begun */
 #define IDLE_SECONDS 0.0003     /* between calls of a thread that does nothing else meanwhile */
 
@@ -259,21 +261,35 @@ static int deliver(LinkCollectivesObject *self, const LinkSchedule *schedule) {
     return going;
 }
 
-/* How long the caller of a call is held. */
-static int64_t find_hold(const LinkCollectivesObject *self, const LinkCallRequest *request) {
+/* How long the caller of a call is held, in nanoseconds. */
+typedef struct {
+    int64_t least;
+    int64_t most; /* while its rounds end one after the other */
+} Hold;
+
+static int64_t at_most(int64_t nanoseconds, int64_t most) {
+    return nanoseconds < most ? nanoseconds : most;
+}
+
+static Hold find_hold(const LinkCollectivesObject *self, const LinkCallRequest *request,
+                      int64_t limit) {
     const LinkArguments *given = &request->arguments;
     npy_intp longest = 0;
     for (int i = 0; i < given->array_count; i++)
         if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
-    return request->is_brief ? gate_brief_hold((size_t)longest, self->sequence)
-                             : gate_hold((size_t)longest);
+    if (longest > HELD_BYTES) longest = HELD_BYTES;
+    int64_t least = request->is_brief ? gate_brief_hold((size_t)longest, self->sequence)
+                                      : gate_hold((size_t)longest);
+    int64_t most = request->is_brief ? least : GATE_LONGEST_NS;
+    return (Hold){at_most(least, limit / 2), at_most(most, limit / 2)};
 }
 
-/* Carry a schedule out as far as it goes here within `hold` nanoseconds: 1: it has come to its end;
- * 0: it goes on elsewhere; -1 likewise, with an exception. */
-static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, int64_t hold) {
-    int64_t until = ah_link_now() + hold;
+/* Carry a schedule out as far as it goes here: 1: it has come to its end; 0: it goes on elsewhere;
+ * -1 likewise, with an exception. */
+static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, Hold hold) {
     LinkCallObject *call = schedule->call;
+    int64_t until = ah_link_now() + hold.least, last = until - hold.least + hold.most;
+    int ended = call->call.at;
     for (;;) {
         ah_call_status status;
         call->is_running = true;
@@ -281,8 +297,17 @@ static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, 
         status = link_call_run(call, until, GATE_SPIN_NS);
         Py_END_ALLOW_THREADS
         call->is_running = false;
-        if (status != AH_CALL_FOREIGN) return status == AH_CALL_DONE;
-        int going = deliver(self, schedule);
+        int going = 0;
+        switch (status) {
+        case AH_CALL_DONE: return 1;
+        case AH_CALL_LATE:
+            if (until < last && call->call.at > ended) going = gate_is_undisturbed(&self->gate);
+            until = at_most(ah_link_now() + GATE_TURN_NS, last);
+            ended = call->call.at;
+            break;
+        case AH_CALL_FOREIGN: going = deliver(self, schedule); break;
+        case AH_CALL_STUCK: break;
+        }
         if (going <= 0) return going;
     }
 }
@@ -299,7 +324,7 @@ typedef enum {
 /* Compare the result with those of the other ranks: 1: they are the same; 0 or, with an exception,
  * -1: not so, or not yet, as `progress` says. */
 static int compare(LinkCollectivesObject *self, LinkPlan *plan, const LinkArguments *given,
-                   int64_t hold, Progress *progress) {
+                   Hold hold, Progress *progress) {
     LinkComparison *comparison = &plan->comparison;
     *progress = CALL_UNCOMPARED;
     if (!compares(plan)) return 1;
@@ -470,8 +495,7 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     bool is_whole = mode == LINK_CONFIRM || needs_python(plan);
     PyObject *delayed = gate_delay_signals(&self->gate, is_whole);
     Progress progress = CALL_UNDER_WAY;
-    int64_t hold = find_hold(self, request);
-    if (hold > limit / 2) hold = limit / 2;
+    Hold hold = find_hold(self, request, limit);
     int ended = delayed == NULL || note(self->signatures, sequence, call->number) < 0 ||
                         note(self->calls, sequence, call->signature) < 0
                     ? -1
@@ -545,7 +569,8 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
 }
 
 bool link_collectives_takes(const LinkCallRequest *request) {
-    npy_intp most = request->is_brief ? START_BYTES : MOST_BYTES;
+    npy_intp most = request->mode == LINK_BEGIN ? BEGUN_BYTES : MOST_BYTES;
+    if (request->is_brief) most = START_BYTES;
     return (request->label == Py_None || PyUnicode_CheckExact(request->label)) &&
            is_small(&request->arguments, most);
 }

@@ -98,6 +98,11 @@ int gate_enter(LinkGate *gate) {
     return open;
 }
 
+int gate_is_undisturbed(LinkGate *gate) {
+    int rung = is_set(gate, "is_rung");
+    return rung < 0 ? -1 : !rung;
+}
+
 int gate_call_owner(LinkGate *gate, const char *method, long rank, LinkStateObject *link,
                     bool (*is_due)(const LinkStateObject *)) {
     FirstError first = first_error_keep();

@@ -18,6 +18,11 @@
 /* How long it looks again and again before it sleeps: about what waking up takes. */
 #define GATE_SPIN_NS INT64_C(100000)
 
+/* How long the longest does, while its rounds end one after the other. */
+#define GATE_LONGEST_NS INT64_C(100000000)
+/* How often such a call looks whether they do, and whether the loop is wanted. */
+#define GATE_TURN_NS INT64_C(5000000)
+
 /* How long one of so many bytes does. */
 static inline int64_t gate_hold(size_t nbytes) {
     enum { BYTE_NS = 2 };
@@ -54,6 +59,10 @@ enum { GATE_BUSY = 2 };
 /* 1: entered; 0: calls may not go this way; GATE_BUSY: the loop is not free; -1: with an exception.
  */
 int gate_enter(LinkGate *gate);
+
+/* Whether nothing has been given to the loop's thread while its loop is borrowed; -1 with an
+ * exception. */
+int gate_is_undisturbed(LinkGate *gate);
 
 /* Call a method of the owner, with a rank, until it has done what is due: the handler of a signal
  * may raise before it begins. The first exception stays, one that was set before too: -1. */
