@@ -253,6 +253,7 @@ class LoopThread:
         """Wait until the loop is wanted here: it was rung for, or has not been lent for a while."""
         while not self.is_stopping and not self._doorbell.acquire(timeout=PARK_SECONDS):
             now = time.monotonic()
-            if now - self.borrowed_at > PARK_SECONDS or now - since > MAX_PARK_SECONDS:
+            is_idle = now - self.borrowed_at > PARK_SECONDS and not self.loop_lock.locked()
+            if is_idle or now - since > MAX_PARK_SECONDS:
                 break
         self.is_thread_due = True

@@ -139,6 +139,22 @@ def test_who_has_borrowed_the_loop_sees_that_the_thread_is_called(
     assert seen[2:] == [False, True]
 
 
+def test_the_thread_does_not_ask_for_the_loop_because_it_is_lent_for_long(
+    monkeypatch: pytest.MonkeyPatch, thread: LoopThread
+) -> None:
+    monkeypatch.setattr(loop_thread, "PARK_SECONDS", 0.01)
+    monkeypatch.setattr(loop_thread, "MAX_PARK_SECONDS", 60.0)
+    seen: list[bool] = []
+
+    def act() -> bool:
+        threading.Event().wait(0.1)
+        seen.append(thread.is_thread_due)
+        return False
+
+    borrow(thread, act)
+    assert seen == [False]
+
+
 def test_a_forked_child_gets_nothing(patient: None, thread: LoopThread) -> None:
     borrow(thread, lambda: False)
     child = os.fork()

@@ -14,8 +14,8 @@
 
 #define SIGNATURES 16
 #define NANOSECONDS 1e9
-#define HELD_BYTES (32 << 10)            /* sent without letting others have the interpreter */
-#define SEND_PATIENCE_NS INT64_C(200000) /* for a link that takes more of a message */
+#define HELD_BYTES (32 << 10)             /* sent without letting others have the interpreter */
+#define SEND_PATIENCE_NS INT64_C(2000000) /* for a link that takes more of a message */
 
 typedef struct {
     long rank; /* as callers have it */
