@@ -5,17 +5,33 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/uio.h>
 #include <time.h>
 
 #include "kernels/copy.h"
 #include "links/credit.h"
 
-/* Wait until the link takes more; false: it has not within `patience`. */
+/* How long who waits for room waits at once, and more than which comes with a message only. */
+#define GLANCE_NS INT64_C(200000)
+#define MUCH_BYTES (16 << 10)
+
+/* Whether the peer is in the midst of a message to here, and may not read before that is taken. */
+static bool is_sending(const ah_link *link) {
+    int came = 0;
+    return link->in >= 0 && ioctl(link->in, FIONREAD, &came) == 0 && came > MUCH_BYTES;
+}
+
+/* Wait until the link takes more; false: it has not within `patience`, or for a glance while its
+ * peer sends as well. */
 static bool wait_for_room(const ah_link *link, int64_t patience) {
-    struct pollfd wanted = {link->out, POLLOUT, 0};
-    struct timespec timeout = {0, patience};
-    return ppoll(&wanted, 1, &timeout, NULL) > 0;
+    for (int64_t left = patience; left > 0; left -= GLANCE_NS) {
+        struct pollfd wanted = {link->out, POLLOUT, 0};
+        struct timespec timeout = {0, left < GLANCE_NS ? left : GLANCE_NS};
+        if (ppoll(&wanted, 1, &timeout, NULL) > 0) return true;
+        if (is_sending(link)) return false;
+    }
+    return false;
 }
 
 /* Write once of what is behind the first `sent` bytes of a frame; as ah_link_write. */
