@@ -11,13 +11,13 @@ pytestmark = pytest.mark.skipif(native_core.find()[0] is None, reason="there is 
 
 @pytest.mark.parametrize("begins", [False, True])
 def test_calls_of_all_kinds_give_the_right_values(job: Job, begins: bool) -> None:
-    for said in finish(job(2, long_calls.make_calls_of_all_kinds, 4, begins)):
+    for said in finish(job(2, long_calls.make_calls_of_all_kinds, 3, 30, begins)):
         assert said["wrong"] == []
         assert said["by_core"] > 0, said
 
 
 def test_a_call_keeps_the_loop_while_it_moves_on(job: Job) -> None:
-    for said in finish(job(2, long_calls.call_alone, 12, long_calls.LONG, False)):
+    for said in finish(job(2, long_calls.call_alone, 60, long_calls.LONG, False)):
         assert said["by_core"] > 0
 
 

@@ -110,24 +110,32 @@ def _make(call: Callable[[], Any]) -> None:
         work.wait()
 
 
-def make_calls_of_all_kinds(rounds: int, begins: bool) -> None:
-    """Make calls that their callers wait for at once, begun or not."""
+def make_calls_of_all_kinds(rounds: int, most: int, begins: bool) -> None:
+    """Make calls that their callers wait for at once, begun or not.
+
+    After `rounds` it ends as soon as the core has made one on each rank, which a busy host delays.
+    """
     me, by_core = _join(), 0
     wrong: list[tuple[str, int]] = []
     queued, ended = _note_queued(), _note_ends()
-    for number in range(rounds):
+    for number in range(most):
         for call in _CALLS:
             if not call(me, number, begins):
                 wrong.append((call.__name__, number))
             by_core += ended()
-    tell("done", wrong=wrong, by_core=by_core + queued.count(None))
+        by_core += queued.count(None)
+        queued.clear()
+        if number >= rounds and _is_everywhere(by_core > 0):
+            break
+    tell("done", wrong=wrong, by_core=by_core)
     ah.destroy_process_group()
 
 
 def call_alone(calls: int, count: int, is_rung: bool) -> None:
     """Make calls that go on for longer than their callers are held in any case.
 
-    With `is_rung` something is always given to the loop's thread meanwhile.
+    They end as soon as the core has made one on each rank, which a busy host delays. With `is_rung`
+    something is always given to the loop's thread meanwhile.
     """
     if is_rung:
         LoopThread.is_rung = property(lambda _: True, lambda _, value: None)  # type: ignore
@@ -138,8 +146,17 @@ def call_alone(calls: int, count: int, is_rung: bool) -> None:
         _make(lambda x=x: ah.all_reduce(x))  # type: ignore[misc]
         by_core += ended()
         assert (x == _sum(number, count)).all()
+        if _is_everywhere(by_core > 0):
+            break
     tell("done", by_core=by_core)
     ah.destroy_process_group()
+
+
+def _is_everywhere(one: bool) -> bool:
+    """Return whether something is so on both ranks."""
+    x = np.array([one], np.int32)
+    ah.all_reduce(x, ah.ReduceOp.MIN)
+    return bool(x[0])
 
 
 def call_beside_others(calls: int, others: int) -> None:
