@@ -127,3 +127,9 @@ class Schedule:
 
     rounds: tuple[Round, ...]
     scratch: int = 0
+
+    @property
+    def longest_message(self) -> int:
+        """Elements of the longest message that the rank sends or receives; 0: there is none."""
+        spans = [one.span for step in self.rounds for one in step.messages]
+        return max(map(len, spans), default=0)

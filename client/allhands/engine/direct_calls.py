@@ -29,7 +29,6 @@ from allhands.engine.links.output_guard import (
     EvenExchange,
     StagingBuffer,
     align,
-    goes_unasked,
     guard_outputs,
 )
 from allhands.engine.links.part_runner import ARRIVAL_PART
@@ -197,7 +196,7 @@ class DirectCalls:
             return self._compile_two_level(two_level, request, call)
         if request.primitive.has_splits:
             return self._compile_exchange(step, call)
-        if not goes_unasked(request, size, self._link_cost) or self._parts.has_phases(request):
+        if not link_calls.goes_unasked(request) or self._parts.has_phases(request):
             return None
         parts = step.build(context.rank, size)
         staging = StagingBuffer()

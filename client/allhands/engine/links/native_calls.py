@@ -216,7 +216,7 @@ class NativeCalls:
         if (
             numbers is None
             or len(peers) > _MAX_PEERS
-            or _find_longest(part.schedule) * itemsize > EAGER_BYTES
+            or part.schedule.longest_message * itemsize > EAGER_BYTES
         ):
             return None
         places = {peer: place for place, peer in enumerate(peers)}
@@ -307,12 +307,6 @@ def _number(op: ReduceOp | None, dtype: "np.dtype[np.generic]") -> tuple[int, in
 def _list_peers(schedule: Schedule) -> list[int]:
     """Return the ranks of the group that a schedule has messages with."""
     return sorted({one.peer for step in schedule.rounds for one in step.messages})
-
-
-def _find_longest(schedule: Schedule) -> int:
-    """Return the elements of the longest message."""
-    spans = [one.span for step in schedule.rounds for one in step.messages]
-    return max(map(len, spans), default=0)
 
 
 def _compile_round(

@@ -390,8 +390,7 @@ def _count_message_bytes(request: CollectiveRequest, size: int, parts: Sequence[
     first = parts[0]  # the longest, and where a call has several, of one length on all ranks
     itemsize = first.output.dtype.itemsize
     if size == 2:  # both have all messages
-        spans = [one.span for step in first.schedule.rounds for one in step.messages]
-        return max(map(len, spans), default=0) * itemsize
+        return first.schedule.longest_message * itemsize
     if len(parts) == 1:
         return count_bytes(request, size)
     return max(len(first.input), len(first.output)) * itemsize
