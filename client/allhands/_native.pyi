@@ -330,9 +330,11 @@ class LinkCall:
     def take_foreign(self) -> tuple[int, bytes]:
         """Take the frame that is in the way: its link and its bytes."""
 
-    def withdraw(self) -> tuple[int, bool, list[tuple[int, bytes]]]:
-        """End the call here; return its round, whether that has begun, and what is left to send.
+    def withdraw(self) -> tuple[int, bool, list[tuple[int, int]], list[tuple[int, bytes]]]:
+        """End the call here; return its round, and whether the copies of that are made.
 
+        Then the messages that have left, at least in part: the index of the round, which may be the
+        next, and the place among what that sends. Then what is left of such a message, by link.
         What has come of the round is read ahead again.
         """
 
@@ -388,7 +390,10 @@ class LinkCollectives:
     another way, and nothing has happened.
 
     Those called `start_...` only begin one, of arrays of up to 128 KiB, and hold their caller for
-    peers that are about to come: for 0.05 ms and 1 ns a byte, in 2 calls of 16 for 0.3 ms. For the
+    peers that are about to come: for 0.05 ms and 1 ns a byte, in 2 calls of 16 for 1 ms and as
+    much. On a thread with an event loop, which awaits the call, arrays are of up to 1 MiB; with
+    more than 128 KiB it is held for half a nanosecond a byte, and where something of the call has
+    come by then for the other half. For the
     thread `soon_waiting`, where it comes within 0.3 ms from the call before, size and time are
     those of a call that it waits for. They return its work, ended or not, whose result is `value`;
     None where nothing has happened. A `value` that is the `x` of a reduce is the result on the

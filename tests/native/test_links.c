@@ -205,6 +205,89 @@ static void test_time_of_a_call_that_moves_on(void) {
     close(ends[1]);
 }
 
+/* Take what a peer has been sent, and add the rounds of its messages: how many there are. */
+static int read_rounds(int from, int *rounds, int count) {
+    static uint8_t bytes[8 * (AH_FRAME_HEADER + NBYTES)];
+    ssize_t came = read(from, bytes, sizeof bytes), at = 0;
+    while (at < came) {
+        ah_frame frame;
+        CHECK(ah_frame_unpack(bytes + at, &frame));
+        if (frame.kind == AH_FRAME_DATA) rounds[count++] = (int)(frame.step >> 12);
+        at += AH_FRAME_HEADER + (ssize_t)frame.length;
+    }
+    return count;
+}
+
+/* While a round waits, the messages of the next leave, if it sends nothing that is to come or to be
+ * copied, and its peer has room; those of the one after it do not. */
+static void test_messages_ahead(void) {
+    enum { ROUNDS = 3 };
+    static const struct {
+        size_t sent;    /* where what the second round sends lies, behind what the first receives */
+        bool is_copied; /* it is copied there first */
+        int64_t credit, consumed;
+        bool is_ahead;
+    } cases[] = {
+        {NBYTES, false, 1000, 0, true},
+        {NBYTES - 4, false, 1000, 0, false},
+        {NBYTES, true, 1000, 0, false},
+        {NBYTES, false, NBYTES, 0, false},
+        {NBYTES, false, 1000, AH_CREDIT_STEP, true}, /* credit goes before it */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int ends[2];
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+        ah_link link = {.in = ends[0], .out = ends[0], .credit = cases[i].credit};
+        ah_link *links[] = {&link};
+        float mine[8 * ELEMENTS] = {0};
+        ah_piece piece = {(uint8_t *)mine, sizeof mine};
+        ah_send sends[ROUNDS];
+        ah_recv recvs[ROUNDS];
+        ah_round rounds[ROUNDS];
+        uint8_t staging[64];
+        ah_move move = {.source = {AH_AREA_OUTPUT, 5 * NBYTES, NBYTES},
+                        .target = {AH_AREA_OUTPUT, cases[i].sent, NBYTES}};
+        for (uint32_t at = 0; at < ROUNDS; at++) {
+            size_t start = at == 1 ? cases[i].sent : 3 * NBYTES;
+            sends[at] = (ah_send){.step = at << 12, .span = {AH_AREA_OUTPUT, start, NBYTES}};
+            recvs[at] = (ah_recv){.step = at << 12, .span = {AH_AREA_OUTPUT, 0, NBYTES}};
+            rounds[at] = (ah_round){
+                .sends = &sends[at], .recvs = &recvs[at], .send_count = 1, .recv_count = 1};
+        }
+        if (cases[i].is_copied) rounds[1].moves = &move, rounds[1].move_count = 1;
+        ah_call call = {.links = links,
+                        .link_count = 1,
+                        .rounds = rounds,
+                        .round_count = ROUNDS,
+                        .group = 7,
+                        .signature = 99,
+                        .staging = staging,
+                        .staging_bytes = sizeof staging};
+        ah_memory memory[AH_AREAS] = {[AH_AREA_OUTPUT] = {&piece, 1}};
+        ah_call_plan_ahead(&call);
+        ah_call_begin(&call, 5, memory);
+        CHECK(ah_call_run(&call, soon(), 0) == AH_CALL_LATE && call.at == 0);
+        CHECK(!ah_call_has_come(&call));
+        int left[2 * ROUNDS], count = read_rounds(ends[1], left, 0);
+        CHECK(count == 1 + cases[i].is_ahead);
+        CHECK(link.credit == cases[i].credit - count * NBYTES && link.consumed == 0);
+        const float theirs[ELEMENTS] = {1, 2, 3, 4};
+        for (uint32_t at = 0; at < ROUNDS; at++) {
+            ah_frame frame = data(5, 99), more = credit(NBYTES);
+            frame.step = at << 12;
+            put(ends[1], &more, NULL);
+            put(ends[1], &frame, theirs);
+            CHECK(ah_call_run(&call, soon(), 0) == (at + 1 < ROUNDS ? AH_CALL_LATE : AH_CALL_DONE));
+            CHECK(call.at == (int)at + 1 && ah_call_has_come(&call));
+        }
+        count = read_rounds(ends[1], left, count);
+        CHECK(count == ROUNDS && left[0] == 0 && left[1] == 1 && left[2] == 2);
+        ah_link_free(&link);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
 /* A message in three frames is received whole, and else put back as it came, wherever it ends. */
 static void test_message_in_frames(void) {
     int ends[2];
@@ -251,6 +334,7 @@ static void test_message_in_frames(void) {
 
 int main(void) {
     test_time_of_a_call_that_moves_on();
+    test_messages_ahead();
     test_message_in_frames();
     test_credit_taken();
     test_credit_returned();

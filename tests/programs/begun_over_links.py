@@ -549,8 +549,8 @@ def _count_received() -> list[int]:
     return seen
 
 
-def await_calls(calls: int) -> None:
-    """Await calls one after the other, at which ranks are late by turns."""
+def await_calls(calls: int, count: int) -> None:
+    """Await calls of so many int64 one after the other, at which ranks are late by turns."""
 
     async def main() -> None:
         async with ah.aio.connect(timeout=30, backend="socket") as world:
@@ -563,9 +563,9 @@ def await_calls(calls: int) -> None:
             for number in range(calls):
                 if number % 20 == me:
                     await asyncio.sleep(0.002)
-                x = await world.all_reduce(np.full(4, me + number))
-                y = await world.broadcast(np.full(4, me), number % size)
-                z = await world.reduce(np.full(4, me), number % size)
+                x = await world.all_reduce(np.full(count, me + number))
+                y = await world.broadcast(np.full(count, me), number % size)
+                z = await world.reduce(np.full(count, me), number % size)
                 right = (x == size * (size - 1) // 2 + size * number).all()
                 if not right or not (y == number % size).all():
                     wrong.append(number)

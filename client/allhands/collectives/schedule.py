@@ -10,6 +10,7 @@ The law of a round:
 """
 
 import enum
+from collections.abc import Sequence
 
 from allhands_proto.quick_dataclass import dataclass
 
@@ -133,3 +134,12 @@ class Schedule:
         """Elements of the longest message that the rank sends or receives; 0: there is none."""
         spans = [one.span for step in self.rounds for one in step.messages]
         return max(map(len, spans), default=0)
+
+
+def may_copy_ahead(step: Round, copies: Sequence[Copy]) -> bool:
+    """Return whether copies have the same effect before the messages of a round as after it."""
+    received = [recv.span for recv in step.recvs]
+    moved = received + [send.span for send in step.sends]
+    return not any(copy.target.overlaps(span) for copy in copies for span in moved) and not any(
+        copy.source.overlaps(span) for copy in copies for span in received
+    )

@@ -5,6 +5,7 @@ schedule that was compiled for arguments like these. A call that it declines goe
 call that does not end there within moments goes on in the queue, from the round that it is in.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -399,6 +400,14 @@ class DirectCalls:
             links.take_back(exchange.peers)
         left = NativeCall(links, exchange) if goes_on else None
         queue.go_on_comparing(operation, mine.copy(), digests.copy(), left)
+
+    def is_on_event_loop(self) -> bool:
+        """Say whether an event loop runs on this thread."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
 
     def is_agreed(self, signature: int) -> bool:
         """Say whether a rooted composite call need not hear from all ranks beside its messages."""

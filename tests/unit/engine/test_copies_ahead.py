@@ -12,8 +12,17 @@ from allhands.collectives.algorithms import bruck, ring
 from allhands.collectives.algorithms.blocks import split_evenly
 from allhands.collectives.buffer import Buffer
 from allhands.collectives.part import Assembly, Part
-from allhands.collectives.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
-from allhands.engine.links.copies_ahead import PIECE_BYTES, CopiesAhead, may_copy_ahead
+from allhands.collectives.schedule import (
+    Area,
+    Copy,
+    Recv,
+    Round,
+    Schedule,
+    Send,
+    Span,
+    may_copy_ahead,
+)
+from allhands.engine.links.copies_ahead import PIECE_BYTES, CopiesAhead
 from allhands.engine.links.executor import Execution
 from allhands.testing import simulate
 from allhands.transport.inbox import PostedReceive

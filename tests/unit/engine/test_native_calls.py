@@ -60,6 +60,8 @@ class Call:
     under_way: NativeCall | None = None
     has_ended: bool = False
     stops: list[tuple[int, bool]] = field(default_factory=list)
+    left_ahead: list[tuple[int, int]] = field(default_factory=list)
+    """Where it has stopped, and the round of a message that has left by then."""
     execution: Execution | None = None
 
     def begin(self) -> None:
@@ -80,6 +82,7 @@ class Call:
         assert self.under_way is not None
         left = self.under_way.withdraw()
         self.stops.append((left.index, left.is_begun))
+        self.left_ahead += [(left.index, at) for at, _ in left.sent]
         self.execution = Execution(
             self.one.mesh,
             peers=range(len(self.native._ranks)),
@@ -368,6 +371,35 @@ async def test_credit_is_given_back_once_where_a_call_goes_on_elsewhere(turns: i
             await hand_over_after(calls, turns)
             assert_results(calls, in_pieces(length, pieces), values)
             await wait_credit(ranks)
+
+
+@DIGESTS
+@pytest.mark.parametrize("turns", [1, 2, 4])
+async def test_messages_that_have_left_ahead_are_not_sent_again(turns: int, digests: bool) -> None:
+    """Rank 0 sends of the round that it waits in and of the next; the last of them in part."""
+    length, pieces = 640_000, 32
+    values = [np.arange(length, dtype=np.float32) + rank for rank in range(2)]
+    algorithm = in_pieces(length, pieces)
+    async with socket_meshes(2) as ranks:
+        world = World(ranks, digests=digests)
+        for _ in range(3):
+            calls = world.make_calls(algorithm, values, ReduceOp.SUM)
+            for call in calls:
+                call.begin()
+            for _ in range(turns):
+                calls[0].step()
+                calls[1].step()
+            calls[0].step()
+            for call in calls:
+                call.hand_over()
+            for call in calls:
+                await call.finish()
+            assert any(one > index for call in calls for index, one in call.left_ahead)
+            assert_results(calls, algorithm, values)
+            await wait_credit(ranks)
+        if digests:
+            await wait_digests(ranks)
+        assert not world.corruptions
 
 
 # ---------------------------------------------------------------- what does not belong there

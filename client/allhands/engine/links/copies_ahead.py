@@ -10,20 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from allhands.collectives.buffer import Array, Buffer
-from allhands.collectives.schedule import Area, Copy, Round
+from allhands.collectives.schedule import Area, Copy
 from allhands.data.blocks import copy_into
 
 PIECE_BYTES = 256 << 10
 """Copied at once, at least: half the send buffer of a near link, which must not run dry."""
-
-
-def may_copy_ahead(step: Round, copies: Sequence[Copy]) -> bool:
-    """Return whether copies have the same effect before the messages of a round as after it."""
-    received = [recv.span for recv in step.recvs]
-    moved = received + [send.span for send in step.sends]
-    return not any(copy.target.overlaps(span) for copy in copies for span in moved) and not any(
-        copy.source.overlaps(span) for copy in copies for span in received
-    )
 
 
 def _pair_pieces(areas: Mapping[Area, Buffer], copy: Copy) -> Iterator[tuple[Array, Array]]:

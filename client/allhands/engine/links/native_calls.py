@@ -46,10 +46,12 @@ class Remainder:
     index: int
     """Round of its schedule."""
     is_begun: bool
-    """Whether the copies of that round are made, and its messages sent."""
+    """Whether the copies of that round are made."""
     scratch: NDArray[np.generic]
     has_touched: bool
     """Whether outputs of the part were written."""
+    sent: frozenset[tuple[int, int]] = frozenset()
+    """Messages that have left: the index of their round, and their place among what it sends."""
 
 
 @dataclass(slots=True)
@@ -102,11 +104,11 @@ class NativeCall:
     def withdraw(self) -> Remainder:
         """End the call here, where it has not ended; what is left is for an `Execution`."""
         compiled = self._compiled
-        index, is_begun, rests = compiled.call.withdraw()
+        index, is_begun, sent, rests = compiled.call.withdraw()
         for place, rest in rests:
             self._links.send_rest(compiled.peers[place], rest)
         has_landed = compiled.call.has_landed
-        return Remainder(index, is_begun, compiled.scratch.copy(), has_landed)
+        return Remainder(index, is_begun, compiled.scratch.copy(), has_landed, frozenset(sent))
 
     def give_back(self) -> None:
         """Let the loop process what has come of a withdrawn call, once an `Execution` has it."""

@@ -9,8 +9,8 @@ import numpy as np
 from allhands.collectives.buffer import Array, Buffer, view_as_bytes
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import ReduceOp, combine, fold
-from allhands.collectives.schedule import Area, Recv, Round, Send, Span
-from allhands.engine.links.copies_ahead import CopiesAhead, may_copy_ahead
+from allhands.collectives.schedule import Area, Recv, Round, Send, Span, may_copy_ahead
+from allhands.engine.links.copies_ahead import CopiesAhead
 from allhands.engine.links.native_calls import Remainder
 from allhands.transport.frame import MessageKey
 from allhands.transport.inbox import MessageMismatch, PostedReceive
@@ -60,7 +60,9 @@ class PartRunner:
         self._is_beginning = False
         self._is_over = False
         self._is_begun = False
-        """Whether the round at hand was begun elsewhere: it only receives."""
+        """Whether the copies of the round at hand were made elsewhere."""
+        self._sent: frozenset[tuple[int, int]] = frozenset()
+        """Messages that have left from elsewhere, by their round and their place in that."""
         self._is_held = False
         """Whether the round at hand would touch outputs as it begins, and may not yet."""
         self._is_ending = False
@@ -80,6 +82,7 @@ class PartRunner:
     def resume(self, remainder: Remainder) -> None:
         """Go on from a round of the schedule, instead of the first."""
         self._index, self._is_begun = remainder.index, remainder.is_begun
+        self._sent = remainder.sent
         self._areas = {
             **self._open_buffers(),
             Area.SCRATCH: Buffer((remainder.scratch,), self._part.output.dtype),
@@ -160,7 +163,7 @@ class PartRunner:
     def _begin(self, index: int, step: Round) -> None:
         execution, areas = self._execution, self._open_buffers()
         if self._is_begun:
-            step, self._is_begun = Round(recvs=step.recvs), False
+            step, self._is_begun = Round(sends=step.sends, recvs=step.recvs), False
         ahead, self._ahead = self._ahead, None
         for copy in step.copies:
             self._touch(copy.target)
@@ -180,7 +183,12 @@ class PartRunner:
             return MessageKey(execution.group, execution.sequence, step_number, self._number)
 
         self._ahead = self._plan_copies_ahead(index)
-        sends = [(send, *self._make_outgoing(send, key(send.peer, False))) for send in step.sends]
+        keyed = [(send, key(send.peer, False)) for send in step.sends]
+        sends = [
+            (send, *self._make_outgoing(send, own_key))
+            for place, (send, own_key) in enumerate(keyed)
+            if (index, place) not in self._sent
+        ]
         # Small messages go first: they need no answer, and then their memory may be landed in.
         # Large ones go when they are asked for, so what this rank asks for is said before.
         for send, _, message in sends:

@@ -61,8 +61,53 @@ static void combine(const ah_call *call, const ah_combine *one) {
 
 static ah_round *current(const ah_call *call) { return &call->rounds[call->at]; }
 
-static bool is_sent(const ah_send *send) {
+bool ah_send_is_whole(const ah_send *send) {
     return send->sent == AH_FRAME_HEADER + send->span.nbytes;
+}
+
+ah_round *ah_call_sending(const ah_call *call) {
+    return call->prepared > call->at ? &call->rounds[call->prepared - 1] : NULL;
+}
+
+static bool are_sent(const ah_round *round) {
+    for (int i = 0; i < round->send_count; i++)
+        if (!ah_send_is_whole(&round->sends[i])) return false;
+    return true;
+}
+
+/* Whether a frame of the call has left in part. */
+static bool is_amid_frame(const ah_call *call, int link) {
+    const ah_round *round = ah_call_sending(call);
+    for (int i = 0; round != NULL && i < round->send_count; i++) {
+        const ah_send *send = &round->sends[i];
+        if (send->link == link && send->sent > 0 && !ah_send_is_whole(send)) return true;
+    }
+    return false;
+}
+
+static bool overlap(const ah_span *one, const ah_span *other) {
+    return one->area == other->area && one->start < other->start + other->nbytes &&
+           other->start < one->start + one->nbytes;
+}
+
+/* Whether a span stays as it is while the round before is under way, and as its own begins. */
+static bool is_kept(const ah_span *span, const ah_round *before, const ah_round *round) {
+    for (int i = 0; i < before->recv_count; i++)
+        if (overlap(span, &before->recvs[i].span)) return false;
+    for (int i = 0; i < round->move_count; i++)
+        if (overlap(span, &round->moves[i].target)) return false;
+    for (int i = 0; i < round->combine_count; i++)
+        if (overlap(span, &round->combines[i].target)) return false;
+    return true;
+}
+
+void ah_call_plan_ahead(ah_call *call) {
+    for (int at = 1; at < call->round_count; at++) {
+        ah_round *round = &call->rounds[at];
+        round->is_ahead = round->send_count > 0;
+        for (int i = 0; i < round->send_count; i++)
+            round->is_ahead &= is_kept(&round->sends[i].span, round - 1, round);
+    }
 }
 
 /* Whether all messages of a round go unasked. */
@@ -74,19 +119,9 @@ static bool is_short(const ah_round *round) {
     return true;
 }
 
-/* Whether the peer has room for what the round sends up to one of its messages. */
-static bool has_credit(const ah_call *call, const ah_round *round, int upto) {
-    int64_t needed = 0;
-    for (int i = 0; i <= upto; i++)
-        if (round->sends[i].link == round->sends[upto].link)
-            needed += (int64_t)round->sends[i].span.nbytes;
-    return needed <= call->links[round->sends[upto].link]->credit;
-}
-
-static bool is_starved(const ah_call *call, const ah_round *round) {
-    for (int i = 0; i < round->send_count; i++)
-        if (!has_credit(call, round, i)) return true;
-    return false;
+/* Whether a message has begun to leave, or its peer has room for it. */
+static bool has_credit(const ah_call *call, const ah_send *send) {
+    return send->sent > 0 || (int64_t)send->span.nbytes <= call->links[send->link]->credit;
 }
 
 static uint32_t get_flags(const ah_call *call) { return call->has_digests ? AH_FRAME_DIGEST : 0; }
@@ -110,6 +145,18 @@ static void pack(const ah_call *call, uint32_t step, size_t nbytes, uint32_t dig
     ah_frame_pack(header, &frame);
 }
 
+/* Have the messages of the next round leave. */
+static void prepare_sends(ah_call *call) {
+    ah_round *round = &call->rounds[call->prepared++];
+    for (int i = 0; i < round->send_count; i++) {
+        ah_send *send = &round->sends[i];
+        pack(call, send->step, send->span.nbytes, 0, send->header);
+        send->payload = locate(call, &send->span);
+        send->sent = 0;
+        send->is_signed = false;
+    }
+}
+
 static void begin_round(ah_call *call) {
     ah_round *round = current(call);
     for (int i = 0; i < round->move_count; i++) {
@@ -120,14 +167,7 @@ static void begin_round(ah_call *call) {
         touch(call, &round->combines[i].target);
         combine(call, &round->combines[i]);
     }
-    for (int i = 0; i < round->send_count; i++) {
-        ah_send *send = &round->sends[i];
-        pack(call, send->step, send->span.nbytes, 0, send->header);
-        send->payload = locate(call, &send->span);
-        send->sent = 0;
-        send->is_signed = false;
-        call->links[send->link]->credit -= (int64_t)send->span.nbytes;
-    }
+    if (call->prepared == call->at) prepare_sends(call);
     for (int i = 0; i < round->recv_count; i++) {
         ah_recv *recv = &round->recvs[i];
         recv->target = recv->is_direct ? locate(call, &recv->span) : call->staging + recv->place;
@@ -137,11 +177,27 @@ static void begin_round(ah_call *call) {
     call->is_begun = true;
 }
 
+/* Whether the next round's messages may leave now. The credit that their peers need to go on goes
+ * before them: none of it may have to wait behind a message that its receiver does not take yet. */
+static bool may_send_ahead(const ah_call *call) {
+    if (call->prepared != call->at + 1 || call->prepared == call->round_count) return false;
+    const ah_round *round = &call->rounds[call->prepared];
+    if (!round->is_ahead || !is_short(round) || !are_sent(current(call))) return false;
+    for (int i = 0; i < round->send_count; i++) {
+        const ah_link *link = call->links[round->sends[i].link];
+        if (link->credit_left > 0 || link->consumed >= AH_CREDIT_STEP || link->has_unsent)
+            return false;
+    }
+    return true;
+}
+
 static bool is_over(const ah_call *call) {
     const ah_round *round = current(call);
-    for (int i = 0; i < round->send_count; i++)
-        if (!is_sent(&round->sends[i]) || call->links[round->sends[i].link]->has_unsent)
-            return false;
+    if (call->prepared == call->at + 1) { /* else all of its messages have left */
+        if (!are_sent(round)) return false;
+        for (int i = 0; i < round->send_count; i++)
+            if (call->links[round->sends[i].link]->has_unsent) return false;
+    }
     for (int i = 0; i < round->recv_count; i++)
         if (!round->recvs[i].is_whole) return false;
     return true;
@@ -161,24 +217,23 @@ static void land(const ah_call *call, const ah_recv *recv) {
             recv->span.nbytes / ah_type_size(call->type), 1);
 }
 
-/* Give back what the rounds that have ended took in: none of it is put back any more. Says whether
- * all links are between two frames again. */
-static bool return_credit(const ah_call *call) {
-    bool is_done = true;
+/* Give back what the rounds that have ended took in, between two frames. */
+static void return_credit(const ah_call *call) {
     for (int i = 0; i < call->link_count; i++) {
         ah_link *link = call->links[i];
-        if (link->credit_left > 0 || (link->consumed >= AH_CREDIT_STEP && !link->has_unsent))
+        if (link->credit_left > 0 ||
+            (link->consumed >= AH_CREDIT_STEP && !link->has_unsent && !is_amid_frame(call, i)))
             ah_credit_return(link);
-        is_done &= link->credit_left == 0;
     }
-    return is_done;
 }
 
 static void end_round(ah_call *call) {
     ah_round *round = current(call);
     for (int i = 0; i < round->recv_count; i++) {
-        touch(call, &round->recvs[i].span);
-        land(call, &round->recvs[i]);
+        const ah_recv *recv = &round->recvs[i];
+        touch(call, &recv->span);
+        land(call, recv);
+        call->links[recv->link]->consumed += (int64_t)recv->span.nbytes;
     }
     call->at++;
     call->is_begun = false;
@@ -203,14 +258,15 @@ static bool sign(const ah_call *call, ah_send *send) {
 
 /* Send what goes at once; false: a link has failed. `*moved`: something went. */
 static bool send_more(ah_call *call, bool *moved) {
-    ah_round *round = current(call);
+    ah_round *round = ah_call_sending(call);
     for (int i = 0; i < round->send_count; i++) {
         ah_send *send = &round->sends[i];
         ah_link *link = call->links[send->link];
         if (link->has_unsent && (link->out < 0 || !ah_link_flush(link))) return false;
-        bool is_blocked = is_sent(send);
+        bool is_blocked =
+            ah_send_is_whole(send) || link->credit_left > 0 || !has_credit(call, send);
         for (int k = 0; k < i && !is_blocked; k++) /* in their order */
-            is_blocked = round->sends[k].link == send->link && !is_sent(&round->sends[k]);
+            is_blocked = round->sends[k].link == send->link && !ah_send_is_whole(&round->sends[k]);
         if (is_blocked) continue;
         if (link->out < 0 || !sign(call, send)) return false;
         struct iovec pieces[2];
@@ -226,7 +282,10 @@ static bool send_more(ah_call *call, bool *moved) {
                 (struct iovec){(void *)(send->payload + past), send->span.nbytes - past};
         int64_t sent = ah_link_write(link, pieces, count);
         if (sent < 0) return false;
-        link->signed_frames += call->has_digests && sent > 0 && send->sent == 0;
+        if (sent > 0 && send->sent == 0) {
+            link->credit -= (int64_t)send->span.nbytes;
+            link->signed_frames += call->has_digests;
+        }
         send->sent += (size_t)sent;
         *moved |= sent > 0;
     }
@@ -291,7 +350,6 @@ static bool take_in(const ah_call *call, ah_recv *recv) {
         link->verified_frames++;
     }
     recv->is_whole = true;
-    link->consumed += (int64_t)recv->span.nbytes;
     return true;
 }
 
@@ -426,30 +484,31 @@ static bool read_link(ah_call *call, int at, bool *moved) {
 /* ---------------------------------------------------------------- waiting */
 
 static void wait_for_links(const ah_call *call, int64_t nanoseconds) {
-    struct pollfd wanted[2 * AWAITED];
+    struct pollfd wanted[3 * AWAITED];
     nfds_t count = 0;
-    const ah_round *round = current(call);
-    for (int i = 0; call->is_begun && i < round->recv_count && count < AWAITED; i++)
+    const ah_round *round = current(call), *sending = ah_call_sending(call);
+    for (int i = 0; i < round->recv_count && count < AWAITED; i++)
         if (!round->recvs[i].is_whole)
             wanted[count++] = (struct pollfd){call->links[round->recvs[i].link]->in, POLLIN, 0};
-    for (int i = 0; i < round->send_count && count < 2 * AWAITED; i++) {
-        const ah_link *link = call->links[round->sends[i].link];
-        if (!call->is_begun) /* for credit */
-            wanted[count++] = (struct pollfd){link->in, POLLIN, 0};
-        else if (!is_sent(&round->sends[i]) || link->has_unsent)
+    for (int i = 0; i < sending->send_count && count < 2 * AWAITED; i++) {
+        const ah_send *send = &sending->sends[i];
+        const ah_link *link = call->links[send->link];
+        if (link->has_unsent || (!ah_send_is_whole(send) && has_credit(call, send)))
             wanted[count++] = (struct pollfd){link->out, POLLOUT, 0};
+        else if (!ah_send_is_whole(send))
+            wanted[count++] = (struct pollfd){link->in, POLLIN, 0};
     }
-    for (int i = 0; !call->is_begun && i < call->link_count && count < 2 * AWAITED; i++)
+    for (int i = 0; i < call->link_count && count < 3 * AWAITED; i++)
         if (call->links[i]->credit_left > 0)
             wanted[count++] = (struct pollfd){call->links[i]->out, POLLOUT, 0};
     struct timespec timeout = {nanoseconds / 1000000000, nanoseconds % 1000000000};
     ppoll(wanted, count, &timeout, NULL);
 }
 
-/* Parse and read once from a link. */
-static ah_call_status read_once(ah_call *call, int at, bool *moved) {
+/* Parse and read once from a link, if a message is due; or for credit, if it `seeks` that. */
+static ah_call_status read_once(ah_call *call, int at, bool seeks, bool *moved) {
     parsed outcome = parse(call, at, moved);
-    if (outcome == PARSED_ALL && (!call->is_begun || find_due(call, at) != NULL)) {
+    if (outcome == PARSED_ALL && (seeks || find_due(call, at) != NULL)) {
         bool came = false;
         if (!read_link(call, at, &came)) return AH_CALL_STUCK;
         *moved |= came;
@@ -459,23 +518,19 @@ static ah_call_status read_once(ah_call *call, int at, bool *moved) {
     return outcome == PARSED_STUCK ? AH_CALL_STUCK : AH_CALL_DONE;
 }
 
-/* Read once from every link whose peer has to give credit before the round can begin. */
-static ah_call_status seek_credit(ah_call *call, bool *moved) {
-    const ah_round *round = current(call);
-    for (int i = 0; i < round->send_count; i++)
-        if (!has_credit(call, round, i)) {
-            ah_call_status status = read_once(call, round->sends[i].link, moved);
-            if (status != AH_CALL_DONE) return status;
-        }
-    return AH_CALL_DONE;
-}
-
-/* Parse and read once from every link that the round waits for. */
+/* Parse and read once from every link that the round waits for: for a message, or for the credit to
+ * send one. */
 static ah_call_status receive(ah_call *call, bool *moved) {
     const ah_round *round = current(call);
     for (int i = 0; i < round->recv_count; i++) {
         if (round->recvs[i].is_whole) continue;
-        ah_call_status status = read_once(call, round->recvs[i].link, moved);
+        ah_call_status status = read_once(call, round->recvs[i].link, false, moved);
+        if (status != AH_CALL_DONE) return status;
+    }
+    for (int i = 0; i < round->send_count; i++) {
+        const ah_send *send = &round->sends[i];
+        if (has_credit(call, send) || find_due(call, send->link) != NULL) continue;
+        ah_call_status status = read_once(call, send->link, true, moved);
         if (status != AH_CALL_DONE) return status;
     }
     return AH_CALL_DONE;
@@ -484,7 +539,7 @@ static ah_call_status receive(ah_call *call, bool *moved) {
 void ah_call_begin(ah_call *call, uint64_t sequence, const ah_memory memory[AH_AREAS]) {
     call->sequence = sequence;
     memcpy(call->memory, memory, sizeof call->memory);
-    call->at = 0;
+    call->at = call->prepared = 0;
     call->is_begun = call->has_landed = false;
     call->foreign = -1;
 }
@@ -500,17 +555,22 @@ static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
     while (call->at < call->round_count) {
         if (!call->is_begun) {
             if (!is_short(current(call))) return AH_CALL_STUCK;
-            if (return_credit(call) && !is_starved(call, current(call))) begin_round(call);
+            begin_round(call);
         }
+        return_credit(call);
         bool moved = false;
-        if (call->is_begun && !send_more(call, &moved)) return AH_CALL_STUCK;
-        ah_call_status status = call->is_begun ? receive(call, &moved) : seek_credit(call, &moved);
+        if (!send_more(call, &moved)) return AH_CALL_STUCK;
+        ah_call_status status = receive(call, &moved);
         if (status != AH_CALL_DONE) return status;
-        bool is_ended = call->is_begun && is_over(call);
+        bool is_ended = is_over(call);
         if (is_ended) end_round(call);
         if (is_ended || moved) {
             if (is_over_time(++moves, until) && call->at < call->round_count) return AH_CALL_LATE;
             idle_since = 0;
+            continue;
+        }
+        if (may_send_ahead(call)) { /* there is nothing else to do */
+            prepare_sends(call);
             continue;
         }
         int64_t at = ah_link_now();
@@ -527,13 +587,15 @@ static ah_call_status run(ah_call *call, int64_t until, int64_t spin) {
 ah_call_status ah_call_run(ah_call *call, int64_t until, int64_t spin) {
     ah_call_status status = run(call, until, spin);
     for (int i = 0; i < call->link_count; i++)
-        call->links[i]->has_rest = call->links[i]->credit_left > 0;
-    if (call->is_begun)
-        for (int i = 0; i < current(call)->send_count; i++) {
-            const ah_send *send = &current(call)->sends[i];
-            call->links[send->link]->has_rest |= send->sent > 0 && !is_sent(send);
-        }
+        call->links[i]->has_rest = call->links[i]->credit_left > 0 || is_amid_frame(call, i);
     return status;
+}
+
+bool ah_call_has_come(const ah_call *call) {
+    bool has_come = call->at > 0;
+    for (int i = 0; call->is_begun && !has_come && i < current(call)->recv_count; i++)
+        has_come = current(call)->recvs[i].is_begun;
+    return has_come;
 }
 
 const uint8_t *ah_call_take_foreign(ah_call *call, int *link, size_t *nbytes) {
@@ -546,28 +608,15 @@ const uint8_t *ah_call_take_foreign(ah_call *call, int *link, size_t *nbytes) {
     return frame;
 }
 
-bool ah_call_sign_unsent(ah_call *call) {
-    if (!call->is_begun || !call->has_digests) return true;
-    ah_round *round = current(call);
-    for (int i = 0; i < round->send_count; i++)
-        if (round->sends[i].sent == 0) {
-            if (!sign(call, &round->sends[i])) return false;
-            call->links[round->sends[i].link]->signed_frames++;
-        }
-    return true;
-}
-
 /* Put a message back as the bytes that came of it. */
 static bool give_back(const ah_call *call, const ah_recv *recv) {
     ah_link *link = call->links[recv->link];
     uint8_t header[AH_FRAME_HEADER];
     uint32_t digest = recv->digest;
-    if (recv->is_whole) {
-        link->consumed -= (int64_t)recv->span.nbytes;
-        /* Others may have been taken in since: it is the next one again, under a new number. */
-        if (call->has_digests && !compute_digest(call, recv, --link->verified_frames, &digest))
-            return false;
-    }
+    /* Others may have been taken in since: it is the next one again, under a new number. */
+    if (recv->is_whole && call->has_digests &&
+        !compute_digest(call, recv, --link->verified_frames, &digest))
+        return false;
     pack(call, recv->step, recv->span.nbytes, digest, header);
     return ah_link_unread(link, recv->target, recv->came) &&
            ah_link_unread(link, header, sizeof header);

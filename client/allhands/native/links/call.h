@@ -84,6 +84,8 @@ typedef struct {
     ah_send *sends;
     ah_recv *recvs;
     int move_count, combine_count, send_count, recv_count;
+    bool is_ahead; /* its messages may leave while the round before is under way: neither that nor
+                    * its own copies change what they hold */
 } ah_round;
 
 typedef struct {
@@ -103,6 +105,7 @@ typedef struct {
     uint64_t sequence;
     ah_memory memory[AH_AREAS];
     int at;          /* the round */
+    int prepared;    /* rounds whose messages may leave: up to this one, or to the next */
     bool is_begun;   /* the round's copies are made, and its messages are under way */
     bool has_landed; /* something was written to an output */
     int foreign;     /* link whose next frame is not of the call; -1: none */
@@ -116,6 +119,9 @@ typedef enum {
     AH_CALL_STUCK,   /* cannot go on here; withdraw */
 } ah_call_status;
 
+/* Find out of each round whether its messages may leave ahead, once all rounds are there. */
+void ah_call_plan_ahead(ah_call *call);
+
 /* Begin the call of that number; `memory` must stay. */
 void ah_call_begin(ah_call *call, uint64_t sequence, const ah_memory memory[AH_AREAS]);
 
@@ -126,12 +132,16 @@ ah_call_status ah_call_run(ah_call *call, int64_t until, int64_t spin);
 /* The frame that is in the way; it is valid until the call runs again. */
 const uint8_t *ah_call_take_foreign(ah_call *call, int *link, size_t *nbytes);
 
-/* Sign the messages of the round under way of which nothing is sent, for who sends them, before
- * anything else; false: that is not possible. */
-bool ah_call_sign_unsent(ah_call *call);
+/* The round whose messages leave now; NULL: there is none. Those of all before it have left. */
+ah_round *ah_call_sending(const ah_call *call);
 
-/* Give back to the links what came of the round under way: false: no memory, or no digest. What its
- * sends have not sent is for the caller to send. */
+bool ah_send_is_whole(const ah_send *send);
+
+/* Whether anything has come of the call under way. */
+bool ah_call_has_come(const ah_call *call);
+
+/* Give back to the links what came of the round under way: false: no memory, or no digest. What is
+ * left of a message that has left in part is for the caller to send, before anything else. */
 bool ah_call_withdraw(ah_call *call);
 
 /* The memory of a span in the call under way; NULL: it is empty. */

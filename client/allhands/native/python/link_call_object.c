@@ -148,6 +148,7 @@ static bool read_rounds(LinkCallObject *self, PyObject *rounds) {
             if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a round is a tuple");
             return false;
         }
+    ah_call_plan_ahead(call);
     call->staging = PyMem_Malloc(call->staging_bytes + 1);
     if (call->staging == NULL) PyErr_NoMemory();
     return call->staging != NULL;
@@ -398,14 +399,15 @@ static bool add_rest(PyObject *rests, int link, PyObject *rest) {
     return done;
 }
 
-/* What is left to send of a call's round, by link; none of it, where encrypted bytes wait. */
+/* What is left to send of messages that have left in part, by link; none of it, where encrypted
+ * bytes wait. */
 static PyObject *list_rests(const ah_call *call) {
     PyObject *rests = PyList_New(0);
     bool done = rests != NULL;
-    const ah_round *round = call->is_begun ? &call->rounds[call->at] : NULL;
+    const ah_round *round = ah_call_sending(call);
     for (int i = 0; done && round != NULL && i < round->send_count; i++) {
         const ah_send *send = &round->sends[i];
-        if (send->sent < AH_FRAME_HEADER + send->span.nbytes)
+        if (send->sent > 0 && !ah_send_is_whole(send))
             done = add_rest(rests, send->link, make_rest(send));
     }
     for (int i = 0; done && i < call->link_count; i++)
@@ -418,22 +420,39 @@ static PyObject *list_rests(const ah_call *call) {
     return NULL;
 }
 
+/* The messages that have left, at least in part, of the rounds that have not ended: the index of
+ * the round, and their place among what it sends. */
+static PyObject *list_sent(const ah_call *call) {
+    PyObject *sent = PyList_New(0);
+    bool done = sent != NULL;
+    for (int at = call->at; done && at < call->prepared; at++)
+        for (int i = 0; done && i < call->rounds[at].send_count; i++) {
+            if (call->rounds[at].sends[i].sent == 0) continue;
+            PyObject *row = Py_BuildValue("ii", at, i);
+            done = row != NULL && PyList_Append(sent, row) == 0;
+            Py_XDECREF(row);
+        }
+    if (done) return sent;
+    Py_XDECREF(sent);
+    return NULL;
+}
+
 static PyObject *call_withdraw(LinkCallObject *self, PyObject *unused) {
     (void)unused;
     ah_call *call = &self->call;
     if (self->is_running || !self->is_under_way)
         return PyErr_Format(PyExc_RuntimeError, "no call is under way");
-    if (!ah_call_sign_unsent(call))
-        return PyErr_Format(PyExc_RuntimeError, "a frame cannot be signed");
-    PyObject *rests = list_rests(call);
-    if (rests == NULL) return NULL;
-    if (!ah_call_withdraw(call)) {
-        Py_DECREF(rests);
-        return PyErr_Format(PyExc_RuntimeError, "a frame cannot be put back");
+    PyObject *sent = list_sent(call), *rests = sent == NULL ? NULL : list_rests(call);
+    if (rests == NULL || !ah_call_withdraw(call)) {
+        if (rests != NULL) PyErr_SetString(PyExc_RuntimeError, "a frame cannot be put back");
+        Py_XDECREF(sent);
+        Py_XDECREF(rests);
+        return NULL;
     }
     for (int i = 0; i < call->link_count; i++)
         call->links[i]->has_rest = call->links[i]->has_unsent = false;
-    PyObject *found = Py_BuildValue("iON", call->at, call->is_begun ? Py_True : Py_False, rests);
+    PyObject *found =
+        Py_BuildValue("iONN", call->at, call->is_begun ? Py_True : Py_False, sent, rests);
     link_call_end(self);
     return found;
 }

@@ -10,6 +10,7 @@
 #define BEGUN_BYTES (8 << 20)   /* of an array of a call that is begun, and soon waited for */
 #define HELD_BYTES (8 << 20)    /* of an array: so many are waited for in any case */
 #define START_BYTES (128 << 10) /* of an array of a call that is only begun */
+#define AWAITED_BYTES (1 << 20) /* likewise, by an event loop that goes on meanwhile */
 #define IDLE_SECONDS 0.0003     /* between calls of a thread that does nothing else meanwhile */
 
 /* ---------------------------------------------------------------- before the call */
@@ -264,7 +265,8 @@ static int deliver(LinkCollectivesObject *self, const LinkSchedule *schedule) {
 /* How long the caller of a call is held, in nanoseconds. */
 typedef struct {
     int64_t least;
-    int64_t most; /* while its rounds end one after the other */
+    int64_t most; /* while its rounds end one after the other, or anything has come of it */
+    bool is_long; /* so long that rounds have to end */
 } Hold;
 
 static int64_t at_most(int64_t nanoseconds, int64_t most) {
@@ -278,10 +280,20 @@ static Hold find_hold(const LinkCollectivesObject *self, const LinkCallRequest *
     for (int i = 0; i < given->array_count; i++)
         if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
     if (longest > HELD_BYTES) longest = HELD_BYTES;
-    int64_t least = request->is_brief ? gate_brief_hold((size_t)longest, self->sequence)
-                                      : gate_hold((size_t)longest);
-    int64_t most = request->is_brief ? least : GATE_LONGEST_NS;
-    return (Hold){at_most(least, limit / 2), at_most(most, limit / 2)};
+    int64_t least = 0, most = 0;
+    switch (request->caller) {
+    case LINK_BLOCKS:
+        least = gate_hold((size_t)longest);
+        most = GATE_LONGEST_NS;
+        break;
+    case LINK_AWAITS: /* longer only where the call is about to end */
+        least = gate_brief_hold((size_t)longest / 2, self->sequence);
+        most = gate_brief_hold((size_t)longest, self->sequence);
+        break;
+    case LINK_GOES_ON: least = most = gate_brief_hold((size_t)longest, self->sequence); break;
+    }
+    bool is_long = request->caller == LINK_BLOCKS;
+    return (Hold){at_most(least, limit / 2), at_most(most, limit / 2), is_long};
 }
 
 /* Carry a schedule out as far as it goes here: 1: it has come to its end; 0: it goes on elsewhere;
@@ -301,7 +313,9 @@ static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, 
         switch (status) {
         case AH_CALL_DONE: return 1;
         case AH_CALL_LATE:
-            if (until < last && call->call.at > ended) going = gate_is_undisturbed(&self->gate);
+            if (until < last &&
+                (hold.is_long ? call->call.at > ended : ah_call_has_come(&call->call)))
+                going = gate_is_undisturbed(&self->gate);
             until = at_most(ah_link_now() + GATE_TURN_NS, last);
             ended = call->call.at;
             break;
@@ -570,7 +584,8 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
 
 bool link_collectives_takes(const LinkCallRequest *request) {
     npy_intp most = request->mode == LINK_BEGIN ? BEGUN_BYTES : MOST_BYTES;
-    if (request->is_brief) most = START_BYTES;
+    if (request->caller == LINK_GOES_ON) most = START_BYTES;
+    if (request->caller == LINK_AWAITS) most = AWAITED_BYTES;
     return (request->label == Py_None || PyUnicode_CheckExact(request->label)) &&
            is_small(&request->arguments, most);
 }
@@ -580,11 +595,24 @@ PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallReques
     return make_call(self, request);
 }
 
+/* What the thread does that begins a call. Of a small one, and of one that is too large to be begun
+ * in any case, it matters little whether an event loop runs there. */
+static LinkCaller find_caller(LinkCollectivesObject *self, const LinkCallRequest *request) {
+    if (!link_collectives_goes_on(self)) return LINK_BLOCKS;
+    if (is_small(&request->arguments, START_BYTES) || !is_small(&request->arguments, AWAITED_BYTES))
+        return LINK_GOES_ON;
+    PyObject *running = PyObject_CallMethod(self->gate.owner, "is_on_event_loop", NULL);
+    LinkCaller caller = running == Py_True ? LINK_AWAITS : LINK_GOES_ON;
+    Py_XDECREF(running);
+    return caller;
+}
+
 PyObject *link_collectives_start(LinkCollectivesObject *self, LinkCallRequest *request) {
     PyObject *work = NULL;
-    request->is_brief = link_collectives_goes_on(self);
+    request->caller = find_caller(self, request);
     /* Nothing that is under way is to be held up for a call behind it. */
-    if (link_collectives_takes(request) && find_next(self)) work = make_call(self, request);
+    if (!PyErr_Occurred() && link_collectives_takes(request) && find_next(self))
+        work = make_call(self, request);
     self->begun_at = (double)ah_link_now() / NANOSECONDS;
     if (work == Py_False) Py_CLEAR(work);
     if (work == NULL && !PyErr_Occurred()) Py_RETURN_NONE;

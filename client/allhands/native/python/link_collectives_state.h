@@ -51,6 +51,13 @@ typedef enum {
                    * signal's handler runs meanwhile */
 } LinkMode;
 
+/* What the thread that makes a call does then; as Caller in engine/routes.py. */
+typedef enum {
+    LINK_BLOCKS,  /* it waits for the end of the call, at once */
+    LINK_AWAITS,  /* its event loop goes on until the call has ended */
+    LINK_GOES_ON, /* anything else */
+} LinkCaller;
+
 /* The first step of a composite call: True if the call has ended with it, else the work. */
 typedef struct {
     PyObject *state;     /* a `FirstStep` of the owner; NULL: the call is none */
@@ -64,7 +71,7 @@ typedef struct {
     PyObject *const *rest; /* what follows the arrays: from these the owner makes it elsewhere */
     PyObject *timeout, *label;
     LinkMode mode;
-    bool is_brief;   /* its caller goes on with other things once it is begun */
+    LinkCaller caller;
     PyObject *value; /* the result of its work */
     LinkStep step;
 } LinkCallRequest;
