@@ -1,7 +1,6 @@
 """A thread with a dedicated event loop: the place of a worker's I/O."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -14,6 +13,7 @@ import uvloop
 
 from allhands.errors import ForkedProcess
 from allhands.runtime.callbacks import Callbacks
+from allhands.runtime.loop_call import LoopCall
 from allhands.runtime.signal_mask import DelayedSignals
 from allhands_proto import forks
 
@@ -76,6 +76,9 @@ class LoopThread:
         self._is_running = False
         """Whether what is called comes to its turn by itself."""
         self.is_stopping = False
+        self._ended = threading.Event()
+        """Set once the thread is over. `Thread.is_alive` takes a living one for dead from when a
+        handler of a signal has raised in it, up to Python 3.12."""
         self.borrowed_at = 0.0
         self.turns = 0
         """How often the thread took the loop, or a caller's function was run on it. The native core
@@ -111,14 +114,13 @@ class LoopThread:
         except RuntimeError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        self.wake()
+        call = LoopCall(self.loop, lambda: work)
         try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise
+            call.submit()
+            self.wake()
+            return call.wait()
         except BaseException:
-            future.cancel()
+            call.cancel()
             self.wake()
             raise
 
@@ -184,15 +186,15 @@ class LoopThread:
 
     def _run_with_loop(self, act: Callable[[], bool]) -> bool:
         if not self.loop_lock.acquire(blocking=False):
-            if not self._thread.is_alive():
+            if self._ended.is_set():
                 return False
             self._is_running = False  # first: what was called before this comes before the stop
             self._is_loop_wanted = True
             self.loop.call_soon_threadsafe(self.loop.stop)
             while not self._handoff.acquire(timeout=_ALIVE_SECONDS):
-                if not self._thread.is_alive():
+                if self._ended.is_set():
                     return False
-        if self.is_stopping or not self._thread.is_alive():
+        if self.is_stopping or self._ended.is_set():
             self.loop_lock.release()
             return False
         around = events._get_running_loop()
@@ -225,10 +227,16 @@ class LoopThread:
     def _check_alive(self) -> None:
         if self.is_inherited:
             raise ForkedProcess
-        if not self._thread.is_alive():
+        if self._ended.is_set():
             raise RuntimeError("this process has left its world")
 
     def _run(self) -> None:
+        try:
+            self._run_loop()
+        finally:
+            self._ended.set()
+
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
         while not self.is_stopping:
             self.loop_lock.acquire()

@@ -1,16 +1,19 @@
 """The loop's thread, and the loop borrowed by callers: one owner at a time."""
 
 import asyncio
+import concurrent.futures
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from functools import partial
+from typing import Any, NoReturn
 
 import pytest
 
 from allhands.runtime import loop_thread
 from allhands.runtime.loop_thread import LoopThread
+from support.signal_steps import Rang, ring_at_each_step
 
 PATIENCE = 20.0
 
@@ -194,6 +197,46 @@ def test_it_has_one_owner_at_a_time(thread: LoopThread) -> None:
         assert not one.is_alive()
     thread.run(asyncio.sleep(0))
     assert (most, inside) == (1, 0)
+
+
+class EndedCoroutine(Coroutine[None, None, None]):
+    """A coroutine that ends at once, and may be dropped: no warning tells that it was."""
+
+    def send(self, value: None) -> None:
+        raise StopIteration
+
+    def throw(self, *error: Any) -> NoReturn:
+        raise error[0]
+
+    def close(self) -> None:
+        pass
+
+    def __await__(self) -> Generator[None, None, None]:
+        raise NotImplementedError
+
+
+def test_a_handler_that_raises_in_who_waits_for_a_coroutine_leaves_the_loop_running(
+    thread: LoopThread,
+) -> None:
+    rang = 0
+    for error in ring_at_each_step(lambda: thread.run(EndedCoroutine())):
+        assert type(error) is Rang
+        ran = threading.Event()
+        thread.call(ran.set)
+        assert ran.wait(PATIENCE)
+        rang += 1
+    assert rang > 0
+
+
+def test_who_waits_for_a_cancelled_coroutine_hears_of_it(thread: LoopThread) -> None:
+    async def be_cancelled() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    with pytest.raises(concurrent.futures.CancelledError):
+        thread.run(be_cancelled())
 
 
 def test_signals_do_not_break_into_what_is_done_on_it(thread: LoopThread) -> None:

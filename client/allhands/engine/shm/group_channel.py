@@ -24,6 +24,7 @@ from allhands.engine.numbering import CallNumbering
 from allhands.engine.work import explanations
 from allhands.errors import AllhandsError
 from allhands.runtime.job_thread import JobThread
+from allhands.runtime.loop_call import LoopCall
 from allhands.runtime.termination import get_cancel_reason
 from allhands.shm.areas import GroupAreas
 from allhands.tracebacks import hide_traceback
@@ -271,9 +272,10 @@ class GroupChannel:
             failure.shape,
             failure.label,
         )
-        raising = self._raise_failure(failure, call)
+        raising = LoopCall(self._loop, partial(self._raise_failure, failure, call))
         try:
-            asyncio.run_coroutine_threadsafe(raising, self._loop).result(_FAILURE_SECONDS)
+            raising.submit()
+            raising.wait(_FAILURE_SECONDS)
         except BaseException as error:
             if isinstance(error, AllhandsError):
                 has_outputs = not isinstance(
