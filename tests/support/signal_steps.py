@@ -31,7 +31,7 @@ class _Tracer:
             if self._left == 0:
                 self.has_rung = True
                 sys.settrace(None)
-                signal.raise_signal(signal.SIGALRM)
+                signal.raise_signal(signal.SIGUSR2)
         return self.trace
 
 
@@ -44,7 +44,7 @@ def ring_at_each_step(act: Callable[[], object]) -> Iterator[BaseException | Non
     def ring(*_: object) -> None:
         raise Rang
 
-    handler = signal.signal(signal.SIGALRM, ring)
+    handler = signal.signal(signal.SIGUSR2, ring)
     try:
         for step in itertools.count(1):
             tracer, found = _Tracer(step), None
@@ -60,4 +60,4 @@ def ring_at_each_step(act: Callable[[], object]) -> Iterator[BaseException | Non
                 return
             yield found
     finally:
-        signal.signal(signal.SIGALRM, handler)
+        signal.signal(signal.SIGUSR2, handler)

@@ -144,14 +144,14 @@ class LoopThread:
         """
         if self.is_thread_due or self.is_inherited or threading.current_thread() is self._thread:
             return False
-        if not self.borrow_lock.acquire(blocking=False):
-            return False
-        try:
-            # Nothing of a handler that raises may break into what lives on the loop.
-            with DelayedSignals():
+        # Nothing of a handler that raises may break into what lives on the loop, or leave it lent.
+        with DelayedSignals():
+            if not self.borrow_lock.acquire(blocking=False):
+                return False
+            try:
                 return self._run_with_loop(act)
-        finally:
-            self.borrow_lock.release()
+            finally:
+                self.borrow_lock.release()
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:

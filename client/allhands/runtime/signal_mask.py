@@ -57,28 +57,35 @@ class DelayedSignals:
                 self._install()
 
     def _install(self) -> None:
-        note = self._record
-        for number in _HANDLED_SIGNALS:
-            handler = _signal.getsignal(number)
-            if isinstance(handler, TerminationHandler):  # costs less than another handler
-                self._held.append(handler)
-                handler.hold()
-            elif callable(handler):
-                self._handlers.append((number, handler))
-                _signal.signal(number, note)
+        note, termination = self._record, None
+        try:
+            for number in _HANDLED_SIGNALS:
+                handler = _signal.getsignal(number)
+                if isinstance(handler, TerminationHandler):  # costs less than another handler
+                    termination = handler
+                elif callable(handler):
+                    self._handlers.append((number, handler))
+                    _signal.signal(number, note)
+            if termination is not None:
+                self._held.append(termination)
+                termination.hold(self)
+        except BaseException:  # of a handler that is yet to be replaced
+            self._restore()
+            raise
 
     def _restore(self) -> None:
-        handlers, self._handlers = self._handlers, []
-        for number, handler in handlers:
-            _signal.signal(number, handler)
-        came, self._came = self._came, []
-        held, self._held = self._held, []
         try:
-            for number in came:
-                signal.raise_signal(number)
-        finally:
-            for handler in held:
-                handler.release()
+            while self._handlers:
+                _signal.signal(*self._handlers[-1])
+                self._handlers.pop()
+            while self._came:
+                signal.raise_signal(self._came.pop(0))
+            for handler in self._held:
+                handler.release(self)
+            self._held.clear()
+        except BaseException:  # of a handler that is in its place again: so are to be the others
+            self._restore()
+            raise
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         self._came.append(number)

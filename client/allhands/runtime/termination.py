@@ -40,7 +40,7 @@ class TerminationHandler:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._ends: list[Callable[[], None]] = []
-        self._holds = 0
+        self._holders: set[object] = set()
         self._has_come = False
 
     def add(self, end: Callable[[], None]) -> None:
@@ -53,18 +53,18 @@ class TerminationHandler:
             self._ends.remove(end)
         return bool(self._ends)
 
-    def hold(self) -> None:
-        """Delay the signal's effect until the matching `release`. Main thread only."""
-        self._holds += 1
+    def hold(self, holder: object) -> None:
+        """Delay the signal's effect until the holder's `release`. Main thread only."""
+        self._holders.add(holder)
 
-    def release(self) -> None:
-        """Apply a delayed signal, unless another `hold` is open.
+    def release(self, holder: object) -> None:
+        """Apply a delayed signal, unless another holder delays it still. Idempotent.
 
         Raises:
             Terminated: the signal was delivered.
         """
-        self._holds -= 1
-        if self._has_come and not self._holds:
+        self._holders.discard(holder)
+        if self._has_come and not self._holders:
             self._has_come = False
             self._end()
 
@@ -72,7 +72,7 @@ class TerminationHandler:
         if os.getpid() != self._pid or not self._ends:
             signal.signal(SIGNUM, signal.SIG_DFL)
             signal.raise_signal(SIGNUM)
-        elif self._holds:
+        elif self._holders:
             self._has_come = True
         else:
             self._end()

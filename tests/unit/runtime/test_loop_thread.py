@@ -228,6 +228,19 @@ def test_a_handler_that_raises_in_who_waits_for_a_coroutine_leaves_the_loop_runn
     assert rang > 0
 
 
+def test_a_handler_that_raises_in_who_borrows_the_loop_leaves_it_to_others(
+    patient: None, thread: LoopThread
+) -> None:
+    borrow(thread, lambda: False)
+    rang = 0
+    for error in ring_at_each_step(lambda: thread.run_on_caller_thread(lambda: False)):
+        assert type(error) is Rang
+        assert not thread.borrow_lock.locked()
+        assert not thread.loop_lock.locked()
+        rang += 1
+    assert rang > 0
+
+
 def test_who_waits_for_a_cancelled_coroutine_hears_of_it(thread: LoopThread) -> None:
     async def be_cancelled() -> None:
         task = asyncio.current_task()
