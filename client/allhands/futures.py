@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from allhands.errors import ForkedProcess
 from allhands.runtime.callbacks import Callbacks
+from allhands.runtime.interruptible_condition import InterruptibleCondition
 from allhands.tracebacks import trim_traceback
 
 T = TypeVar("T")
@@ -33,6 +34,9 @@ class Future(concurrent.futures.Future[T], Generic[T]):
 
     def __init__(self, callbacks: Callbacks | None = None) -> None:
         super().__init__()
+        # The loop completes works: it must not wait for a lock that Ctrl-C has left held. The class
+        # is replaced, since to make another condition takes longer.
+        self._condition.__class__ = InterruptibleCondition
         self._callbacks = callbacks
 
     def result(self, timeout: float | None = None) -> T:
@@ -64,7 +68,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
             return
         if self._state not in _DONE:
             raise ForkedProcess("the call whose future this is")
-        self._condition = threading.Condition()  # a thread of the parent may have had its lock
+        self._condition = InterruptibleCondition()  # a thread of the parent may have had its lock
 
     def wait(self, timeout: float | None = None) -> T:
         """Block until done; return the value or raise the call's error.

@@ -1,5 +1,6 @@
 """Signals at chosen steps of the interpreter: what threads other than the main one never see."""
 
+import dis
 import itertools
 import signal
 import sys
@@ -7,8 +8,17 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-_TRACED = ("allhands.engine.", "allhands.runtime.", "asyncio.", "concurrent.", "threading")
+_TRACED = (
+    "allhands.engine.",
+    "allhands.futures",
+    "allhands.runtime.",
+    "asyncio.",
+    "concurrent.",
+    "threading",
+)
 """Modules in whose functions the signal comes; not in what happens to be freed meanwhile."""
+_LOOKS = ("CALL", "JUMP_BACKWARD", "RESUME")
+"""Instructions at whose ends the interpreter looks for signals."""
 
 
 class Rang(BaseException):
@@ -16,7 +26,7 @@ class Rang(BaseException):
 
 
 class _Tracer:
-    """Has a signal come at one step of the traced functions."""
+    """Has a signal come at one step of the traced functions: where the interpreter looks for it."""
 
     def __init__(self, step: int) -> None:
         self._left = step
@@ -26,13 +36,25 @@ class _Tracer:
         if not frame.f_globals.get("__name__", "").startswith(_TRACED):
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode":
-            self._left -= 1
-            if self._left == 0:
-                self.has_rung = True
-                sys.settrace(None)
-                signal.raise_signal(signal.SIGUSR2)
-        return self.trace
+        code = frame.f_code.co_code
+        before = "RESUME"
+
+        def trace_opcode(frame: FrameType, event: str, arg: object) -> Any:
+            nonlocal before
+            if event == "opcode":
+                if before.startswith(_LOOKS):
+                    self._take_step()
+                before = dis.opname[code[frame.f_lasti]]
+            return trace_opcode
+
+        return trace_opcode
+
+    def _take_step(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.has_rung = True
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGUSR2)
 
 
 def ring_at_each_step(act: Callable[[], object]) -> Iterator[BaseException | None]:

@@ -3,11 +3,13 @@
 import asyncio
 import concurrent.futures
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from allhands.futures import Future, collect_all, wait_all, wrap_for_loop
 from allhands.runtime.callbacks import Callbacks
+from support.signal_steps import Rang, ring_at_each_step
 
 PATIENCE = 10.0
 
@@ -226,3 +228,21 @@ def test_a_function_given_right_after_another_has_a_thread_though_that_one_waits
         callbacks.run(wait_for)
         callbacks.run(second.set)
         assert done.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("ask", [Future.done, lambda future: future.exception(0.002)])
+def test_a_handler_that_raises_in_who_asks_keeps_nobody_from_completing_it(
+    ask: Callable[[Future[int]], object],
+) -> None:
+    future: Future[int] = Future()
+    rang = 0
+    for error in ring_at_each_step(lambda: ask(future)):
+        assert type(error) is Rang
+        other = threading.Thread(target=future.done, daemon=True)
+        other.start()
+        other.join(PATIENCE)
+        assert not other.is_alive()
+        rang += 1
+    assert rang > 0
+    future.set_result(1)
+    assert future.result() == 1
