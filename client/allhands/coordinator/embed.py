@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def load_server() -> None:
     """Import the server, which else `start_coordinator` does."""
+    from allhands_server import config, embedded  # noqa: F401
 
 
 async def start_coordinator(
