@@ -4,8 +4,9 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -230,3 +231,50 @@ def test_an_initializer_is_made_for_the_class_that_has_the_fields() -> None:
     assert Plain().first == 1
     assert inspect.isfunction(vars(Base)["__init__"])
     assert Base.__init__ is vars(Base)["__init__"]
+
+
+def test_a_variable_of_the_class_is_no_field() -> None:
+    @quick_dataclass.dataclass(frozen=True, slots=True)
+    class Kind:
+        shared: ClassVar[int] = 4
+        named: "ClassVar[str]" = "n"
+        own: int = 1
+
+    assert [one.name for one in dataclasses.fields(Kind)] == ["own"]
+    assert (Kind.shared, Kind().shared, Kind.named) == (4, 4, "n")
+
+
+def test_what_only_the_standard_library_knows_is_refused() -> None:
+    def define(annotations: dict[str, object], **values: object) -> None:
+        quick_dataclass.dataclass(slots=True)(
+            type("Odd", (), {"__annotations__": annotations, **values})
+        )
+
+    for annotations, values in (
+        ({"_": dataclasses.KW_ONLY, "x": int}, {}),
+        ({"x": dataclasses.InitVar[int]}, {}),
+        ({"x": int}, {"x": dataclasses.field(kw_only=True)}),
+        ({"x": int}, {"__slots__": ()}),
+    ):
+        with pytest.raises(TypeError):
+            define(annotations, **values)
+    with pytest.raises(ValueError, match="mutable default"):
+        define({"x": list}, x=[])
+
+
+def test_a_class_of_a_generic_base_keeps_its_argument_and_its_slots() -> None:
+    kind = typing.TypeVar("kind")
+
+    class Base(typing.Generic[kind]):
+        __slots__ = ("first",)
+
+    @quick_dataclass.dataclass(slots=True)
+    class Made(Base[int]):
+        first: int
+        second: int = 2
+
+    made: Any = Made
+    assert typing.get_args(made.__orig_bases__[0]) == (int,)
+    assert made.__slots__ == ("second",)
+    assert not hasattr(made(1), "__dict__")
+    assert repr(made(1)).endswith("Made(first=1, second=2)")
