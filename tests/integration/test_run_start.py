@@ -69,7 +69,8 @@ def test_the_end_of_a_forked_rank_frees_all_but_what_was_imported_before(run: St
         "handler True",
         *(f"freed in {one}" for one in ("module of Python", "module of the program", "program")),
     ]
-    for way, freed in (("exec", [*always, "freed in module of a package"]), ("fork", always)):
+    imported = [f"freed in {one}" for one in ("module of a package", "module of the library")]
+    for way, freed in (("exec", [*always, *imported]), ("fork", always)):
         shown = _end_well(run("-n", "2", "--start", way, *program))
         assert sorted(shown) == sorted(f"[{rank}] {one}" for rank in range(2) for one in freed)
 

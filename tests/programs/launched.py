@@ -51,6 +51,7 @@ def show_the_end() -> None:
     own.marker = _Marker("module of the program")  # type: ignore[attr-defined]
     sys.marker = _Marker("module of Python")  # type: ignore[attr-defined]
     numpy.marker = _Marker("module of a package")  # type: ignore[attr-defined]
+    socket.marker = _Marker("module of the library")  # type: ignore[attr-defined]
     globals()["marker"] = _Marker("program")
 
 

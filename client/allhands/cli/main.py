@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from allhands.errors import AllhandsError
 from allhands.escapes import escape_lines
 from allhands.runtime.loading import load_command
-from allhands.runtime.module_teardown import KeptModules, is_no_program
+from allhands.runtime.module_teardown import KeptModules
 from allhands_proto.quick_dataclass import dataclass
 
 with load_command():
@@ -127,7 +127,7 @@ def main() -> None:
         sys.stderr.write(f"allhands: {escape_lines(str(error))}\n")
         sys.exit(1)
     finally:
-        kept.keep_loaded(is_no_program)
+        kept.keep_loaded()
 
 
 def _open_standard_streams() -> None:

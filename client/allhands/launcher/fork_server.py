@@ -15,7 +15,7 @@ import traceback
 from typing import TypeAlias
 
 from allhands.launcher.pdeathsig_exec import die_with_parent
-from allhands.runtime.module_teardown import KeptModules, is_of_package
+from allhands.runtime.module_teardown import KeptModules
 
 VARIABLE = "ALLHANDS_FORK_SERVER"
 """Holds the descriptors of the socket and of the starting pipe, and the launcher's pid."""
@@ -71,7 +71,7 @@ def _preload(kept: KeptModules) -> str:
         return f"imports failed: {type(error).__name__}: {error}"
     # What is there now stays: a collection in a rank need not write to it, and so copy its pages,
     # nor need the end of the rank. There is little garbage in it.
-    kept.keep_loaded(is_of_package)
+    kept.keep_loaded()
     gc.enable()
     return ""
 

@@ -1,15 +1,17 @@
 """Modules whose teardown at the end of a process is left out.
 
 An interpreter that ends frees what each module has defined, object by object. For NumPy, gRPC and
-allhands that takes 10 to 40 ms, and in a forked rank it copies the pages that are shared until
-then. The system frees all of it at once anyway.
+allhands that takes 10 to 40 ms, for Python's own library 10 more, and in a forked rank it copies
+the pages that are shared until then. The system frees all of it at once anyway.
 """
 
 import atexit
 import gc
 import sys
-from collections.abc import Callable
 from types import ModuleType
+
+_TORN_DOWN = ("__main__", "sys", "builtins")
+"""The program, and what the end of the interpreter itself needs."""
 
 
 class KeptModules:
@@ -28,13 +30,13 @@ class KeptModules:
         self._itself = self
         atexit.register(self._withdraw)  # the first one of all: it runs last
 
-    def keep_loaded(self, is_kept: Callable[[str], bool]) -> None:
-        """Keep the modules loaded so far whose names are chosen; freezes all objects there are.
+    def keep_loaded(self) -> None:
+        """Keep the modules loaded so far but the program's; freezes all objects there are.
 
         Frozen objects are none that a collection of garbage looks at, or frees.
         """
         loaded = sys.modules.items()
-        self._modules = {name: module for name, module in loaded if is_kept(name)}
+        self._modules = {name: module for name, module in loaded if name not in _TORN_DOWN}
         gc.freeze()
 
     def _withdraw(self) -> None:
@@ -45,13 +47,3 @@ class KeptModules:
         # The interpreter clears modules that still exist. The names of one that does not, but whose
         # functions a kept module knows, would stay: with its files, which are written when freed.
         self._program = list(sys.modules.values())
-
-
-def is_of_package(name: str) -> bool:
-    """Return whether a module is neither the program nor of Python's own library."""
-    return name != "__main__" and name.partition(".")[0] not in sys.stdlib_module_names
-
-
-def is_no_program(name: str) -> bool:
-    """Return whether a module is another than the program and those that the end itself needs."""
-    return name not in ("__main__", "sys", "builtins")
