@@ -18,8 +18,9 @@ from allhands_proto.authority import format_authority
 from allhands_proto.quick_dataclass import dataclass
 
 _OVER = ("gone", "zombie")
-_NOTICES, _GATHERINGS = "coordinator-*.json", "gathering-*.json"
-"""Files of the runtime directory that say, as `pid` and `born`, which process they stand for."""
+_NOTICE, _GATHERING = "coordinator-", "gathering-"
+"""Beginnings of files of the runtime directory that say, as `pid` and `born`, which process they
+stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,13 @@ def is_alive(pid: int, born: str) -> bool:
 def post(notice: Notice) -> Path:
     """Post the notice, replacing an older one of its port; stale files are removed."""
     remove_stale()
-    return publish(directory() / f"coordinator-{notice.port}.json", {**asdict(notice)})
+    return publish(directory() / f"{_NOTICE}{notice.port}.json", {**asdict(notice)})
 
 
 def withdraw(notice: Notice) -> None:
     """Remove the notice, unless replaced by another coordinator's."""
     try:
-        path = directory() / f"coordinator-{notice.port}.json"
+        path = directory() / f"{_NOTICE}{notice.port}.json"
     except OSError:
         return  # the directory has gone, and the notice with it
     if _read(path) == notice:
@@ -146,7 +147,7 @@ def withdraw(notice: Notice) -> None:
 def list_live() -> list[Notice]:
     """List the notices of live processes, daemons first, then by port."""
     remove_stale()
-    found = (_read(path) for path in directory().glob(_NOTICES))
+    found = (_read(path) for path in _list_files(directory(), _NOTICE))
     alive = [one for one in found if one is not None and is_alive(one.pid, one.born)]
     return sorted(alive, key=lambda notice: (notice.kind != "daemon", notice.port))
 
@@ -154,7 +155,7 @@ def list_live() -> list[Notice]:
 def remove_stale() -> None:
     """Remove the files of killed processes."""
     folder = directory()
-    for path in (*folder.glob(_NOTICES), *folder.glob(_GATHERINGS)):
+    for path in _list_files(folder, _NOTICE, _GATHERING):
         if not _is_stale(path):
             continue
         # Looked at again under another name: another process may have left its own meanwhile.
@@ -175,6 +176,12 @@ def find(port: int) -> Notice | None:
         return next((notice for notice in list_live() if notice.port == port), None)
     except OSError:
         return None
+
+
+def _list_files(folder: Path, *beginnings: str) -> list[Path]:
+    # Not by `glob`, for which each rank of a job would compile patterns.
+    names = os.listdir(folder)
+    return [folder / one for one in names if one.startswith(beginnings) and one.endswith(".json")]
 
 
 def _read(path: Path) -> Notice | None:
