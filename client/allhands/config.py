@@ -240,7 +240,8 @@ class WorldConfig:
             )
 
 
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?", re.ASCII)
+# A text: `re` compiles it when it is first needed, which few starts of a job pay for.
+_HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?"
 _RANK_SOURCES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -479,7 +480,7 @@ def read_host(text: str, name: str) -> str:
     try:
         is_all = ipaddress.ip_address(text).is_unspecified
     except ValueError:
-        if text and not _HOST.fullmatch(text):
+        if text and not re.fullmatch(_HOST, text, re.ASCII):
             raise ValueError(
                 f"{name} must be the name or address of a host alone, not {text!r}"
             ) from None

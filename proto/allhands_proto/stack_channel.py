@@ -22,7 +22,8 @@ READ_SECONDS = 0.2
 """For which a reader waits: a thread deep in the kernel may not take the signal before."""
 _POLL_SECONDS = 0.01
 _LARGEST = 1 << 16
-_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+# A text: `re` compiles it when it is first needed, which few starts of a job pay for.
+_FRAME = r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$'
 
 
 def open_channel() -> str:
@@ -84,7 +85,7 @@ def _read(path: Path) -> str:
 
 def _format_stack(text: str) -> str:
     """Convert faulthandler's output into the form of a traceback."""
-    frames = [found for line in text.splitlines() if (found := _FRAME.match(line))]
+    frames = [found for line in text.splitlines() if (found := re.match(_FRAME, line))]
     return "".join(
         f'  File "{file}", line {line}, in {name}\n'
         for file, line, name in (found.groups() for found in reversed(frames))

@@ -5,7 +5,8 @@ import re
 
 WILDCARDS = ("0.0.0.0", "::")
 
-_FORM = re.compile(r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<name>[^\[\]:/@,\s]+))(?::(?P<port>[0-9]{1,5}))?")
+# A text: `re` compiles it when it is first needed, which few starts of a job pay for.
+_FORM = r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<name>[^\[\]:/@,\s]+))(?::(?P<port>[0-9]{1,5}))?"
 
 
 def parse_authority(text: str, default_port: int | None = None) -> tuple[str, int] | None:
@@ -15,7 +16,7 @@ def parse_authority(text: str, default_port: int | None = None) -> tuple[str, in
     """
     if default_port is not None and _is_ipv6(text):
         return text, default_port
-    found = _FORM.fullmatch(text)
+    found = re.fullmatch(_FORM, text)
     if found is None or (found["ipv6"] is not None and not _is_ipv6(found["ipv6"])):
         return None
     port = default_port if found["port"] is None else int(found["port"])

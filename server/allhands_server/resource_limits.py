@@ -14,7 +14,8 @@ LIMITS_VARIABLE = "ALLHANDS_LIMITS"
 WITHOUT_LIMIT = 1 << 62
 """In the place of a limit of 0, for comparisons."""
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_VALUE = re.compile(r"([0-9]{1,15})(|KiB|MiB|GiB|TiB)", re.ASCII)
+# A text: `re` compiles it when it is first needed, which few starts of a job pay for.
+_VALUE = r"([0-9]{1,15})(|KiB|MiB|GiB|TiB)"
 
 
 def write_name(field: str) -> str:
@@ -90,7 +91,7 @@ def _read_limit(text: str) -> tuple[str, int]:
     name, is_assigned, value = text.partition("=")
     if name not in LIMIT_NAMES:
         raise ValueError(f"there is no limit {name!r}; there are: {', '.join(LIMIT_NAMES)}")
-    found = _VALUE.fullmatch(value)
+    found = re.fullmatch(_VALUE, value, re.ASCII)
     if not is_assigned or found is None:
         raise ValueError(
             f"the limit {name} is a whole number, with KiB, MiB or GiB if wanted, "

@@ -9,7 +9,8 @@ import typer
 if TYPE_CHECKING:
     from allhands.launcher.environment import Placement
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# A text: `re` compiles it when it is first needed, which few starts of a job pay for.
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
 def read_variables(options: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -23,7 +24,7 @@ def read_variables(options: Sequence[str], environ: Mapping[str, str]) -> dict[s
     found = {}
     for option in options:
         name, equals, value = option.partition("=")
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(_NAME, name):
             raise typer.BadParameter(
                 f"{option!r} is not NAME or NAME=VALUE, as in: --env NCCL_DEBUG=INFO",
                 param_hint="--env",

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from allhands_proto.quick_dataclass import dataclass
 
-_NAME = re.compile(r"[^\s,:\[\]=#-][^\s,:\[\]=#]*")
+# A text: `re` compiles it when it is first needed, which few starts of a job pay for.
+_NAME = r"[^\s,:\[\]=#-][^\s,:\[\]=#]*"
 _MOST_RANKS = 1 << 16
 _COUNTS = ("slots", "max_slots", "max-slots")
 """Words of Open MPI's host files; the first says how many ranks a host gets."""
@@ -71,7 +72,7 @@ def _parse_entry(entry: str, count: int | None) -> HostRanks:
         name, colon, number = entry.partition(":")
         number = number if colon else None
         # A name that begins with a hyphen would be an option of ssh.
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(_NAME, name):
             raise ValueError(f"{entry!r} is no host; write NAME or NAME:RANKS, as in a,b:4")
     found = count if number is None else _parse_count(number)
     if found is None:

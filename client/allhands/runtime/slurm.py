@@ -8,8 +8,9 @@ NODE_COUNTS = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 """A step's before its job's: a step may have fewer nodes than the job."""
 
-_PART = re.compile(r"(?P<plain>[^\[\],]+)|\[(?P<numbers>[^\[\]]+)\]")
-_RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?", re.ASCII)
+# Texts: `re` compiles them when they are first needed, which few starts of a job pay for.
+_PART = r"(?P<plain>[^\[\],]+)|\[(?P<numbers>[^\[\]]+)\]"
+_RANGE = r"(?P<first>\d+)(?:-(?P<last>\d+))?"
 
 
 def count_nodes(environ: Mapping[str, str]) -> int:
@@ -50,11 +51,12 @@ def expand_nodelist(text: str) -> Iterator[str]:
     Raises:
         ValueError: it is malformed; names before that have been yielded.
     """
+    pattern = re.compile(_PART)
     at = 0
     while at < len(text):
         parts: list[re.Match[str]] = []
         while at < len(text) and text[at] != ",":
-            part = _PART.match(text, at)
+            part = pattern.match(text, at)
             if part is None:
                 raise ValueError(f"unexpected {text[at:]!r} in {text!r}")
             parts.append(part)
@@ -81,7 +83,7 @@ def _expand_names(plain: list[str], numbers: list[str | None]) -> Iterator[str]:
 def _expand_numbers(text: str) -> Iterator[str]:
     """Yield the numbers of `01-03,07`, zero-padded as written."""
     for item in text.split(","):
-        found = _RANGE.fullmatch(item)
+        found = re.fullmatch(_RANGE, item, re.ASCII)
         if found is None:
             raise ValueError(f"{item!r} is not a number or a range")
         first, last = found["first"], found["last"] or found["first"]
