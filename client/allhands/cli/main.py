@@ -149,7 +149,11 @@ def make_app(arguments: Sequence[str]) -> typer.Typer:
     )
     words = _read_completed_words(os.environ) or arguments
     wanted = next((one for one in words if not one.startswith("-")), None)
+    # Where a command comes first, nothing is said of the others: they need not be defined.
+    is_alone = wanted in COMMANDS and wanted in arguments[:1]
     for name, command in COMMANDS.items():
+        if is_alone and name != wanted:
+            continue
         target: object = _raise_not_loaded
         if name == wanted:
             target = getattr(import_module(f"allhands.cli.{command.module}"), command.attribute)
