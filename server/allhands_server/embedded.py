@@ -32,6 +32,8 @@ from allhands_server.host_memory import find_memory
 from allhands_server.kept_token import load_token
 from allhands_server.kv.listener import KvListener
 from allhands_server.listening import bind_ports, choose_local_address, list_advertised, list_hosts
+from allhands_server.machine.refusals import Refused
+from allhands_server.machine.requests import ReportExit
 from allhands_server.rpc.auth import TokenInterceptor
 from allhands_server.rpc.certificates import ServerCertificates
 from allhands_server.rpc.decoding import DecodingInterceptor
@@ -142,6 +144,16 @@ class RunningCoordinator:
         """
         await self._health.enter_graceful_shutdown()
         return await self._coordinator.drain(reason, timeout)
+
+    async def report_exit(
+        self, job: str, pid_namespace: str, pid: int, start_ticks: str, status: int
+    ) -> bool:
+        """Report the end of a process, as `ReportExit` of the wire; False: it was no member's."""
+        request = ReportExit(job, pid_namespace, pid, start_ticks, status)
+        try:
+            return await self._coordinator.ask(request, None)
+        except Refused:  # there is no such job, or the coordinator closes
+            return False
 
     @property
     def is_durable(self) -> bool:

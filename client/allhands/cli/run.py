@@ -67,7 +67,7 @@ from allhands.runtime.loading import load_command
 
 if TYPE_CHECKING:
     from allhands.coordinator.endpoint import Endpoint
-    from allhands.launcher.environment import JobEndpoint, Placement
+    from allhands.launcher.environment import Placement, Rendezvous
     from allhands.launcher.forking import ForkServer
     from allhands.launcher.plan import LaunchPlan, StartWay
     from allhands.launcher.stall import StallPolicy
@@ -121,6 +121,7 @@ def run_command(
         run_embedded,
         run_embedded_for_hosts,
     )
+    from allhands.launcher.environment import Rendezvous
 
     parsed = parse_program(program, is_module=is_module, is_executable=is_executable, is_mpi=is_mpi)
     _explain_mpi(parsed.script)
@@ -179,16 +180,16 @@ def run_command(
     every = placement.ranks if over is None else range(placement.world_size)
     with _open_tees(tee, every) as tees:
 
-        def make_plan(rendezvous: "JobEndpoint") -> "LaunchPlan":
+        def make_plan(rendezvous: "Rendezvous") -> "LaunchPlan":
             from allhands.launcher.plan import LaunchPlan, choose_master
 
             return LaunchPlan(
                 parsed.command,
                 placement,
-                rendezvous,
+                rendezvous.endpoint,
                 environment,
                 tees,
-                choose_master(placement, rendezvous, launch_hosts),
+                choose_master(placement, rendezvous.endpoint, launch_hosts),
                 min_size,
                 grace,
                 start=way,
@@ -200,13 +201,14 @@ def run_command(
                 hosts=launch_hosts,
                 shared_environment=make_shared_environment(environment, given),
                 binds_cpus=binds,
+                report_exit=rendezvous.report_exit,
                 directory=directory,
             )
 
         job = job or make_job_name(parsed.stem)
-        meeting: AbstractAsyncContextManager[JobEndpoint]
+        meeting: AbstractAsyncContextManager[Rendezvous]
         if endpoint is not None:
-            meeting = nullcontext(make_job_endpoint(endpoint, job))
+            meeting = nullcontext(Rendezvous(make_job_endpoint(endpoint, job)))
         elif over is not None and over.address:
             meeting = run_embedded_for_hosts(
                 job, over.address, data_dir, page, _tell_of_page, insecure=client.insecure
@@ -424,8 +426,8 @@ def _start_early(
 
 
 def _run(
-    make_plan: "Callable[[JobEndpoint], LaunchPlan]",
-    meeting: "AbstractAsyncContextManager[JobEndpoint]",
+    make_plan: "Callable[[Rendezvous], LaunchPlan]",
+    meeting: "AbstractAsyncContextManager[Rendezvous]",
     start_early: "Callable[[], ForkServer | None]",
 ) -> int:
     with load_command():

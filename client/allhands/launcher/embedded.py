@@ -10,7 +10,7 @@ from dataclasses import replace
 from allhands.coordinator.embed import load_server, start_coordinator
 from allhands.coordinator.endpoint import Endpoint, apply_notice, parse_url
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
-from allhands.launcher.environment import JobEndpoint
+from allhands.launcher.environment import JobEndpoint, Rendezvous
 from allhands.launcher.throwaway_tls import NAME, open_throwaway_tls
 from allhands.runtime.loading import load_command
 
@@ -92,7 +92,7 @@ async def run_embedded(
     data_dir: str | None = None,
     http: tuple[str, int] | None = None,
     on_page: Callable[[str, str, float], None] = lambda url, link, seconds: None,
-) -> AsyncIterator[JobEndpoint]:
+) -> AsyncIterator[Rendezvous]:
     """Run a coordinator on this loop, on loopback, with a notice for the user's commands.
 
     With `http` it has a page: `on_page` gets the URL, a secret link that opens the page once, and
@@ -109,7 +109,8 @@ async def run_embedded(
     try:
         if running.http_url:
             on_page(running.http_url, *running.make_page_link(job))
-        yield JobEndpoint("127.0.0.1", running.port, job, running.token)
+        endpoint = JobEndpoint("127.0.0.1", running.port, job, running.token)
+        yield Rendezvous(endpoint, running.report_exit)
     finally:
         await running.stop(_DRAIN_SECONDS)
 
@@ -123,7 +124,7 @@ async def run_embedded_for_hosts(
     on_page: Callable[[str, str, float], None] = lambda url, link, seconds: None,
     *,
     insecure: bool = False,
-) -> AsyncIterator[JobEndpoint]:
+) -> AsyncIterator[Rendezvous]:
     """Run a coordinator as `run_embedded` does, where ranks on other hosts reach it.
 
     It speaks TLS, with an authority made for this launch, unless `insecure`. `address` is that of
@@ -152,7 +153,7 @@ async def run_embedded_for_hosts(
         try:
             if running.http_url:
                 on_page(running.http_url, *running.make_page_link(job))
-            yield endpoint
+            yield Rendezvous(endpoint, running.report_exit)
         finally:
             await running.stop(_DRAIN_SECONDS)
 

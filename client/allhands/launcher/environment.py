@@ -3,8 +3,9 @@
 Pure: the environment to build on comes as a mapping.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
+from typing import TypeAlias
 
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 from allhands_proto.authority import format_authority
@@ -90,6 +91,19 @@ class JobEndpoint:
     def url(self) -> str:
         own = format_authority(self.host, self.port)
         return f"ah://{','.join((own, *self.others))}/{self.job}"
+
+
+ReportExit: TypeAlias = Callable[[str, str, int, str, int], Awaitable[object]]
+"""Reports the end of a process: job, PID namespace, PID, start in ticks, exit status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks of a launch meet."""
+
+    endpoint: JobEndpoint
+    report_exit: ReportExit | None = None
+    """Reports to a coordinator in this process; None: it is in another one."""
 
 
 def make_common_environment(base: Mapping[str, str], launch: str) -> dict[str, str]:

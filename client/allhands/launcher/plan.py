@@ -9,6 +9,7 @@ from allhands.config import derive_port
 from allhands.launcher.environment import (
     JobEndpoint,
     Placement,
+    ReportExit,
     make_common_environment,
     make_rank_environment,
 )
@@ -77,6 +78,8 @@ class LaunchPlan:
     """Whether each host deals its own CPUs to its ranks."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Contents of files in the directory of the launch, by name."""
+    report_exit: ReportExit | None = None
+    """Reports to a coordinator in this process; None: it is in another one."""
     directory: str = field(default_factory=choose_directory)
     """Of this launch and no other: what its processes say to the launcher goes through it."""
 

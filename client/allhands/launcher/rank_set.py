@@ -82,7 +82,7 @@ class RankSet:
         self._output_priority = OutputPriority()
         self._abandoned = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._exit_reporter = ExitReporter(plan.endpoint)
+        self._exit_reporter = ExitReporter(plan.endpoint, plan.report_exit)
 
     @property
     def may_restart(self) -> bool:
