@@ -114,14 +114,15 @@ def run_command(
     rank before each line. When one fails the others get 2 s to end by themselves, then SIGTERM; its
     exit status is the launcher's.
     """
-    from allhands.launcher.embedded import (
-        make_job_endpoint,
-        make_job_name,
-        probe,
-        run_embedded,
-        run_embedded_for_hosts,
-    )
-    from allhands.launcher.environment import Rendezvous
+    with load_command():
+        from allhands.launcher.embedded import (
+            make_job_endpoint,
+            make_job_name,
+            probe,
+            run_embedded,
+            run_embedded_for_hosts,
+        )
+        from allhands.launcher.environment import Rendezvous
 
     parsed = parse_program(program, is_module=is_module, is_executable=is_executable, is_mpi=is_mpi)
     _explain_mpi(parsed.script)
