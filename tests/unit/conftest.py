@@ -47,6 +47,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(two_level_plan, "HEAD_BYTES", 256)
     monkeypatch.setattr(two_level_plan, "MESSAGE_BYTES", 40)
     monkeypatch.setattr(hierarchical_plan, "SLICE_BYTES", 240)
+    monkeypatch.setattr(hierarchical_plan, "WHOLE_SLICE_BYTES", 480)
     monkeypatch.setattr(outbox, "MAX_PAYLOAD_BYTES", CHUNK)
     monkeypatch.setattr(outbox, "COPIED_EAGER_BYTES", COPIED_EAGER_BYTES)
     monkeypatch.setattr(executor, "BULK_EAGER_BYTES", EAGER_BYTES)

@@ -15,6 +15,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.buffer import Array
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import CollectiveRequest
@@ -33,6 +34,14 @@ SLICE_BYTES = 16 << 20
 With two hosts of two ranks, all on two processors, a slice cost each rank 0.5 ms beside the work
 itself: of 64 MiB, four slices did better than eight or sixteen, and than one that overlaps nothing.
 """
+WHOLE_SLICE_BYTES = 64 << 20
+"""Likewise where phases do not overlap."""
+OVERLAP_PROCESSORS = 2
+"""For each rank, from which on phases overlap: one is busy with the network, one with memory.
+
+With two hosts of two ranks on two processors, 64 MiB of all_reduce took 145 to 160 ms in slices
+that overlap, and 121 to 139 as a whole; over a link of 10 Gbit/s 178, and 140 to 152; of 1 Gbit/s
+595, and 624 to 666."""
 PIPELINE_DEPTH = 3
 """Slices under way at once: one on the network, one before it, one behind it."""
 MAX_SLICES = 512
@@ -125,8 +134,40 @@ class HostLayout:
         return f"{len(sizes)} hosts of {each} ranks"
 
 
+@dataclass(frozen=True, slots=True)
+class _Slicer:
+    """Slices of a call's arrays, which may overlap in time, and memory for them."""
+
+    scratch: SliceScratch
+    overlaps: bool
+
+    def cut(self, array: Array, multiple: int = 1) -> list[Array]:
+        return [array[span] for span in self.cut_spans(array, multiple)]
+
+    def cut_spans(self, array: Array, multiple: int = 1, blocks: int = 1) -> list[slice]:
+        """Cut an array into slices, a `multiple` of elements each; at least one, even if empty.
+
+        Where ranks have a block each, so many, the array is one of them.
+        """
+        total = array.nbytes * blocks
+        nbytes = WHOLE_SLICE_BYTES
+        if self.overlaps:
+            nbytes = min(max(total // PIPELINE_DEPTH, SLICE_BYTES // 4), SLICE_BYTES)
+        nbytes = max(nbytes, total // MAX_SLICES) // blocks
+        step = max(nbytes // max(array.itemsize, 1) // multiple, 1) * multiple
+        return [
+            slice(start, min(start + step, len(array)))
+            for start in range(0, max(len(array), 1), step)
+        ]
+
+
+def overlaps_phases(link_cost: LinkCost | None) -> bool:
+    """Say whether phases run side by side: the same on every rank."""
+    return link_cost is None or link_cost.processors >= OVERLAP_PROCESSORS
+
+
 def plan_phases(
-    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
+    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch, *, overlaps: bool = True
 ) -> list[Phase]:
     """Split a call into this rank's phases; phases within its host run in this order.
 
@@ -137,7 +178,7 @@ def plan_phases(
         return []
     if request.op is ReduceOp.AVG:
         request = replace(request, op=ReduceOp.SUM)
-    return make(layout, request, scratch)
+    return make(layout, request, _Slicer(scratch, overlaps))
 
 
 def describe_phases(layout: HostLayout, phases: Iterable[Phase], in_memory: bool) -> str:
@@ -152,12 +193,10 @@ def describe_phases(layout: HostLayout, phases: Iterable[Phase], in_memory: bool
 # ---------------------------------------------------------------- one array
 
 
-def _all_reduce(
-    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
-) -> list[Phase]:
+def _all_reduce(layout: HostLayout, request: CollectiveRequest, slicer: _Slicer) -> list[Phase]:
     (x,) = request.targets
     if not layout.is_even:
-        return _all_reduce_by_leaders(layout, request)
+        return _all_reduce_by_leaders(layout, request, slicer)
     if x.nbytes <= SMALL_BYTES:
         return _all_reduce_whole(layout, request, x)
     size = len(layout.local_ranks)
@@ -165,10 +204,10 @@ def _all_reduce(
     made = _all_reduce_whole(layout, request, x[len(x) - rest :]) if rest else []
     body = x[: len(x) - rest]
     slices = []
-    for nth, part in enumerate(_cut(body, size)):
+    for nth, part in enumerate(slicer.cut(body, size)):
         blocks = _split(part, size)
         count = len(part) // size
-        room = scratch.get_slice(nth, count, x.dtype)
+        room = slicer.scratch.get_slice(nth, count, x.dtype)
         first = 2 + 3 * nth
         scattered = CollectiveRequest("reduce_scatter", x.dtype, count, blocks, [room], request.op)
         summed = CollectiveRequest("all_reduce", x.dtype, count, targets=[room], op=request.op)
@@ -194,12 +233,14 @@ def _all_reduce_whole(layout: HostLayout, request: CollectiveRequest, x: Array) 
     ]
 
 
-def _all_reduce_by_leaders(layout: HostLayout, request: CollectiveRequest) -> list[Phase]:
+def _all_reduce_by_leaders(
+    layout: HostLayout, request: CollectiveRequest, slicer: _Slicer
+) -> list[Phase]:
     (x,) = request.targets
     heads = layout.choose_leaders()
     is_head = layout.rank in heads
     slices = []
-    for nth, part in enumerate(_cut(x)):
+    for nth, part in enumerate(slicer.cut(x)):
         collected, summed, spread = 3 * nth, 3 * nth + 1, 3 * nth + 2
         reduce = CollectiveRequest(
             "reduce", x.dtype, len(part), [part], [part] if is_head else [], request.op, root=0
@@ -227,15 +268,13 @@ def _all_reduce_by_leaders(layout: HostLayout, request: CollectiveRequest) -> li
     return _stagger(slices)
 
 
-def _broadcast(
-    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
-) -> list[Phase]:
+def _broadcast(layout: HostLayout, request: CollectiveRequest, slicer: _Slicer) -> list[Phase]:
     (x,) = request.targets
     heads = layout.choose_leaders(request.root)
     head = heads[layout.ranks_by_host.index(layout.local_ranks)]
     is_head = layout.rank == head
     slices = []
-    for nth, part in enumerate(_cut(x)):
+    for nth, part in enumerate(slicer.cut(x)):
         crossed, spread = 2 * nth, 2 * nth + 1
         across = CollectiveRequest(
             "broadcast", x.dtype, len(part), targets=[part], root=heads.index(request.root)
@@ -251,22 +290,22 @@ def _broadcast(
     return _stagger(slices)
 
 
-def _reduce(layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch) -> list[Phase]:
+def _reduce(layout: HostLayout, request: CollectiveRequest, slicer: _Slicer) -> list[Phase]:
     (x,) = request.sources
     heads = layout.choose_leaders(request.root)
     head = heads[layout.ranks_by_host.index(layout.local_ranks)]
     is_head, is_root = layout.rank == head, layout.rank == request.root
     alone = len(layout.local_ranks) == 1
     made = []
-    parts = _cut(x)
-    results = _cut(request.targets[0]) if is_root else parts
+    parts = slicer.cut(x)
+    results = slicer.cut(request.targets[0]) if is_root else parts
     for nth, (part, result) in enumerate(zip(parts, results, strict=True)):
         collected, summed = 2 * nth, 2 * nth + 1
         earlier = _find_dependency(nth, 2, 1)  # has read the room that this slice takes
         partial = part
         if not alone:
             if is_head:
-                partial = result if is_root else scratch.get_slice(nth, len(part), x.dtype)
+                partial = result if is_root else slicer.scratch.get_slice(nth, len(part), x.dtype)
             inside = CollectiveRequest(
                 "reduce",
                 x.dtype,
@@ -293,7 +332,7 @@ def _reduce(layout: HostLayout, request: CollectiveRequest, scratch: SliceScratc
     return made
 
 
-def _barrier(layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch) -> list[Phase]:
+def _barrier(layout: HostLayout, request: CollectiveRequest, slicer: _Slicer) -> list[Phase]:
     heads = layout.choose_leaders()
     made = []
     if len(layout.local_ranks) > 1:
@@ -308,16 +347,14 @@ def _barrier(layout: HostLayout, request: CollectiveRequest, scratch: SliceScrat
 # ---------------------------------------------------------------- blocks
 
 
-def _all_gather(
-    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
-) -> list[Phase]:
+def _all_gather(layout: HostLayout, request: CollectiveRequest, slicer: _Slicer) -> list[Phase]:
     if not layout.is_even:
         return []
     (x,) = request.sources
     blocks = _split_blocks(request.targets, sum(map(len, layout.ranks_by_host)))
     width = 1 + len(layout.ranks_by_host)
     slices = []
-    for nth, span in enumerate(_cut_spans(x, blocks=len(blocks))):
+    for nth, span in enumerate(slicer.cut_spans(x, blocks=len(blocks))):
         first = width * nth
         count = len(x[span])
         fetched = [blocks[rank][span] for rank in layout.counterparts]
@@ -345,19 +382,17 @@ def _all_gather(
     return _stagger(slices)
 
 
-def _reduce_scatter(
-    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
-) -> list[Phase]:
+def _reduce_scatter(layout: HostLayout, request: CollectiveRequest, slicer: _Slicer) -> list[Phase]:
     if not layout.is_even:
         return []
     (result,) = request.targets
     blocks = request.sources
     width = 1 + len(layout.ranks_by_host)
     made = []
-    for nth, span in enumerate(_cut_spans(result, blocks=len(blocks))):
+    for nth, span in enumerate(slicer.cut_spans(result, blocks=len(blocks))):
         first = width * nth
         count = len(result[span])
-        room = scratch.get_slice(nth, count * len(layout.ranks_by_host), result.dtype)
+        room = slicer.scratch.get_slice(nth, count * len(layout.ranks_by_host), result.dtype)
         partial = _split(room, len(layout.ranks_by_host))
         for at, island in enumerate(layout.ranks_by_host):
             inside = CollectiveRequest(
@@ -380,7 +415,7 @@ def _reduce_scatter(
     return made
 
 
-_PLANNERS: dict[str, Callable[[HostLayout, CollectiveRequest, SliceScratch], list[Phase]]] = {
+_PLANNERS: dict[str, Callable[[HostLayout, CollectiveRequest, _Slicer], list[Phase]]] = {
     "all_reduce": _all_reduce,
     "broadcast": _broadcast,
     "reduce": _reduce,
@@ -410,24 +445,6 @@ def _stagger(slices: Sequence[tuple[list[Phase], list[Phase]]]) -> list[Phase]:
         for at in range(len(slices) + ahead)
     )
     return [phase for turn in turns for phase in turn]
-
-
-def _cut_spans(array: Array, multiple: int = 1, blocks: int = 1) -> list[slice]:
-    """Cut an array into slices, a `multiple` of elements each; at least one, even if empty.
-
-    Where ranks have a block each, so many, the array is one of them.
-    """
-    total = array.nbytes * blocks
-    nbytes = min(max(total // PIPELINE_DEPTH, SLICE_BYTES // 4), SLICE_BYTES)
-    nbytes = max(nbytes, total // MAX_SLICES) // blocks
-    step = max(nbytes // max(array.itemsize, 1) // multiple, 1) * multiple
-    return [
-        slice(start, min(start + step, len(array))) for start in range(0, max(len(array), 1), step)
-    ]
-
-
-def _cut(array: Array, multiple: int = 1) -> list[Array]:
-    return [array[span] for span in _cut_spans(array, multiple)]
 
 
 def _split(array: Array, parts: int) -> list[Array]:

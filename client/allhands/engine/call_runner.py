@@ -112,7 +112,8 @@ class CallRunner:
             and not has_comm
             and not self._link_calls.is_two_level(operation)
         ):
-            phases = self._hierarchical_runner.plan_phases(operation.request)
+            link_cost = self._link_calls.link_cost
+            phases = self._hierarchical_runner.plan_phases(operation.request, link_cost)
         match choose_route(operation, has_comm=has_comm, has_phases=bool(phases)):
             case Route.COORDINATOR:
                 assert operation.monitored_barrier is not None

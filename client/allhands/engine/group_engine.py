@@ -361,7 +361,7 @@ class GroupEngine:
         runner = self._hierarchical_runner
         if self._two_level is not None and self._two_level.applies_to(request):
             return False
-        return runner is not None and bool(runner.plan_phases(request))
+        return runner is not None and bool(runner.plan_phases(request, self.link_cost))
 
     def _is_for_core(self, request: CollectiveRequest) -> bool:
         return self._link_calls.has_lent and self._link_calls.goes_unasked(request)

@@ -1,6 +1,7 @@
 """Latency and bandwidth of a world's links, measured once at start; equal on all ranks."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 
@@ -34,8 +35,10 @@ class _SameLoopExecutor:
         return False
 
 
-async def measure_links(engine: GroupEngine) -> LinkCost:
+async def measure_links(engine: GroupEngine, local_ranks: int = 1) -> LinkCost:
     """Measure over a group of all ranks: the slowest of the links between neighbours counts.
+
+    On this host are `local_ranks` of them.
 
     Raises:
         AllhandsError: a rank did not take part.
@@ -56,9 +59,20 @@ async def measure_links(engine: GroupEngine) -> LinkCost:
 
     # A link that is new takes longer.
     seconds = min([await _time_call(shift) for _ in range(_SHIFTS)])
-    worst = np.array([latency, max(seconds - latency, 1e-9) / _NBYTES])
+    shared = 1 / _count_processors(local_ranks)
+    worst = np.array([latency, max(seconds - latency, 1e-9) / _NBYTES, shared])
     await _await_work(group.all_reduce(worst, ReduceOp.MAX))
-    return LinkCost(float(worst[0]), 1 / float(worst[1]))
+    return LinkCost(float(worst[0]), 1 / float(worst[1]), 1 / float(worst[2]))
+
+
+def _count_processors(local_ranks: int) -> float:
+    """Return the processors that a rank has, of those that this process may run on.
+
+    Where they are no more than its share of the host's, the ranks are bound to processors.
+    """
+    usable, all_of_host = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    is_bound = usable * local_ranks <= all_of_host
+    return usable if is_bound else usable / local_ranks
 
 
 async def _time_call(call: Callable[[], Work]) -> float:

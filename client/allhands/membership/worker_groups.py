@@ -222,11 +222,13 @@ class WorkerGroups(MemberDirectory):
 
     async def _measure_links(self, group: GroupEngine) -> None:
         """Measure the links of a world on several hosts; on one host thresholds are known."""
-        if len({self.members[rank].host for rank in group.ranks}) > 1:
+        hosts = [self.members[rank].host for rank in group.ranks]
+        if len(set(hosts)) > 1:
+            local_ranks = hosts.count(self.members[self.rank].host)
             name = f"{group.name}/links"
             engine = await self.open_group(name, group.ranks, verify=False)
             try:
-                self._link_cost = group.link_cost = await measure_links(engine)
+                self._link_cost = group.link_cost = await measure_links(engine, local_ranks)
             finally:
                 await self.close_group(name)
             logger.info("links of job %s: %s", self.config.job, self._link_cost)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.hierarchical_plan import (
     PIPELINE_DEPTH,
     HostLayout,
@@ -17,6 +18,7 @@ from allhands.collectives.hierarchical_plan import (
     SliceScratch,
     describe_phases,
     group_by_host,
+    overlaps_phases,
     plan_phases,
 )
 from allhands.collectives.reduction import ReduceOp
@@ -46,13 +48,16 @@ def laid_out(shape: Sequence[int], order: str = "by host") -> list[HostLayout]:
 class Player:
     """The remaining phases of one rank."""
 
-    def __init__(self, made: Sequence[Phase]) -> None:
+    def __init__(self, made: Sequence[Phase], overlaps: bool = True) -> None:
+        self.overlaps = overlaps
         self.phases = {phase.number: phase for phase in made}
         self.within = deque(phase.number for phase in made if phase.is_local)
         assert len(self.phases) == len(made)
 
     def ready(self) -> list[Phase]:
-        """Return the phases ready to begin; phases on a rank's host run in sequence."""
+        """Return the phases ready to begin; phases on a rank's host run in sequence, or all do."""
+        if not self.overlaps:
+            return list(self.phases.values())[:1]
         first = [self.phases[number] for number in list(self.within)[:1]]
         across = [phase for phase in self.phases.values() if not phase.is_local]
         return [
@@ -66,10 +71,15 @@ class Player:
             assert self.within.popleft() == number
 
 
-def play(layouts: Sequence[HostLayout], natives: Sequence[CollectiveRequest], seed: int = 0) -> int:
+def play(
+    layouts: Sequence[HostLayout],
+    natives: Sequence[CollectiveRequest],
+    seed: int = 0,
+    overlaps: bool = True,
+) -> int:
     """Run a call's phases in arbitrary order; return the number of phases."""
     players = [
-        Player(plan_phases(layout, native, SliceScratch()))
+        Player(plan_phases(layout, native, SliceScratch(), overlaps=overlaps), overlaps)
         for layout, native in zip(layouts, natives, strict=True)
     ]
     chance = random.Random(seed)
@@ -143,15 +153,19 @@ INT = np.dtype(np.int64)
 of_all_shapes = pytest.mark.parametrize("shape", SHAPES)
 of_even_shapes = pytest.mark.parametrize("shape", EVEN)
 in_any_order = pytest.mark.parametrize("order", ["by host", "mixed"])
+side_by_side_or_not = pytest.mark.parametrize("overlaps", [True, False])
 
 
 def is_layered(shape: Sequence[int]) -> bool:
     return len(shape) > 1 and max(shape) > 1
 
 
+@side_by_side_or_not
 @in_any_order
 @of_all_shapes
-def test_all_reduce_leaves_the_sum_everywhere(shape: Sequence[int], order: str) -> None:
+def test_all_reduce_leaves_the_sum_everywhere(
+    shape: Sequence[int], order: str, overlaps: bool
+) -> None:
     layouts = laid_out(shape, order)
     for length in LENGTHS:
         xs = drawn(len(layouts), length)
@@ -159,27 +173,31 @@ def test_all_reduce_leaves_the_sum_everywhere(shape: Sequence[int], order: str) 
         calls = [
             CollectiveRequest("all_reduce", INT, length, targets=[x], op=ReduceOp.SUM) for x in xs
         ]
-        took = play(layouts, calls, seed=length)
+        took = play(layouts, calls, length, overlaps)
         assert bool(took) == is_layered(shape)
         if took:
             np.testing.assert_array_equal(xs, [wanted] * len(xs))
 
 
+@side_by_side_or_not
 @in_any_order
 @of_all_shapes
-def test_broadcast_gives_the_array_of_any_root(shape: Sequence[int], order: str) -> None:
+def test_broadcast_gives_the_array_of_any_root(
+    shape: Sequence[int], order: str, overlaps: bool
+) -> None:
     layouts = laid_out(shape, order)
     for length, root in product((0, 5, 151), range(len(layouts))):
         xs = drawn(len(layouts), length)
         wanted = xs[root].copy()
         calls = [CollectiveRequest("broadcast", INT, length, targets=[x], root=root) for x in xs]
-        if play(layouts, calls, seed=length + root):
+        if play(layouts, calls, length + root, overlaps):
             np.testing.assert_array_equal(xs, [wanted] * len(xs))
 
 
+@side_by_side_or_not
 @in_any_order
 @of_all_shapes
-def test_reduce_writes_any_root_alone(shape: Sequence[int], order: str) -> None:
+def test_reduce_writes_any_root_alone(shape: Sequence[int], order: str, overlaps: bool) -> None:
     layouts = laid_out(shape, order)
     for length, root in product((0, 5, 151), range(len(layouts))):
         xs = drawn(len(layouts), length)
@@ -191,14 +209,17 @@ def test_reduce_writes_any_root_alone(shape: Sequence[int], order: str) -> None:
             )
             for rank, x in enumerate(xs)
         ]
-        if play(layouts, calls, seed=length + root):
+        if play(layouts, calls, length + root, overlaps):
             np.testing.assert_array_equal(xs, wanted)
 
 
 @pytest.mark.parametrize("as_list", [False, True])
+@side_by_side_or_not
 @in_any_order
 @of_even_shapes
-def test_all_gather_fills_every_place(shape: Sequence[int], order: str, as_list: bool) -> None:
+def test_all_gather_fills_every_place(
+    shape: Sequence[int], order: str, overlaps: bool, as_list: bool
+) -> None:
     layouts = laid_out(shape, order)
     size = len(layouts)
     for length in LENGTHS:
@@ -209,13 +230,16 @@ def test_all_gather_fills_every_place(shape: Sequence[int], order: str, as_list:
             CollectiveRequest(kind, INT, length, [x], np.split(out, size) if as_list else [out])
             for x, out in zip(xs, outs, strict=True)
         ]
-        if play(layouts, calls, seed=length):
+        if play(layouts, calls, length, overlaps):
             np.testing.assert_array_equal(outs, [np.concatenate(xs)] * size)
 
 
+@side_by_side_or_not
 @in_any_order
 @of_even_shapes
-def test_reduce_scatter_gives_each_rank_its_share(shape: Sequence[int], order: str) -> None:
+def test_reduce_scatter_gives_each_rank_its_share(
+    shape: Sequence[int], order: str, overlaps: bool
+) -> None:
     layouts = laid_out(shape, order)
     size = len(layouts)
     for length in LENGTHS:
@@ -226,7 +250,7 @@ def test_reduce_scatter_gives_each_rank_its_share(shape: Sequence[int], order: s
             CollectiveRequest("reduce_scatter", INT, length, np.split(x, size), [out], ReduceOp.SUM)
             for x, out in zip(xs, outs, strict=True)
         ]
-        if play(layouts, calls, seed=length):
+        if play(layouts, calls, length, overlaps):
             np.testing.assert_array_equal(np.concatenate(outs), fold(np.add, before))
             np.testing.assert_array_equal(xs, before)
 
@@ -331,6 +355,17 @@ def test_scratch_memory_neither_grows_with_the_array_nor_from_call_to_call() -> 
             layout, CollectiveRequest("all_reduce", INT, length, (), [x], ReduceOp.SUM), scratch
         )
     assert given == [240 // 2] * PIPELINE_DEPTH
+
+
+def test_phases_overlap_only_where_a_rank_has_two_processors() -> None:
+    assert overlaps_phases(None)
+    assert overlaps_phases(LinkCost(1e-4, 1e9, 2.0))
+    assert not overlaps_phases(LinkCost(1e-4, 1e9, 1.5))
+    x = np.zeros(151, INT)
+    call = CollectiveRequest("all_reduce", INT, 151, (), [x], ReduceOp.SUM)
+    layout = laid_out((2, 2))[0]
+    whole = plan_phases(layout, call, SliceScratch(), overlaps=False)
+    assert len(whole) < len(plan_phases(layout, call, SliceScratch(), overlaps=True))
 
 
 def test_the_explanation_names_hosts_and_phases() -> None:

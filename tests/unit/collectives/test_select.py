@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,7 @@ from allhands.collectives.algorithms import (
 )
 from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.schedule import Schedule
+from allhands.membership import link_probe
 from allhands.membership.link_probe import measure_links
 from allhands.testing.inproc_world import inproc_world
 
@@ -126,12 +128,26 @@ def test_other_calls_weigh_rounds_against_bytes_too(
     assert last_short(None) == SIZES.index(select.SMALL_BYTES) + 1
 
 
+@pytest.mark.parametrize(
+    ("usable", "of_host", "ranks", "processors"),
+    [(8, 8, 4, 2.0), (8, 8, 1, 8.0), (2, 8, 4, 2.0), (2, 2, 4, 0.5), (4, 64, 32, 0.125)],
+    ids=["shared", "alone", "bound", "crowded", "part of a host"],
+)
+def test_processors_are_shared_by_the_ranks_that_are_not_bound(
+    monkeypatch: pytest.MonkeyPatch, usable: int, of_host: int, ranks: int, processors: float
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)))
+    monkeypatch.setattr(os, "cpu_count", lambda: of_host)
+    assert link_probe._count_processors(ranks) == processors
+
+
 @pytest.mark.parametrize("size", [2, 3, 4])
 async def test_all_ranks_agree_on_what_was_measured(size: int) -> None:
     async with inproc_world(size) as world:
         engines = [rank.engines["world"] for rank in world.ranks]
-        wires = await asyncio.gather(*map(measure_links, engines))
+        wires = await asyncio.gather(*map(measure_links, engines, range(1, size + 1)))
         assert len(set(wires)) == 1
+        assert wires[0].processors == link_probe._count_processors(size)
         assert wires[0].latency > 0
         assert wires[0].bandwidth > 0
         for engine in engines:

@@ -5,6 +5,8 @@ MPICH", Int. J. High Perform. Comput. Appl. 19 (2005): every round costs the lat
 that a rank sends or combines its time; ranks send and receive at once.
 """
 
+import math
+
 from allhands_proto.quick_dataclass import dataclass
 
 COMBINED_PER_SECOND = 12e9
@@ -19,6 +21,8 @@ class LinkCost:
     """Seconds that a short message takes."""
     bandwidth: float
     """Bytes per second each way, while as many come the other way."""
+    processors: float = math.inf
+    """That a rank has to itself, on the host that has the fewest for each."""
 
     def __str__(self) -> str:
         return f"{self.latency * 1e6:.0f} us and streams run at {self.bandwidth / 1e6:.0f} MB/s"

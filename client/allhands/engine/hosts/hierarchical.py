@@ -15,6 +15,7 @@ from allhands.collectives.hierarchical_plan import (
     Phase,
     SliceScratch,
     describe_phases,
+    overlaps_phases,
     plan_phases,
 )
 from allhands.collectives.request import CollectiveRequest
@@ -42,9 +43,10 @@ class HierarchicalRunner:
         self._scratch = scratch
         self._means = SubcallMeans(mesh, tuple(ranks), layout.rank, group, host_group)
 
-    def plan_phases(self, request: CollectiveRequest) -> list[Phase]:
+    def plan_phases(self, request: CollectiveRequest, link_cost: LinkCost | None) -> list[Phase]:
         """Cut a call into phases; none: it goes over links as a whole."""
-        return plan_phases(self.layout, request, self._scratch)
+        overlaps = overlaps_phases(link_cost)
+        return plan_phases(self.layout, request, self._scratch, overlaps=overlaps)
 
     def make_run(
         self,
@@ -130,7 +132,7 @@ class HierarchicalRun:
         self._all_arrived.set()
 
     async def _run_phases(self) -> None:
-        if _is_sequential(self._phases):
+        if not overlaps_phases(self._link_cost) or _is_sequential(self._phases):
             for phase in self._phases:
                 await self._run_phase(phase)
             return
