@@ -21,10 +21,9 @@ from allhands.data.dtypes import get_dtype_name, parse_dtype
 
 _MAX_DEPTH: Final = 64
 """How deep values may lie in each other."""
-_TEXT: Final = frozenset({str})
 _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
-_CONTAINERS: Final = frozenset({list, dict})
-_PLAIN: Final = _SCALARS | _CONTAINERS
+_LONG: Final = 32
+"""Items of a container whose types are looked at all together, which is faster from here on."""
 
 # The codes are part of what travels: they are never given to another type.
 _TUPLE, _SET, _FROZENSET, _INTEGER, _COMPLEX = 1, 2, 3, 4, 5
@@ -115,22 +114,21 @@ def decode(
 
 def _is_plain(value: Any, depth: int) -> bool:
     """Say whether MessagePack has types for a value and all in it, but perhaps for integers."""
+    # By loops: to set up anything else takes longer than the check of a small value.
     kind = type(value)
-    if kind in _SCALARS:
-        return True
-    if depth > _MAX_DEPTH or kind not in _CONTAINERS:
-        return False
     if kind is dict:
-        if not _TEXT.issuperset(map(type, value)):
-            return False
+        for key in value:
+            if type(key) is not str:
+                return False
         value = value.values()
-    found = set(map(type, value))
-    if found <= _SCALARS:
-        return True
-    if not found <= _PLAIN:
+    elif kind is not list:
+        return kind in _SCALARS
+    if depth > _MAX_DEPTH:
         return False
-    for one in value:  # noqa: SIM110  # a generator takes longer than the check of a small value
-        if not _is_plain(one, depth + 1):
+    if len(value) >= _LONG and set(map(type, value)) <= _SCALARS:
+        return True
+    for one in value:  # noqa: SIM110  # as above
+        if type(one) not in _SCALARS and not _is_plain(one, depth + 1):
             return False
     return True
 
