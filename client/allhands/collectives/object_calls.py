@@ -172,7 +172,7 @@ def _decode(objects: ObjectSerializer, received: UInt8Array | None, own: Parts) 
 
 
 def _decode_all(objects: ObjectSerializer, received: Received, own: Parts) -> list[Any]:
-    return [_decode(objects, one, own) for one in received]
+    return [objects.decode_parts(own) if one is None else objects.decode(one) for one in received]
 
 
 def _decode_gathered(

@@ -15,6 +15,8 @@ UInt8Array = NDArray[np.uint8]
 MAX_BYTES: Final = 4 << 30
 """Of one object, as it travels."""
 _TYPED, _PICKLED, _BESIDE = 0, 1, 2
+_SMALL_BYTES: Final = 1024
+"""Of a message that is copied before it is decoded, which takes less time than a view of it."""
 _HEAD = struct.Struct("<B7xQ")
 """Of a value with arrays beside it: its kind, and the bytes of what is packed."""
 _TYPED_HEAD, _PICKLED_HEAD = bytes([_TYPED]), bytes([_PICKLED])
@@ -46,6 +48,8 @@ class ObjectSerializer:
         """
         try:
             packed, arrays = encode(value, self.types)
+            if not arrays and len(packed) < MAX_BYTES:
+                return (_TYPED_HEAD + packed,)
             parts = _lay_out(packed, arrays) if arrays else (_TYPED_HEAD + packed,)
         except TypeError:
             if not self.allow_pickle:
@@ -61,6 +65,8 @@ class ObjectSerializer:
         Raises:
             ValueError: it is none, or pickled where that is not allowed.
         """
+        if 0 < len(data) <= _SMALL_BYTES and (small := data.tobytes())[0] == _TYPED:
+            return decode(small[1:], self.types)
         if not len(data):
             raise ValueError("what came is no object: it has no bytes")
         match int(data[0]):
@@ -82,12 +88,12 @@ class ObjectSerializer:
         """Return a new object, equal to that of which these are the parts."""
         first = parts[0]
         assert isinstance(first, bytes), "arrays come behind it"
-        if len(parts) > 1:
-            end = _HEAD.size + _HEAD.unpack_from(first)[1]
-            return decode(first[_HEAD.size : end], self.types, join_parts(parts[1:]))
+        if first[0] == _TYPED:
+            return decode(first[1:], self.types)
         if first[0] == _PICKLED:
             return pickle.loads(first[1:])  # noqa: S301  # of this rank
-        return decode(first[1:], self.types)
+        end = _HEAD.size + _HEAD.unpack_from(first)[1]
+        return decode(first[_HEAD.size : end], self.types, join_parts(parts[1:]))
 
     def _decode_beside(self, data: UInt8Array) -> Any:
         nbytes = _HEAD.unpack_from(data.data)[1] if len(data) >= _HEAD.size else MAX_BYTES
