@@ -24,6 +24,8 @@ _MAX_DEPTH: Final = 64
 _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
 _LONG: Final = 32
 """Items of a container whose types are looked at all together, which is faster from here on."""
+_PACKER_BYTES: Final = 1024
+"""Of the buffer that a packer begins with."""
 
 # The codes are part of what travels: they are never given to another type.
 _TUPLE, _SET, _FROZENSET, _INTEGER, _COMPLEX = 1, 2, 3, 4, 5
@@ -81,7 +83,7 @@ def encode(value: object, types: DataclassRegistry) -> "tuple[bytes, list[np.nda
     """
     if _is_plain(value, 1):
         try:
-            return msgpack.packb(value, use_bin_type=True), []
+            return _make_packer().pack(value), []
         except OverflowError:  # an integer that MessagePack has no type for
             pass
     encoder = _Encoder(types)
@@ -133,12 +135,17 @@ def _is_plain(value: Any, depth: int) -> bool:
     return True
 
 
+def _make_packer() -> msgpack.Packer:
+    """Return a packer whose buffer grows with its value; the default takes a mebibyte at once."""
+    return msgpack.Packer(use_bin_type=True, buf_size=_PACKER_BYTES)
+
+
 class _Encoder:
     __slots__ = ("_beside_nbytes", "_depth", "_pack", "_types", "beside")
 
     def __init__(self, types: DataclassRegistry) -> None:
         self._types = types
-        self._pack = msgpack.Packer(use_bin_type=True).pack
+        self._pack = _make_packer().pack
         self._depth = 0
         self.beside: list[np.ndarray[Any, Any]] = []
         """Large arrays, which are not packed."""
