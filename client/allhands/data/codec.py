@@ -44,6 +44,8 @@ class DataclassRegistry:
 
     def __init__(self) -> None:
         self._by_name: dict[str, type] = {}
+        self.decode_extension = _Decoder(self._by_name, None, 0).decode_extension
+        """Decodes what MessagePack has no type for where no array lies beside; on any thread."""
 
     def add(self, kind: type, name: str | None = None) -> None:
         """Let instances of a dataclass travel, under a `name` that is by default the class's own.
@@ -66,9 +68,9 @@ class DataclassRegistry:
         """Return the registered name of a dataclass; None if unregistered."""
         return next((name for name, known in self._by_name.items() if known is kind), None)
 
-    def find_class(self, name: str) -> type | None:
-        """Return the dataclass registered under a name."""
-        return self._by_name.get(name)
+    def make_decoder(self, buffers: "np.ndarray[Any, np.dtype[np.uint8]]") -> "_Decoder":
+        """Return the decoder of one value, the large arrays of which lie in `buffers`."""
+        return _Decoder(self._by_name, _ArrayReader(buffers), 0)
 
 
 def encode(value: object, types: DataclassRegistry) -> "tuple[bytes, list[np.ndarray[Any, Any]]]":
@@ -105,11 +107,9 @@ def decode(
     Raises:
         ValueError: they stand for none; or for a dataclass that is not known here.
     """
-    decoder = _Decoder(types, buffers)
+    hook = (types if buffers is None else types.make_decoder(buffers)).decode_extension
     try:
-        return msgpack.unpackb(
-            data, raw=False, use_list=True, strict_map_key=True, ext_hook=decoder.decode_extension
-        )
+        return msgpack.unpackb(data, raw=False, use_list=True, strict_map_key=True, ext_hook=hook)
     except (msgpack.exceptions.UnpackException, struct.error, KeyError, TypeError) as error:
         raise ValueError(f"what came stands for no value: {error}") from error
 
@@ -284,27 +284,49 @@ _ENCODERS: Final[Mapping[type, Callable[[_Encoder, Any, str], Any]]] = MappingPr
 """Encoders of values by their types."""
 
 
-class _Decoder:
-    __slots__ = ("_buffers", "_depth", "_read_nbytes", "_types")
+class _ArrayReader:
+    """The large arrays of one value, one behind the other in its buffers."""
 
-    def __init__(
-        self, types: DataclassRegistry, buffers: "np.ndarray[Any, np.dtype[np.uint8]] | None"
-    ) -> None:
-        self._types = types
-        self._depth = 0
+    __slots__ = ("_buffers", "_read_nbytes")
+
+    def __init__(self, buffers: "np.ndarray[Any, np.dtype[np.uint8]]") -> None:
         self._buffers = buffers
         self._read_nbytes = 0
 
+    def read(self, shape: list[int], dtype: "np.dtype[Any]", at: int) -> Any:
+        """Return the array that lies `at` so many bytes."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        # One behind the other, so that no two arrays have memory in common.
+        if not self._read_nbytes <= at <= self._buffers.size - nbytes:
+            raise _make_place_error()
+        self._read_nbytes = at + nbytes
+        return np.ndarray(shape, dtype, self._buffers, at)
+
+
+class _Decoder:
+    """Decoder of extensions at one depth; without arrays it never changes, and serves all values.
+
+    To make one for each value takes as long as to decode a small one by half.
+    """
+
+    __slots__ = ("_arrays", "_classes", "_depth", "_inner")
+
+    def __init__(
+        self, classes: Mapping[str, type], arrays: _ArrayReader | None, depth: int
+    ) -> None:
+        self._classes = classes
+        self._arrays = arrays
+        self._depth = depth
+        self._inner: Callable[[int, bytes], Any] | None = None
+        """Decodes the extensions in one of these; two threads may make it, both alike."""
+
     def _decode(self, data: bytes) -> Any:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise ValueError(f"what came lies more than {_MAX_DEPTH} deep in itself")
-        try:
-            return msgpack.unpackb(
-                data, raw=False, use_list=True, strict_map_key=True, ext_hook=self.decode_extension
-            )
-        finally:
-            self._depth -= 1
+        if (inner := self._inner) is None:
+            if self._depth == _MAX_DEPTH:
+                raise ValueError(f"what came lies more than {_MAX_DEPTH} deep in itself")
+            decoder = _Decoder(self._classes, self._arrays, self._depth + 1)
+            self._inner = inner = decoder.decode_extension
+        return msgpack.unpackb(data, raw=False, use_list=True, strict_map_key=True, ext_hook=inner)
 
     def decode_extension(self, code: int, data: bytes) -> Any:
         """Decode what MessagePack has no type for."""
@@ -337,12 +359,9 @@ class _Decoder:
     def decode_buffer(self, data: bytes) -> Any:
         name, shape, at = self.decode_list(data)
         dtype = parse_dtype(name)
-        nbytes = math.prod(shape) * dtype.itemsize
-        # One behind the other, so that no two arrays have memory in common.
-        if self._buffers is None or not self._read_nbytes <= at <= self._buffers.size - nbytes:
-            raise ValueError("what came has an array that lies in no bytes")
-        self._read_nbytes = at + nbytes
-        return np.ndarray(shape, dtype, self._buffers, at)
+        if self._arrays is None:
+            raise _make_place_error()
+        return self._arrays.read(shape, dtype, at)
 
     def decode_scalar(self, data: bytes) -> Any:
         name, content = self.decode_list(data)
@@ -350,7 +369,7 @@ class _Decoder:
 
     def decode_dataclass(self, data: bytes) -> Any:
         name, fields = self.decode_list(data)
-        kind = self._types.find_class(name)
+        kind = self._classes.get(name)
         if kind is None:
             raise ValueError(
                 f"what came is a {name!r}, which is not registered here: every rank must call "
@@ -380,6 +399,10 @@ _DECODERS: Final[Mapping[int, Callable[[_Decoder, bytes], Any]]] = MappingProxyT
     }
 )
 """Decoders of extensions by their codes."""
+
+
+def _make_place_error() -> ValueError:
+    return ValueError("what came has an array that lies in no bytes")
 
 
 def _make_type_error(value: object, where: str) -> TypeError:
