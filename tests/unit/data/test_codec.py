@@ -68,7 +68,9 @@ def alike(one: Any, other: Any) -> bool:
 @given(values)
 @settings(max_examples=300, deadline=None)
 def test_values_of_known_types_come_back_with_their_types(value):
-    assert alike(restore(encode(value, NOTHING), NOTHING), value)
+    packed, arrays = encode(value, NOTHING)
+    assert alike(restore((packed, arrays), NOTHING), value)
+    assert alike(decode(packed, NOTHING), value)
 
 
 @given(st.binary(max_size=60) | values.map(lambda one: encode(one, NOTHING)[0][:-1]))
@@ -160,6 +162,30 @@ def test_bytes_that_lie_deep_in_themselves_are_refused():
         data = b"\xc9" + len(data).to_bytes(4, "big") + b"\x01" + data
     with pytest.raises(ValueError, match="more than 64 deep"):
         decode(data, NOTHING)
+
+
+def test_values_of_every_depth_come_back_after_each_other():
+    types = DataclassRegistry()
+    for depth, is_refused in ((64, False), (65, True), (2, False), (65, True), (64, False)):
+        packed, value = msgpack.packb(7), 7
+        for _ in range(depth):
+            packed = msgpack.packb(msgpack.ExtType(1, b"\x91" + packed))
+            value = (value,)
+        with pytest.raises(ValueError, match="deep") if is_refused else contextlib.nullcontext():
+            assert decode(packed, types) == value
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 100])
+def test_no_item_of_a_long_container_is_overlooked(length):
+    for at in {0, length // 2, length - 1}:
+        items: list[Any] = [1.5] * length
+        items[at] = (1, [2])
+        by_name = {str(index): one for index, one in enumerate(items)}
+        for value in (items, by_name):
+            assert alike(decode(encode(value, NOTHING)[0], NOTHING), value)
+        items[at] = print
+        with pytest.raises(TypeError, match=rf"the object\[{at}\] is of type"):
+            encode(items, NOTHING)
 
 
 def test_dataclasses_travel_by_name_and_are_checked_when_told_of():

@@ -36,3 +36,26 @@ def test_pickled_objects_are_made_anew() -> None:
     found = objects.decode_parts(objects.encode_parts(given))
     assert found == given
     assert found["list"] is not given["list"]
+
+
+@pytest.mark.parametrize("length", [0, 1, 1000, 1020, 1021, 1022, 1100])
+def test_texts_around_the_size_of_small_messages_come_back(length: int) -> None:
+    objects = ObjectSerializer(DataclassRegistry())
+    parts = objects.encode_parts("x" * length)
+    assert objects.decode(join_parts(parts)) == objects.decode_parts(parts) == "x" * length
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "it has no bytes"),
+        (b"\x01N.", "does not allow that"),
+        (b"\x02\x00", "ends too early"),
+        (b"\x03\xc0", "of kind 3"),
+        (b"\x00", "incomplete"),
+    ],
+)
+def test_small_messages_that_are_no_objects_are_refused(data: bytes, reason: str) -> None:
+    objects = ObjectSerializer(DataclassRegistry())
+    with pytest.raises(ValueError, match=reason):
+        objects.decode(np.frombuffer(data, np.uint8))
