@@ -45,6 +45,14 @@ def test_ranks_that_are_thousands_of_calls_ahead_are_not_mixed_up(
     assert [said["wrong"] for said in finish(ranks)] == [[]] * size
 
 
+def test_calls_by_turns_are_compiled_once_whatever_their_shapes(job: Job) -> None:
+    """As those of a retryable group and their barriers, two of which had one place for plans."""
+    for said in finish(job(2, direct_calls.alternate_calls, 400, 8)):
+        assert 400 <= said["apart"] <= 402, said
+        # All of them again where the cost of links is measured meanwhile.
+        assert said["compiled"] < said["apart"] + 4, said
+
+
 def test_calls_that_are_waited_for_go_on_in_the_queue(job: Job) -> None:
     said = finish(job(3, direct_calls.hand_every_call_over))
     assert [one["wrong"] for one in said] == [[]] * 3

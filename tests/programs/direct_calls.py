@@ -494,6 +494,29 @@ def record_calls(backend: str = "socket") -> None:
     ah.destroy_process_group()
 
 
+def alternate_calls(shapes: int, turns: int) -> None:
+    """Make two calls by turns, one of them with another shape each time that the turns are over."""
+    _join()
+    _warm_up()
+    compiled: list[str] = []
+    compile_row = DirectCalls.compile
+
+    def count(self: DirectCalls, kind: str, arguments: Any) -> Any:
+        row = compile_row(self, kind, arguments)
+        if row is not False:  # else it is asked for again
+            compiled.append(f"{kind} {getattr(arguments[0], 'shape', ())}" if arguments else kind)
+        return row
+
+    DirectCalls.compile = count  # type: ignore[method-assign]
+    for number in range(shapes):
+        x = np.zeros(number + 1)
+        for _ in range(turns):
+            ah.all_reduce(x)
+            ah.barrier()
+    tell("done", compiled=len(compiled), apart=len({*compiled}), direct=_count_direct())
+    ah.destroy_process_group()
+
+
 def hand_every_call_over(backend: str = "socket") -> None:
     """Let every other call be late by more than it is carried out without the loop."""
     me, size = _join(backend)

@@ -39,12 +39,30 @@ static size_t hash(const LinkArguments *given) {
         mixed ^= (uint64_t)PyArray_TYPE(array) << 32 ^ mixed >> 29;
     }
     mixed ^= (uintptr_t)given->op >> 4;
-    return (size_t)((mixed * UINT64_C(0x9E3779B97F4A7C15)) >> 58) % LINK_PLANS;
+    return (size_t)((mixed * UINT64_C(0x9E3779B97F4A7C15)) >> 58) % (LINK_PLANS / LINK_WAYS);
+}
+
+/* The places of a plan for these arguments, LINK_WAYS of them. */
+static LinkPlan *find_places(LinkPlans *self, const LinkArguments *given) {
+    return &self->plans[hash(given) * LINK_WAYS];
 }
 
 LinkPlan *plans_find(LinkPlans *self, const LinkArguments *given) {
-    LinkPlan *plan = &self->plans[hash(given)];
-    return is_of(plan, given) ? plan : NULL;
+    LinkPlan *places = find_places(self, given);
+    for (LinkPlan *plan = places; plan < places + LINK_WAYS; plan++) {
+        if (!is_of(plan, given)) continue;
+        plan->used = ++self->uses;
+        return plan;
+    }
+    return NULL;
+}
+
+/* The place that is free, or was not used for the longest time. */
+static LinkPlan *find_room(LinkPlans *self, const LinkArguments *given) {
+    LinkPlan *places = find_places(self, given), *oldest = places;
+    for (LinkPlan *plan = places; plan < places + LINK_WAYS; plan++)
+        if (plan->used < oldest->used) oldest = plan;
+    return oldest;
 }
 
 /* ---------------------------------------------------------------- life */
@@ -250,9 +268,10 @@ LinkPlan *plans_add(LinkPlans *self, const LinkArguments *given, PyObject *row) 
         plan_clear(&made);
         return NULL;
     }
-    LinkPlan *plan = &self->plans[hash(given)];
+    LinkPlan *plan = find_room(self, given);
     plan_clear(plan);
     *plan = made;
+    plan->used = ++self->uses;
     return plan;
 }
 

@@ -15,6 +15,7 @@
 #include "python/link_comparison.h"
 
 #define LINK_PLANS 64
+#define LINK_WAYS 4    /* places that a plan may have: calls by turns keep theirs */
 #define LINK_ARRAYS 65 /* most of a call: a list of one for each of 64 ranks, and another */
 
 /* Arguments of a call, as far as a plan depends on them. */
@@ -76,7 +77,8 @@ typedef struct {
     ah_kind kind;
     PyObject *op, *descr; /* owned; NULL: none */
     int root, array_count;
-    int ndim[2]; /* of the first array and of the last one */
+    uint64_t used; /* the latest of all uses; 0: there was none */
+    int ndim[2];   /* of the first array and of the last one */
     npy_intp dims[2][SHAPE_DIMS];
     /* the call */
     LinkSchedule own; /* its call NULL: calls with these arguments do not go this way */
@@ -108,6 +110,7 @@ typedef struct {
 
 typedef struct {
     LinkPlan plans[LINK_PLANS]; /* by a hash of the arguments; kind AH_KINDS: none */
+    uint64_t uses;
 } LinkPlans;
 
 void plans_init(LinkPlans *self);
