@@ -84,8 +84,8 @@ class EarlyCalls:
         They hold at most so many bytes, but for the first.
         """
         calls, held = self._groups.get(group, {}), 0
-        for at in sequences if calls else ():
-            messages = calls.get(at, {}).values()
+        for at in _list_among(calls, sequences):
+            messages = calls[at].values()
             if any(one.payload is None for one in messages):
                 return range(sequences.start, at)
             held += sum(one.nbytes for one in messages)
@@ -103,9 +103,17 @@ class EarlyCalls:
         """
         if not (calls := self._groups.get(group)):
             return []
-        found = [one for at in sequences for one in calls.get(at, {}).values()]
+        some = _list_among(calls, sequences)
+        found = [one for at in some for one in calls[at].values()]
         if any(one.payload is None or one.peer not in peers for one in found):
             return None
-        for at in sequences:
-            calls.pop(at, None)
+        for at in some:
+            del calls[at]
         return found
+
+
+def _list_among(calls: Collection[int], sequences: range) -> list[int]:
+    """Return the numbers of `calls` that are among `sequences`, in order: of many mostly one is."""
+    if len(calls) < len(sequences):
+        return sorted(at for at in calls if at in sequences)
+    return [at for at in sequences if at in calls]
