@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -288,6 +289,78 @@ static void test_messages_ahead(void) {
     }
 }
 
+/* A channel that takes all, and gives nothing of it to the connection before it `lets`. */
+typedef struct {
+    ah_channel channel;
+    bool lets;
+} Keeper;
+
+static int64_t keep(ah_channel *channel, ah_link *link, const struct iovec *pieces, int count) {
+    (void)channel;
+    int64_t taken = 0;
+    for (int i = 0; i < count; i++) taken += (int64_t)pieces[i].iov_len;
+    link->has_unsent = true;
+    return taken;
+}
+
+static bool let_go(ah_channel *channel, ah_link *link) {
+    link->has_unsent = !((Keeper *)channel)->lets;
+    return true;
+}
+
+/* A call does not end before all that it gave to any link has left, also where another link has the
+ * messages of the last round; nor does one with a frame of credit that has left in part. */
+static void test_call_ends_when_all_has_left(void) {
+    int ends[2], others[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, others) == 0);
+    Keeper keeper = {.channel = {.write = keep, .flush = let_go}};
+    ah_link first = {.in = ends[0], .out = ends[0], .credit = 1000, .sealer = &keeper.channel};
+    ah_link second = {.in = others[0], .out = others[0], .credit = 1000},
+            *links[] = {&first, &second};
+    float mine[ELEMENTS] = {0};
+    ah_piece piece = {(uint8_t *)mine, NBYTES};
+    ah_send sends[2];
+    ah_round rounds[2];
+    for (uint32_t at = 0; at < 2; at++) {
+        sends[at] =
+            (ah_send){.link = (int)at, .step = at << 12, .span = {AH_AREA_INPUT, 0, NBYTES}};
+        rounds[at] = (ah_round){.sends = &sends[at], .send_count = 1};
+    }
+    ah_call call = {.links = links,
+                    .link_count = 2,
+                    .rounds = rounds,
+                    .round_count = 2,
+                    .group = 7,
+                    .signature = 99};
+    ah_memory memory[AH_AREAS] = {[AH_AREA_INPUT] = {&piece, 1}};
+    ah_call_plan_ahead(&call);
+    ah_call_begin(&call, 5, memory);
+    CHECK(ah_call_run(&call, soon(), 0) == AH_CALL_LATE);
+    keeper.lets = true;
+    CHECK(ah_call_run(&call, soon(), 0) == AH_CALL_DONE && !first.has_unsent);
+
+    const float theirs[ELEMENTS] = {1, 2, 3, 4};
+    ah_frame due = data(5, 99);
+    ah_recv recv = {.link = 1, .span = {AH_AREA_OUTPUT, 0, NBYTES}, .is_direct = true};
+    rounds[0] = (ah_round){.recvs = &recv, .recv_count = 1};
+    call.round_count = 1;
+    memory[AH_AREA_OUTPUT] = (ah_memory){&piece, 1};
+    uint8_t bytes[1 << 12] = {0};
+    while (write(others[0], bytes, sizeof bytes) > 0) continue;
+    while (write(others[0], bytes, 1) > 0) continue;
+    second.credit_left = 3;
+    put(others[1], &due, theirs);
+    ah_call_begin(&call, 5, memory);
+    CHECK(ah_call_run(&call, soon(), 0) == AH_CALL_LATE && mine[3] == 4);
+    while (read(others[1], bytes, sizeof bytes) > 0) continue;
+    CHECK(ah_call_run(&call, soon(), 0) == AH_CALL_DONE && second.credit_left == 0);
+    CHECK(read(others[1], bytes, sizeof bytes) == 3);
+    ah_link_free(&first);
+    ah_link_free(&second);
+    for (int i = 0; i < 2; i++) close(ends[i]), close(others[i]);
+}
+
 /* A message in three frames is received whole, and else put back as it came, wherever it ends. */
 static void test_message_in_frames(void) {
     int ends[2];
@@ -335,6 +408,7 @@ static void test_message_in_frames(void) {
 int main(void) {
     test_time_of_a_call_that_moves_on();
     test_messages_ahead();
+    test_call_ends_when_all_has_left();
     test_message_in_frames();
     test_credit_taken();
     test_credit_returned();

@@ -141,6 +141,10 @@ class _Slicer:
     scratch: SliceScratch
     overlaps: bool
 
+    def get_room(self, nth: int, count: int, dtype: "np.dtype[np.generic]") -> Array:
+        """Return memory of the n-th slice, where none has two slices under way but to overlap."""
+        return self.scratch.get_slice(nth if self.overlaps else 0, count, dtype)
+
     def cut(self, array: Array, multiple: int = 1) -> list[Array]:
         return [array[span] for span in self.cut_spans(array, multiple)]
 
@@ -305,7 +309,7 @@ def _reduce(layout: HostLayout, request: CollectiveRequest, slicer: _Slicer) -> 
         partial = part
         if not alone:
             if is_head:
-                partial = result if is_root else slicer.scratch.get_slice(nth, len(part), x.dtype)
+                partial = result if is_root else slicer.get_room(nth, len(part), x.dtype)
             inside = CollectiveRequest(
                 "reduce",
                 x.dtype,
@@ -392,7 +396,7 @@ def _reduce_scatter(layout: HostLayout, request: CollectiveRequest, slicer: _Sli
     for nth, span in enumerate(slicer.cut_spans(result, blocks=len(blocks))):
         first = width * nth
         count = len(result[span])
-        room = slicer.scratch.get_slice(nth, count * len(layout.ranks_by_host), result.dtype)
+        room = slicer.get_room(nth, count * len(layout.ranks_by_host), result.dtype)
         partial = _split(room, len(layout.ranks_by_host))
         for at, island in enumerate(layout.ranks_by_host):
             inside = CollectiveRequest(

@@ -21,7 +21,7 @@ def split_rounds(schedule: Schedule, pieces: int) -> Schedule:
 
     Copies that may be made in the round before are made beside its pieces, so that they take none
     of the time in which the links are idle. The first piece has none: it may be what says that all
-    ranks are in the call.
+    ranks are in the call. No copy of such a round may read what another of it writes.
     """
     rounds: list[Round] = []
     left: tuple[Copy, ...] = ()

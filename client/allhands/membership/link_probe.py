@@ -68,7 +68,8 @@ async def measure_links(engine: GroupEngine, local_ranks: int = 1) -> LinkCost:
 def _count_processors(local_ranks: int) -> float:
     """Return the processors that a rank has, of those that this process may run on.
 
-    Where they are no more than its share of the host's, the ranks are bound to processors.
+    Where they are no more than its share of the host's, the ranks count as bound to processors of
+    their own: a job that is confined to a small part of a host is taken to have more than it has.
     """
     usable, all_of_host = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     is_bound = usable * local_ranks <= all_of_host

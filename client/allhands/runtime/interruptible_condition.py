@@ -33,7 +33,12 @@ class InterruptibleCondition(threading.Condition):
             has_come = waiter.acquire(timeout=-1 if timeout is None else max(timeout, 0))
             return has_come
         finally:
-            self.acquire()
+            try:
+                self.acquire()
+            except BaseException:  # of a handler, as the lock was waited for, or just behind
+                while not self._is_owned():  # type: ignore[attr-defined]
+                    self.acquire()
+                raise
             if not has_come:
                 with contextlib.suppress(ValueError):  # it has just been notified
                     self._waiters.remove(waiter)  # type: ignore[attr-defined]

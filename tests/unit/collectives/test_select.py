@@ -147,7 +147,7 @@ async def test_all_ranks_agree_on_what_was_measured(size: int) -> None:
         engines = [rank.engines["world"] for rank in world.ranks]
         wires = await asyncio.gather(*map(measure_links, engines, range(1, size + 1)))
         assert len(set(wires)) == 1
-        assert wires[0].processors == link_probe._count_processors(size)
+        assert wires[0].processors == pytest.approx(link_probe._count_processors(size))
         assert wires[0].latency > 0
         assert wires[0].bandwidth > 0
         for engine in engines:

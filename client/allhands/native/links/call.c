@@ -69,9 +69,12 @@ ah_round *ah_call_sending(const ah_call *call) {
     return call->prepared > call->at ? &call->rounds[call->prepared - 1] : NULL;
 }
 
-static bool are_sent(const ah_round *round) {
-    for (int i = 0; i < round->send_count; i++)
-        if (!ah_send_is_whole(&round->sends[i])) return false;
+/* Whether all messages of a round have left, the last encrypted bytes too. */
+static bool have_left(const ah_call *call, const ah_round *round) {
+    for (int i = 0; i < round->send_count; i++) {
+        const ah_send *send = &round->sends[i];
+        if (!ah_send_is_whole(send) || call->links[send->link]->has_unsent) return false;
+    }
     return true;
 }
 
@@ -181,8 +184,8 @@ static void begin_round(ah_call *call) {
  * before them: none of it may have to wait behind a message that its receiver does not take yet. */
 static bool may_send_ahead(const ah_call *call) {
     if (call->prepared != call->at + 1 || call->prepared == call->round_count) return false;
-    const ah_round *round = &call->rounds[call->prepared];
-    if (!round->is_ahead || !is_short(round) || !are_sent(current(call))) return false;
+    const ah_round *round = &call->rounds[call->prepared], *now = current(call);
+    if (!round->is_ahead || !is_short(round) || !have_left(call, now)) return false;
     for (int i = 0; i < round->send_count; i++) {
         const ah_link *link = call->links[round->sends[i].link];
         if (link->credit_left > 0 || link->consumed >= AH_CREDIT_STEP || link->has_unsent)
@@ -191,16 +194,20 @@ static bool may_send_ahead(const ah_call *call) {
     return true;
 }
 
+/* Whether nothing waits on any link of the call: behind the call nobody would send it. */
+static bool are_clear(const ah_call *call) {
+    for (int i = 0; i < call->link_count; i++)
+        if (call->links[i]->credit_left > 0 || call->links[i]->has_unsent) return false;
+    return true;
+}
+
 static bool is_over(const ah_call *call) {
     const ah_round *round = current(call);
-    if (call->prepared == call->at + 1) { /* else all of its messages have left */
-        if (!are_sent(round)) return false;
-        for (int i = 0; i < round->send_count; i++)
-            if (call->links[round->sends[i].link]->has_unsent) return false;
-    }
+    if (call->prepared == call->at + 1 && !have_left(call, round))
+        return false; /* else they have */
     for (int i = 0; i < round->recv_count; i++)
         if (!round->recvs[i].is_whole) return false;
-    return true;
+    return call->at + 1 < call->round_count || are_clear(call);
 }
 
 static void land(const ah_call *call, const ah_recv *recv) {
@@ -259,10 +266,13 @@ static bool sign(const ah_call *call, ah_send *send) {
 /* Send what goes at once; false: a link has failed. `*moved`: something went. */
 static bool send_more(ah_call *call, bool *moved) {
     ah_round *round = ah_call_sending(call);
+    for (int i = 0; i < call->link_count; i++) {
+        ah_link *link = call->links[i];
+        if (link->has_unsent && (link->out < 0 || !ah_link_flush(link))) return false;
+    }
     for (int i = 0; i < round->send_count; i++) {
         ah_send *send = &round->sends[i];
         ah_link *link = call->links[send->link];
-        if (link->has_unsent && (link->out < 0 || !ah_link_flush(link))) return false;
         bool is_blocked =
             ah_send_is_whole(send) || link->credit_left > 0 || !has_credit(call, send);
         for (int k = 0; k < i && !is_blocked; k++) /* in their order */
@@ -493,13 +503,14 @@ static void wait_for_links(const ah_call *call, int64_t nanoseconds) {
     for (int i = 0; i < sending->send_count && count < 2 * AWAITED; i++) {
         const ah_send *send = &sending->sends[i];
         const ah_link *link = call->links[send->link];
-        if (link->has_unsent || (!ah_send_is_whole(send) && has_credit(call, send)))
+        if (ah_send_is_whole(send)) continue;
+        if (has_credit(call, send))
             wanted[count++] = (struct pollfd){link->out, POLLOUT, 0};
-        else if (!ah_send_is_whole(send))
+        else if (sending == round) /* what is ahead does not ask for credit: see `receive` */
             wanted[count++] = (struct pollfd){link->in, POLLIN, 0};
     }
     for (int i = 0; i < call->link_count && count < 3 * AWAITED; i++)
-        if (call->links[i]->credit_left > 0)
+        if (call->links[i]->credit_left > 0 || call->links[i]->has_unsent)
             wanted[count++] = (struct pollfd){call->links[i]->out, POLLOUT, 0};
     struct timespec timeout = {nanoseconds / 1000000000, nanoseconds % 1000000000};
     ppoll(wanted, count, &timeout, NULL);
