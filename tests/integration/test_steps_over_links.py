@@ -50,7 +50,8 @@ def test_a_rank_late_for_a_step_is_named_and_the_next_call_is_right(job: Job) ->
         assert (told["error"], told["ranks"]) == ("CollectiveTimeout", [1]), told
         assert told["op"] == "all_gather_v"
     ranks[1].say()
-    assert ranks[1].expect("ended")["error"] in ("CollectiveTimeout", "GroupAborted")
+    # What the others sent before they gave up may be all that it needs.
+    assert ranks[1].expect("ended")["error"] in (None, "CollectiveTimeout", "GroupAborted")
     for rank in ranks:
         assert rank.expect("lengths")["lengths"] == [0, 1, 2]
         assert rank.ended() == 0

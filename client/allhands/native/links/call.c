@@ -21,49 +21,26 @@ typedef enum { PARSED_ALL, PARSED_FOREIGN, PARSED_STUCK } parsed;
 
 /* ---------------------------------------------------------------- memory */
 
-static uint8_t *find(const ah_memory *memory, size_t start, size_t nbytes) {
-    for (int i = 0; i < memory->count; i++) {
-        const ah_piece *piece = &memory->pieces[i];
-        if (start < piece->nbytes)
-            return start + nbytes <= piece->nbytes ? piece->at + start : NULL;
-        start -= piece->nbytes;
-    }
-    return NULL;
-}
-
-static uint8_t *locate(const ah_call *call, const ah_span *span) {
-    return span->nbytes ? find(&call->memory[span->area], span->start, span->nbytes) : NULL;
-}
-
-uint8_t *ah_call_locate(const ah_call *call, const ah_span *span) { return locate(call, span); }
-
-bool ah_call_fits(const ah_memory memory[AH_AREAS], const ah_span *span) {
-    return span->nbytes == 0 || find(&memory[span->area], span->start, span->nbytes) != NULL;
-}
-
 static void touch(ah_call *call, const ah_span *span) {
     call->has_landed |= span->area == AH_AREA_OUTPUT && span->nbytes > 0;
 }
 
 static void copy(const ah_call *call, const ah_span *source, const ah_span *target) {
-    if (source->nbytes) memmove(locate(call, target), locate(call, source), source->nbytes);
+    if (source->nbytes)
+        memmove(ah_call_locate(call, target), ah_call_locate(call, source), source->nbytes);
 }
 
 static void combine(const ah_call *call, const ah_combine *one) {
     const void *operands[AH_CALL_OPERANDS];
     if (one->target.nbytes == 0) return;
-    for (int i = 0; i < one->count; i++) operands[i] = locate(call, &one->sources[i]);
-    ah_fold(call->op, call->type, locate(call, &one->target), operands, one->count,
+    for (int i = 0; i < one->count; i++) operands[i] = ah_call_locate(call, &one->sources[i]);
+    ah_fold(call->op, call->type, ah_call_locate(call, &one->target), operands, one->count,
             one->target.nbytes / ah_type_size(call->type), call->divisor);
 }
 
 /* ---------------------------------------------------------------- rounds */
 
 static ah_round *current(const ah_call *call) { return &call->rounds[call->at]; }
-
-bool ah_send_is_whole(const ah_send *send) {
-    return send->sent == AH_FRAME_HEADER + send->span.nbytes;
-}
 
 ah_round *ah_call_sending(const ah_call *call) {
     return call->prepared > call->at ? &call->rounds[call->prepared - 1] : NULL;
@@ -86,31 +63,6 @@ static bool is_amid_frame(const ah_call *call, int link) {
         if (send->link == link && send->sent > 0 && !ah_send_is_whole(send)) return true;
     }
     return false;
-}
-
-static bool overlap(const ah_span *one, const ah_span *other) {
-    return one->area == other->area && one->start < other->start + other->nbytes &&
-           other->start < one->start + one->nbytes;
-}
-
-/* Whether a span stays as it is while the round before is under way, and as its own begins. */
-static bool is_kept(const ah_span *span, const ah_round *before, const ah_round *round) {
-    for (int i = 0; i < before->recv_count; i++)
-        if (overlap(span, &before->recvs[i].span)) return false;
-    for (int i = 0; i < round->move_count; i++)
-        if (overlap(span, &round->moves[i].target)) return false;
-    for (int i = 0; i < round->combine_count; i++)
-        if (overlap(span, &round->combines[i].target)) return false;
-    return true;
-}
-
-void ah_call_plan_ahead(ah_call *call) {
-    for (int at = 1; at < call->round_count; at++) {
-        ah_round *round = &call->rounds[at];
-        round->is_ahead = round->send_count > 0;
-        for (int i = 0; i < round->send_count; i++)
-            round->is_ahead &= is_kept(&round->sends[i].span, round - 1, round);
-    }
 }
 
 /* Whether all messages of a round go unasked. */
@@ -154,7 +106,7 @@ static void prepare_sends(ah_call *call) {
     for (int i = 0; i < round->send_count; i++) {
         ah_send *send = &round->sends[i];
         pack(call, send->step, send->span.nbytes, 0, send->header);
-        send->payload = locate(call, &send->span);
+        send->payload = ah_call_locate(call, &send->span);
         send->sent = 0;
         send->is_signed = false;
     }
@@ -173,7 +125,8 @@ static void begin_round(ah_call *call) {
     if (call->prepared == call->at) prepare_sends(call);
     for (int i = 0; i < round->recv_count; i++) {
         ah_recv *recv = &round->recvs[i];
-        recv->target = recv->is_direct ? locate(call, &recv->span) : call->staging + recv->place;
+        recv->target =
+            recv->is_direct ? ah_call_locate(call, &recv->span) : call->staging + recv->place;
         recv->came = 0;
         recv->is_begun = recv->is_whole = false;
     }
@@ -212,7 +165,7 @@ static bool is_over(const ah_call *call) {
 
 static void land(const ah_call *call, const ah_recv *recv) {
     if (recv->is_direct || recv->span.nbytes == 0) return;
-    uint8_t *target = locate(call, &recv->span);
+    uint8_t *target = ah_call_locate(call, &recv->span);
     if (!recv->reduces) {
         ah_copy_bytes(target, recv->target, recv->span.nbytes);
         return;

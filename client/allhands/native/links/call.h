@@ -135,7 +135,9 @@ const uint8_t *ah_call_take_foreign(ah_call *call, int *link, size_t *nbytes);
 /* The round whose messages leave now; NULL: there is none. Those of all before it have left. */
 ah_round *ah_call_sending(const ah_call *call);
 
-bool ah_send_is_whole(const ah_send *send);
+static inline bool ah_send_is_whole(const ah_send *send) {
+    return send->sent == AH_FRAME_HEADER + send->span.nbytes;
+}
 
 /* Whether anything has come of the call under way. */
 bool ah_call_has_come(const ah_call *call);

@@ -3,15 +3,10 @@
 #include "python/first_error.h"
 #include "python/kind_names.h"
 #include "python/link_collectives_state.h"
+#include "python/link_hold.h"
 
 #define HISTORY 64 /* calls that can still be named to peers: CALL_HISTORY in Python */
 #define NANOSECONDS 1e9
-#define MOST_BYTES (256 << 20)  /* of an array; LONG_PACED_BYTES in engine/links/output_guard.py */
-#define BEGUN_BYTES (8 << 20)   /* of an array of a call that is begun, and soon waited for */
-#define HELD_BYTES (8 << 20)    /* of an array: so many are waited for in any case */
-#define START_BYTES (128 << 10) /* of an array of a call that is only begun */
-#define AWAITED_BYTES (1 << 20) /* likewise, by an event loop that goes on meanwhile */
-#define IDLE_SECONDS 0.0003     /* between calls of a thread that does nothing else meanwhile */
 
 /* ---------------------------------------------------------------- before the call */
 
@@ -24,23 +19,6 @@ static int64_t read_limit(LinkCollectivesObject *self, PyObject *timeout) {
     if (PyErr_Occurred()) PyErr_Clear(); /* the checked way says what is wrong with it */
     if (!(seconds > 0) || !(seconds < 1e9)) return 0;
     return limit_by_deadlines((int64_t)(seconds * NANOSECONDS));
-}
-
-bool link_collectives_goes_on(const LinkCollectivesObject *self) {
-    if (self->soon_waiting != PyThread_get_thread_ident()) return true;
-    PyObject *value = PyObject_GetAttrString(self->progress, "since");
-    double since = value == NULL ? -1 : PyFloat_AsDouble(value);
-    Py_XDECREF(value);
-    if (PyErr_Occurred()) PyErr_Clear();
-    double latest = since > self->begun_at ? since : self->begun_at;
-    return (double)ah_link_now() / NANOSECONDS - latest > IDLE_SECONDS;
-}
-
-static bool is_small(const LinkArguments *given, npy_intp most) {
-    for (int i = 0; i < given->array_count; i++)
-        if (PyArray_SIZE(given->arrays[i]) == 0 || PyArray_NBYTES(given->arrays[i]) > most)
-            return false;
-    return true;
 }
 
 /* Enter the gate, whose thread may have the loop just now; as gate_enter, but for GATE_BUSY. */
@@ -262,43 +240,9 @@ static int deliver(LinkCollectivesObject *self, const LinkSchedule *schedule) {
     return going;
 }
 
-/* How long the caller of a call is held, in nanoseconds. */
-typedef struct {
-    int64_t least;
-    int64_t most; /* while its rounds end one after the other, or anything has come of it */
-    bool is_long; /* so long that rounds have to end */
-} Hold;
-
-static int64_t at_most(int64_t nanoseconds, int64_t most) {
-    return nanoseconds < most ? nanoseconds : most;
-}
-
-static Hold find_hold(const LinkCollectivesObject *self, const LinkCallRequest *request,
-                      int64_t limit) {
-    const LinkArguments *given = &request->arguments;
-    npy_intp longest = 0;
-    for (int i = 0; i < given->array_count; i++)
-        if (PyArray_NBYTES(given->arrays[i]) > longest) longest = PyArray_NBYTES(given->arrays[i]);
-    if (longest > HELD_BYTES) longest = HELD_BYTES;
-    int64_t least = 0, most = 0;
-    switch (request->caller) {
-    case LINK_BLOCKS:
-        least = gate_hold((size_t)longest);
-        most = GATE_LONGEST_NS;
-        break;
-    case LINK_AWAITS: /* longer only where the call is about to end */
-        least = gate_brief_hold((size_t)longest / 2, self->sequence);
-        most = gate_brief_hold((size_t)longest, self->sequence);
-        break;
-    case LINK_GOES_ON: least = most = gate_brief_hold((size_t)longest, self->sequence); break;
-    }
-    bool is_long = request->caller == LINK_BLOCKS;
-    return (Hold){at_most(least, limit / 2), at_most(most, limit / 2), is_long};
-}
-
 /* Carry a schedule out as far as it goes here: 1: it has come to its end; 0: it goes on elsewhere;
  * -1 likewise, with an exception. */
-static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, Hold hold) {
+static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, LinkHold hold) {
     LinkCallObject *call = schedule->call;
     int64_t until = ah_link_now() + hold.least, last = until - hold.least + hold.most;
     int ended = call->call.at;
@@ -316,7 +260,7 @@ static int carry_out(LinkCollectivesObject *self, const LinkSchedule *schedule, 
             if (until < last &&
                 (hold.is_long ? call->call.at > ended : ah_call_has_come(&call->call)))
                 going = gate_is_undisturbed(&self->gate);
-            until = at_most(ah_link_now() + GATE_TURN_NS, last);
+            until = link_at_most(ah_link_now() + GATE_TURN_NS, last);
             ended = call->call.at;
             break;
         case AH_CALL_FOREIGN: going = deliver(self, schedule); break;
@@ -338,7 +282,7 @@ typedef enum {
 /* Compare the result with those of the other ranks: 1: they are the same; 0 or, with an exception,
  * -1: not so, or not yet, as `progress` says. */
 static int compare(LinkCollectivesObject *self, LinkPlan *plan, const LinkArguments *given,
-                   Hold hold, Progress *progress) {
+                   LinkHold hold, Progress *progress) {
     LinkComparison *comparison = &plan->comparison;
     *progress = CALL_UNCOMPARED;
     if (!compares(plan)) return 1;
@@ -509,7 +453,7 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     bool is_whole = mode == LINK_CONFIRM || needs_python(plan);
     PyObject *delayed = gate_delay_signals(&self->gate, is_whole);
     Progress progress = CALL_UNDER_WAY;
-    Hold hold = find_hold(self, request, limit);
+    LinkHold hold = link_find_hold(self, request, limit);
     int ended = delayed == NULL || note(self->signatures, sequence, call->number) < 0 ||
                         note(self->calls, sequence, call->signature) < 0
                     ? -1
@@ -582,34 +526,14 @@ static PyObject *make_call(LinkCollectivesObject *self, const LinkCallRequest *r
     Py_RETURN_FALSE;
 }
 
-bool link_collectives_takes(const LinkCallRequest *request) {
-    npy_intp most = request->mode == LINK_BEGIN ? BEGUN_BYTES : MOST_BYTES;
-    if (request->caller == LINK_GOES_ON) most = START_BYTES;
-    if (request->caller == LINK_AWAITS) most = AWAITED_BYTES;
-    return (request->label == Py_None || PyUnicode_CheckExact(request->label)) &&
-           is_small(&request->arguments, most);
-}
-
 PyObject *link_collectives_run(LinkCollectivesObject *self, const LinkCallRequest *request) {
     if (!link_collectives_takes(request)) Py_RETURN_FALSE;
     return make_call(self, request);
 }
 
-/* What the thread does that begins a call. Of a small one, and of one that is too large to be begun
- * in any case, it matters little whether an event loop runs there. */
-static LinkCaller find_caller(LinkCollectivesObject *self, const LinkCallRequest *request) {
-    if (!link_collectives_goes_on(self)) return LINK_BLOCKS;
-    if (is_small(&request->arguments, START_BYTES) || !is_small(&request->arguments, AWAITED_BYTES))
-        return LINK_GOES_ON;
-    PyObject *running = PyObject_CallMethod(self->gate.owner, "is_on_event_loop", NULL);
-    LinkCaller caller = running == Py_True ? LINK_AWAITS : LINK_GOES_ON;
-    Py_XDECREF(running);
-    return caller;
-}
-
 PyObject *link_collectives_start(LinkCollectivesObject *self, LinkCallRequest *request) {
     PyObject *work = NULL;
-    request->caller = find_caller(self, request);
+    request->caller = link_find_caller(self, request);
     /* Nothing that is under way is to be held up for a call behind it. */
     if (!PyErr_Occurred() && link_collectives_takes(request) && find_next(self))
         work = make_call(self, request);
