@@ -393,11 +393,10 @@ class LinkCollectives:
     peers that are about to come: for 0.05 ms and 1 ns a byte, in 2 calls of 16 for 1 ms and as
     much. On a thread with an event loop, which awaits the call, arrays are of up to 1 MiB; with
     more than 128 KiB it is held for half a nanosecond a byte, and where something of the call has
-    come by then for the other half. For the
-    thread `soon_waiting`, where it comes within 0.3 ms from the call before, size and time are
-    those of a call that it waits for. They return its work, ended or not, whose result is `value`;
-    None where nothing has happened. A `value` that is the `x` of a reduce is the result on the
-    root, elsewhere None is.
+    come by then for the other half. For the thread `soon_waiting`, where it comes within 0.3 ms
+    from the call before, size and time are those of a call that it waits for. They return its work,
+    ended or not, whose result is `value`; None where nothing has happened. A `value` that is the
+    `x` of a reduce is the result on the root, elsewhere None is.
     """
 
     prepared: int

@@ -32,7 +32,7 @@ SLICE_BYTES = 16 << 20
 """Of the array that is worked on at a time, at most; a quarter of that at least.
 
 With two hosts of two ranks, all on two processors, a slice cost each rank 0.5 ms beside the work
-itself: of 64 MiB, four slices did better than eight or sixteen, and than one that overlaps nothing.
+itself: of 64 MiB, four slices that overlap did better than eight or sixteen.
 """
 WHOLE_SLICE_BYTES = 64 << 20
 """Likewise where phases do not overlap."""
