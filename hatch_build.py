@@ -96,6 +96,7 @@ def compile_extension(folder: Path, built: Path) -> None:
         f"-I{numpy.get_include()}",
         *shlex.split(os.environ.get("CFLAGS", "")),
         *map(str, sorted(folder.rglob("*.c"))),
+        "-ldl",
         *shlex.split(os.environ.get("LDFLAGS", "")),
         f"-o{built}",
     ]

@@ -186,11 +186,26 @@ class LinkState:
     def connect_outbound(self, descriptor: int, channel: TlsChannel | None, /) -> None:
         """Set the descriptor to write to, and its encryption; -1: there is none."""
 
-    def set_digesters(self, sign: Digester, verify: Digester, /) -> None:
+    def set_digesters(
+        self,
+        sign: Digester,
+        verify: Digester,
+        signing_keys: tuple[bytes, bytes] | None,
+        verifying_keys: tuple[bytes, bytes] | None,
+        /,
+    ) -> None:
         """Set what makes the digests of frames that go, and that come.
 
         Called with the number of the frame among those with a digest, its header, which has 0 for
-        it, and its payload.
+        it, and its payload. With keys, of frames and of payloads (32 bytes each), the core makes
+        the same digests by OpenSSL 3, where that is found.
+        """
+
+    def compute_digest(self, number: int, header: bytes, payload: bytes, /) -> int:
+        """Return the digest of a frame that goes, as the core makes it without Python.
+
+        Raises:
+            ValueError: it does not, or not of that.
         """
 
     def feed(self, data: bytes, /) -> None:

@@ -44,6 +44,12 @@ def test_ctrl_c_in_a_call_takes_it_back_on_all_ranks(job: Job, count: int) -> No
     assert [said["y"] for said in finish(ranks)] == [[4.0] * 3] * 2
 
 
+def test_signals_are_put_off_only_where_python_runs(job: Job, is_encrypted: bool) -> None:
+    """That takes 5 us: as long as all else of a small call, but for its messages."""
+    for said in finish(job(2, atomic_over_links.count_delays, 200)):
+        assert (said["fewest"] == 0) is not is_encrypted, said
+
+
 _MOMENTS = [
     ("hand_over", "call", 1),
     ("hand_over", "return", 1),

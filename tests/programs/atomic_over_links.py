@@ -14,6 +14,7 @@ import numpy as np
 import allhands as ah
 from allhands.engine.direct_calls import DirectCalls
 from allhands.membership.resilient import ResilientSubmitter
+from allhands.runtime.loop_thread import LoopThread
 from programs.counts import count_calls
 from programs.protocol import failure, hear, tell, until
 
@@ -163,6 +164,22 @@ def _interrupt_next() -> None:
 def _is_under_way() -> bool:
     """Say whether the loop has a call: what the core does not end, or has declined."""
     return bool(_submitter().engine.progress.operation)
+
+
+def count_delays(calls: int) -> None:
+    """Count in each call that the core makes how often the handlers of signals are put off."""
+    _join()
+    delays, counts = count_calls(LoopThread, "delay_signals"), []
+    others = [count_calls(ResilientSubmitter, name) for name in ("_attempt", "_begin_confirmation")]
+    x = np.full(3, 1.0)
+    for _ in range(calls):
+        before = [len(seen) for seen in others]
+        delays.clear()
+        ah.all_reduce(x)
+        if before == [len(seen) for seen in others]:
+            counts.append(len(delays))
+    tell("done", fewest=min(counts))
+    ah.destroy_process_group()
 
 
 _CALLS = 12

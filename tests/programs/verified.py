@@ -230,7 +230,7 @@ def sign_other_payloads(is_due: Callable[[LinkFrame], bool]) -> None:
 
         if not isinstance(state, PlainLinkState):
             key = LinkKey(mesh._secret, me, peer)
-            state.set_digesters(partial(sign, key=key), verifying_key.compute_digest)
+            state.set_digesters(partial(sign, key=key), verifying_key.compute_digest, None, None)
 
 
 def relay_changed_frames() -> None:

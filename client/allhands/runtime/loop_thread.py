@@ -26,6 +26,9 @@ PARK_SECONDS = 0.002
 not wait until the thread lets go of it; that takes as long as a small message."""
 _ALIVE_SECONDS = 1.0
 _CALLBACK_SECONDS = 30.0
+_DUE_ITERATIONS = 3
+"""Of the loop, in each of which it looks at its sockets, before the thread hands over a loop that
+it was due to take: to read what came and to act on it takes more than one."""
 MAX_PARK_SECONDS = 0.02
 """How long the loop may do without the thread, however often it is lent; one long call may keep it
 for longer."""
@@ -144,14 +147,16 @@ class LoopThread:
         """
         if self.is_thread_due or self.is_inherited or threading.current_thread() is self._thread:
             return False
-        # Nothing of a handler that raises may break into what lives on the loop, or leave it lent.
-        with DelayedSignals():
-            if not self.borrow_lock.acquire(blocking=False):
-                return False
-            try:
-                return self._run_with_loop(act)
-            finally:
-                self.borrow_lock.release()
+        return self._borrow(act)
+
+    def take_loop(self) -> bool:
+        """Have the thread hand the loop over, after its turn if it is due; return whether it did.
+
+        The native core borrows it then. It takes as long as what the loop has to do at once.
+        """
+        if self.is_inherited or threading.current_thread() is self._thread:
+            return False
+        return self._borrow(_do_nothing)
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
@@ -184,16 +189,21 @@ class LoopThread:
             self._thread.join()
             self.loop.close()
 
-    def _run_with_loop(self, act: Callable[[], bool]) -> bool:
-        if not self.loop_lock.acquire(blocking=False):
-            if self._ended.is_set():
+    def _borrow(self, act: Callable[[], bool]) -> bool:
+        # Nothing of a handler that raises may break into what lives on the loop, or leave it lent.
+        with DelayedSignals():
+            if not self.borrow_lock.acquire(blocking=False):
                 return False
-            self._is_running = False  # first: what was called before this comes before the stop
-            self._is_loop_wanted = True
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            while not self._handoff.acquire(timeout=_ALIVE_SECONDS):
-                if self._ended.is_set():
-                    return False
+            try:
+                return self._run_with_loop(act)
+            finally:
+                self.borrow_lock.release()
+
+    def _run_with_loop(self, act: Callable[[], bool]) -> bool:
+        # A thread that is due has its turn first: it would have none as long as others are quicker.
+        is_free = not self.is_thread_due and self.loop_lock.acquire(blocking=False)
+        if not (is_free or self._await_handoff()):
+            return False
         if self.is_stopping or self._ended.is_set():
             self.loop_lock.release()
             return False
@@ -209,6 +219,19 @@ class LoopThread:
             self.loop_lock.release()
             if goes_on:
                 self.wake()
+        return True
+
+    def _await_handoff(self) -> bool:
+        """Wait until the thread hands the loop over; return whether it does."""
+        if self._ended.is_set():
+            return False
+        self._is_loop_wanted = True  # first: see _on_loop_taken
+        if not self.is_thread_due:
+            self._is_running = False  # first: what was called before this comes before the stop
+            self.loop.call_soon_threadsafe(self._let_go, 0)
+        while not self._handoff.acquire(timeout=_ALIVE_SECONDS):
+            if self._ended.is_set():
+                return False
         return True
 
     def wake(self) -> None:
@@ -256,6 +279,18 @@ class LoopThread:
         self._doorbell.acquire(blocking=False)  # whoever rang it until now meant this
         self.is_rung = False
         self.is_thread_due = False
+        if self._is_loop_wanted:
+            self._let_go(_DUE_ITERATIONS)
+
+    def _let_go(self, iterations: int) -> None:
+        """Stop the loop after so many iterations, if somebody still waits for it."""
+        if not self._is_loop_wanted:
+            return
+        if iterations > 0:
+            self.loop.call_soon(self._let_go, iterations - 1)
+        else:
+            self._is_running = False
+            self.loop.stop()
 
     def _park(self, since: float) -> None:
         """Wait until the loop is wanted here: it was rung for, or has not been lent for a while."""
@@ -265,3 +300,7 @@ class LoopThread:
             if is_idle or now - since > MAX_PARK_SECONDS:
                 break
         self.is_thread_due = True
+
+
+def _do_nothing() -> bool:
+    return False

@@ -70,14 +70,18 @@ class LinkKey:
 
     @cached_property
     def _base(self) -> hashlib.blake2b:
-        return hashlib.blake2b(key=self._derive(b"frames"), digest_size=_DIGEST_BYTES)
+        return hashlib.blake2b(key=self.derive_keys()[0], digest_size=_DIGEST_BYTES)
 
     @cached_property
     def _payload_cipher(self) -> "AESGCM":
         # Here, as it takes long to load: only groups that verify need it.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        return AESGCM(self._derive(b"payloads"))
+        return AESGCM(self.derive_keys()[1])
+
+    def derive_keys(self) -> tuple[bytes, bytes]:
+        """Return the keys of BLAKE2b and of AES-GMAC, of 32 bytes each."""
+        return self._derive(b"frames"), self._derive(b"payloads")
 
     def _derive(self, purpose: bytes) -> bytes:
         return hmac.digest(self._secret, purpose + b" of the link %d>%d" % self._link, "sha256")

@@ -73,6 +73,10 @@ class EarlyCalls:
         for at in past:
             yield from calls.pop(at, {}).values()
 
+    def has_any(self, group: int) -> bool:
+        """Say whether there are messages of a group."""
+        return any(self._groups.get(group, {}).values())
+
     def list_group(self, group: int) -> list[EarlyMessage]:
         """Return the messages of a group."""
         calls = self._groups.get(group, {})

@@ -144,6 +144,10 @@ class Inbox:
         for arrived in self._early.take_until(group, sequence, last):
             self._release_held(arrived.peer, arrived.nbytes)
 
+    def has_early(self, group: int) -> bool:
+        """Say whether messages of a group's calls have come that have not begun here."""
+        return self._early.has_any(group)
+
     def limit_early(self, group: int, sequences: range) -> range:
         """Return those of some calls to come whose messages may be taken at once."""
         return self._early.limit(group, sequences, _MAX_TAKEN_BYTES)

@@ -126,6 +126,10 @@ class LentLinks:
         self._peer_calls.forget_early(group, told)
         return not self._peer_calls.has_early(group, sequences)
 
+    def has_early(self, group: int) -> bool:
+        """Say whether anything of a group's calls to come is still known here."""
+        return self._inbox.has_early(group) or self._peer_calls.has_early(group)
+
     def get_own_signatures(self, group: int) -> dict[int, int]:
         """Return the signatures of this rank's latest calls; the native core adds its own."""
         return self._peer_calls.get_own_signatures(group)

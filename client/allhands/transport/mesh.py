@@ -468,7 +468,12 @@ class Mesh:
             key = LinkKey(self._secret, self._rank, peer)
             verifying_key, state = self._find_link(peer)
             if not isinstance(state, PlainLinkState):
-                state.set_digesters(key.compute_digest, verifying_key.compute_digest)
+                state.set_digesters(
+                    key.compute_digest,
+                    verifying_key.compute_digest,
+                    key.derive_keys(),
+                    verifying_key.derive_keys(),
+                )
             sender = self._senders[peer] = PeerSender(
                 FrameSigner(self._digest_listeners, key, state)
             )

@@ -52,9 +52,10 @@ class PeerCallTracker:
             for place in told:
                 heard.pop(place, None)
 
-    def has_early(self, group: int, sequences: range) -> bool:
-        """Say whether peers were heard in calls that have not begun here."""
-        return any(place[0] in sequences for place in self._early_signatures.get(group, ()))
+    def has_early(self, group: int, sequences: range | None = None) -> bool:
+        """Say whether peers were heard in calls that have not begun here; None: in any."""
+        heard = self._early_signatures.get(group, ())
+        return any(sequences is None or place[0] in sequences for place in heard)
 
     def is_past(self, group: int, sequence: int) -> bool:
         """Say whether this rank is in a later call."""

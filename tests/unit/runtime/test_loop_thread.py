@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from functools import partial
@@ -94,6 +95,48 @@ def test_what_others_call_comes_to_its_turn_while_it_is_lent_again_and_again(
     finally:
         over.set()
         borrower.join()
+
+
+def test_a_thread_that_is_due_has_its_turn_before_it_hands_the_loop_over(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In it the loop looks at its sockets, and acts on what came."""
+    monkeypatch.setattr(loop_thread, "MAX_PARK_SECONDS", 0.001)
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    came: list[bytes] = []
+
+    def act() -> bool:
+        thread.loop.add_reader(theirs, lambda: came.append(theirs.recv(1)))
+        while not thread.is_thread_due:
+            never.wait(0.001)
+        ours.send(b"x")
+        return False
+
+    never = threading.Event()
+    with ours, theirs:
+        for _ in range(20):
+            borrow(thread, act)
+            assert thread.take_loop()
+            assert came == [b"x"]
+            came.clear()
+
+
+def test_the_loop_is_taken_however_often_the_thread_is_due(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_thread, "PARK_SECONDS", 0.0001)
+    monkeypatch.setattr(loop_thread, "MAX_PARK_SECONDS", 0.0002)
+    assert all(thread.take_loop() for _ in range(5000))
+
+
+def test_the_loop_is_not_taken_on_its_own_thread_or_at_its_end(thread: LoopThread) -> None:
+    async def take() -> bool:
+        return thread.take_loop()
+
+    assert thread.run(take()) is False
+    thread.stop()
+    assert thread.take_loop() is False
 
 
 @pytest.fixture

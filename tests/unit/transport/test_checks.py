@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from allhands.runtime import native_core
 from allhands.testing.faults import flipped
 from allhands.transport.digests import FrameSigner, FrameVerifier, LinkKey
 from allhands.transport.frame import (
@@ -123,6 +124,38 @@ def test_digests_are_those_of_the_protocol(nbytes: int, pieces: int) -> None:
         payload = cipher.tag
     text = bytes(8) + _without(sent, halves)[:HEADER_BYTES] + payload
     assert hashlib.blake2b(text, key=frame_key, digest_size=4).digest() == claimed
+
+
+@pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core")
+@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 511, 512, 513, 4095, 70_000, 1 << 20])
+def test_the_core_makes_the_digests_of_the_protocol(nbytes: int) -> None:
+    core, _ = native_core.find()
+    assert core is not None
+    state, some = core.LinkState(0), random.Random(nbytes)
+    other = LinkKey(b"secret", 0, PEER)
+    keys = KEY.derive_keys()
+    state.set_digesters(_compute_nothing, _compute_nothing, keys, other.derive_keys())
+    for number in (0, 1, 2**63 + 5):
+        header, payload = some.randbytes(HEADER_BYTES), some.randbytes(nbytes)
+        expected = KEY.compute_digest(number, header, payload)
+        assert state.compute_digest(number, header, payload) == expected
+
+
+@pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core")
+def test_without_keys_the_core_makes_no_digest() -> None:
+    core, _ = native_core.find()
+    assert core is not None
+    state = core.LinkState(0)
+    state.set_digesters(_compute_nothing, _compute_nothing, None, KEY.derive_keys())
+    with pytest.raises(ValueError, match="makes no digest"):
+        state.compute_digest(0, bytes(HEADER_BYTES), b"")
+    for wrong in ((b"", b""), (bytes(32),), (bytes(32), bytes(33)), 7):
+        with pytest.raises(TypeError, match="two of 32 bytes"):
+            state.set_digesters(_compute_nothing, _compute_nothing, wrong, None)  # type: ignore[arg-type]
+
+
+def _compute_nothing(number: int, header: object, payload: object) -> int:
+    raise AssertionError("Python is not asked")
 
 
 def test_a_frame_that_is_lost_comes_twice_or_is_overtaken_is_a_protocol_error() -> None:

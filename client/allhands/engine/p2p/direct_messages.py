@@ -76,7 +76,7 @@ class DirectMessages:
         self, x: object, dst: int | None, tag: int, timeout: float | None, label: str | None, /
     ) -> bool:
         said = self._native.send(x, dst, tag, timeout, label)
-        if said == _BUSY and self._thread.run_on_caller_thread(_do_nothing):
+        if said == _BUSY and self._thread.take_loop():
             said = self._native.send(x, dst, tag, timeout, label)
         return said == _DONE
 
@@ -93,7 +93,7 @@ class DirectMessages:
 
     def _receive(self, receive: Callable[..., int], *arguments: object) -> int:
         sender = receive(*arguments)
-        if sender == -_BUSY and self._thread.run_on_caller_thread(_do_nothing):
+        if sender == -_BUSY and self._thread.take_loop():
             sender = receive(*arguments)
         return sender
 
@@ -144,7 +144,3 @@ class DirectMessages:
         with self._thread.enter():
             self._thread.turns += 1
             yield
-
-
-def _do_nothing() -> bool:
-    return False

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <structmember.h>
 
+#include "comm/comm_state.h"
 #include "python/atomic_calls_state.h"
 #include "python/call_records.h"
 #include "python/call_run.h"
@@ -15,7 +16,10 @@
 
 /* Larger copies are made without the GIL. */
 #define PAUSE_BYTES ((size_t)64 << 10)
+/* Copies from here on are kept by no cache until they are read, if they ever are: they are written
+ * past them. Where ranks share processors, smaller ones would push out what all of them work on. */
 #define PAST_BYTES ((size_t)8 << 20)
+#define CROWDED_PAST_BYTES ((size_t)512 << 10)
 
 static PyTypeObject *Atomic_Type;
 
@@ -43,10 +47,11 @@ static void copy_outputs(AtomicObject *self, const AtomicOutput outputs[], int c
     bool pauses = self->backup_bytes > PAUSE_BYTES;
     PyThreadState *saved = pauses ? PyEval_SaveThread() : NULL;
     char *place = self->backup;
+    bool is_crowded = self->comm != NULL && self->comm->comm->oversubscribed;
+    bool past = self->backup_bytes >= (is_crowded ? CROWDED_PAST_BYTES : PAST_BYTES);
     for (int at = 0; at < count; at++) {
-        /* What no cache could keep anyway, and nobody reads soon, goes past them. */
         ah_copy(back ? outputs[at].at : place, back ? place : outputs[at].at, outputs[at].nbytes,
-                self->backup_bytes >= PAST_BYTES);
+                past);
         place += outputs[at].nbytes;
     }
     if (pauses) PyEval_RestoreThread(saved);

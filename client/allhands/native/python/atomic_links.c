@@ -40,17 +40,18 @@ static PyObject *begin_barrier(AtomicObject *self, LinkCollectivesObject *links)
     Py_DECREF(timeout);
     if (begun != Py_False) return begun;
     Py_DECREF(begun);
+    gate_before_python(&links->gate);
     return PyObject_CallNoArgs(self->make_barrier);
 }
 
 /* Make the barrier behind a call: who comes out of it knows that all ranks have the result. An
  * exception of a signal leaves it to be gone on with, by its work if there is one. */
 static int confirm(AtomicObject *self, LinkCollectivesObject *links, AtomicFailure *failure) {
-    PyObject *delayed = gate_delay_signals(&links->gate, true);
+    GateDelay delay;
     failure->was_left = true;
-    if (delayed == NULL) return -1;
+    gate_begin_delay(&links->gate, &delay);
     PyObject *begun = begin_barrier(self, links);
-    int interrupted = gate_allow_signals(delayed);
+    int interrupted = gate_end_delay(&links->gate);
     if (begun == Py_True) { /* whatever came meanwhile, the call is done for all */
         Py_DECREF(begun);
         self->returned++;

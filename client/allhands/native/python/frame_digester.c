@@ -1,4 +1,7 @@
+#define _GNU_SOURCE
 #include "python/frame_digester.h"
+
+#include <string.h>
 
 #include "links/frame.h"
 
@@ -26,6 +29,8 @@ static bool call(PyObject *compute, uint64_t number, PyObject *header, PyObject 
 static bool compute(ah_digester *digester, uint64_t number, const uint8_t *header,
                     const uint8_t *payload, size_t nbytes, uint32_t *digest) {
     FrameDigester *self = (FrameDigester *)digester;
+    if (self->mac.lib != NULL)
+        return frame_mac_compute(&self->mac, number, header, payload, nbytes, digest);
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *first = view(header, AH_FRAME_HEADER);
     PyObject *second = first == NULL ? NULL : view(payload, nbytes);
@@ -37,8 +42,44 @@ static bool compute(ah_digester *digester, uint64_t number, const uint8_t *heade
     return made;
 }
 
-ah_digester *frame_digester_set(FrameDigester *self, PyObject *given) {
+static void forget_keys(FrameDigester *self) {
+    explicit_bzero(self->frame_key, sizeof self->frame_key);
+    explicit_bzero(self->payload_key, sizeof self->payload_key);
+    self->has_keys = false;
+}
+
+static bool read_key(PyObject *keys, Py_ssize_t at, uint8_t key[FRAME_MAC_KEY]) {
+    PyObject *given = PyTuple_GET_ITEM(keys, at);
+    if (!PyBytes_Check(given) || PyBytes_GET_SIZE(given) != FRAME_MAC_KEY) return false;
+    memcpy(key, PyBytes_AS_STRING(given), FRAME_MAC_KEY);
+    return true;
+}
+
+ah_digester *frame_digester_set(FrameDigester *self, PyObject *given, PyObject *keys) {
+    frame_mac_clear(&self->mac);
+    self->has_keys = keys != Py_None;
+    if (self->has_keys &&
+        (!PyTuple_Check(keys) || PyTuple_GET_SIZE(keys) != 2 ||
+         !read_key(keys, 0, self->frame_key) || !read_key(keys, 1, self->payload_key))) {
+        forget_keys(self);
+        PyErr_SetString(PyExc_TypeError, "keys of digests are two of 32 bytes");
+        return NULL;
+    }
     self->digester = (ah_digester){.compute = compute};
     Py_XSETREF(self->compute, Py_NewRef(given));
     return &self->digester;
+}
+
+void frame_digester_clear(FrameDigester *self) {
+    frame_mac_clear(&self->mac);
+    forget_keys(self);
+    Py_CLEAR(self->compute);
+}
+
+bool frame_digester_needs_python(FrameDigester *self) {
+    if (self->has_keys) {
+        frame_mac_set(&self->mac, self->frame_key, self->payload_key);
+        forget_keys(self);
+    }
+    return self->mac.lib == NULL;
 }

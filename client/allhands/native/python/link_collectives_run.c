@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "python/attribute_names.h"
 #include "python/deadline.h"
 #include "python/first_error.h"
 #include "python/kind_names.h"
@@ -12,8 +13,8 @@
 
 /* The nanoseconds that a call may take; 0: no plain timeout. */
 static int64_t read_limit(LinkCollectivesObject *self, PyObject *timeout) {
-    PyObject *given =
-        timeout == Py_None ? PyObject_GetAttrString(self->order, "timeout") : Py_NewRef(timeout);
+    PyObject *given = timeout == Py_None ? PyObject_GetAttr(self->order, attribute_names.timeout)
+                                         : Py_NewRef(timeout);
     double seconds = given == NULL ? -1 : PyFloat_AsDouble(given);
     Py_XDECREF(given);
     if (PyErr_Occurred()) PyErr_Clear(); /* the checked way says what is wrong with it */
@@ -26,6 +27,7 @@ static int enter(LinkCollectivesObject *self) {
     if (self->sequence >= self->prepared) self->gate.turns = -1;
     int entered = gate_enter(&self->gate);
     if (entered != GATE_BUSY) return entered;
+    gate_before_python(&self->gate);
     PyObject *taken = PyObject_CallMethod(self->gate.owner, "take_loop", NULL);
     int free = taken == NULL ? -1 : taken == Py_True;
     Py_XDECREF(taken);
@@ -96,6 +98,7 @@ static LinkPlan *find_plan(LinkCollectivesObject *self, const LinkCallRequest *r
     if (plan == NULL) {
         PyObject *arguments = as_tuple(given, request->rest);
         PyObject *row = NULL;
+        gate_before_python(&self->gate);
         if (arguments != NULL)
             row = PyObject_CallMethod(self->gate.owner, "compile", "sN", kind_names[given->kind],
                                       arguments);
@@ -137,6 +140,7 @@ static int sign(LinkCollectivesObject *self, LinkPlan *plan, const LinkCallReque
     *call = (SignedCall){plan->signature, plan->number, plan->own.call->signature};
     if (!has_label(request)) {
         if (plan->is_agreed) return 1;
+        gate_before_python(&self->gate);
         PyObject *made = PyObject_CallMethod(self->gate.owner, "sign", "Os", plan->signature, "");
         int known = made == NULL ? -1 : made != Py_False;
         plan->is_agreed = known > 0;
@@ -173,24 +177,24 @@ static bool reserve_staging(LinkCollectivesObject *self, size_t nbytes) {
     return true;
 }
 
-static long read_number(PyObject *object, const char *name) {
-    PyObject *value = PyObject_GetAttrString(object, name);
+static long read_number(PyObject *object, PyObject *name) {
+    PyObject *value = PyObject_GetAttr(object, name);
     long number = value == NULL ? -1 : PyLong_AsLong(value);
     Py_XDECREF(value);
     return number;
 }
 
-static int set_number(PyObject *object, const char *name, uint64_t number) {
+static int set_number(PyObject *object, PyObject *name, uint64_t number) {
     PyObject *value = PyLong_FromUnsignedLongLong(number);
-    int failed = value == NULL ? -1 : PyObject_SetAttrString(object, name, value);
+    int failed = value == NULL ? -1 : PyObject_SetAttr(object, name, value);
     Py_XDECREF(value);
     return failed;
 }
 
 /* The number of the next call, if all before it have ended; 0: not so, or with an exception. */
 static uint64_t find_next(LinkCollectivesObject *self) {
-    long last = read_number(self->order, "last_number");
-    long ended = last < 0 ? -1 : read_number(self->progress, "last_ended");
+    long last = read_number(self->order, attribute_names.last_number);
+    long ended = last < 0 ? -1 : read_number(self->progress, attribute_names.last_ended);
     return ended >= 0 && last == ended ? (uint64_t)last + 1 : 0;
 }
 
@@ -201,7 +205,7 @@ static uint64_t take_number(LinkCollectivesObject *self) {
     Py_XDECREF(got);
     if (!locked) return 0;
     uint64_t taken = find_next(self);
-    if (taken && set_number(self->order, "last_number", taken) < 0) taken = 0;
+    if (taken && set_number(self->order, attribute_names.last_number, taken) < 0) taken = 0;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyObject *given = PyObject_CallNoArgs(self->unlock);
@@ -231,6 +235,7 @@ static int note(PyObject *dict, uint64_t sequence, PyObject *value) {
 static int deliver(LinkCollectivesObject *self, const LinkSchedule *schedule) {
     int link;
     size_t nbytes;
+    gate_before_python(&self->gate);
     const uint8_t *frame = ah_call_take_foreign(&schedule->call->call, &link, &nbytes);
     PyObject *given =
         PyObject_CallMethod(self->gate.owner, "deliver", "ly#O", schedule->ranks[link],
@@ -320,11 +325,15 @@ static bool has_ended_behind(const LinkCallRequest *request) {
 }
 
 /* Whether Python has a part in what goes over the links, which nothing may break into. */
-static bool needs_python(const LinkPlan *plan) {
-    const ah_call *call = &plan->own.call->call;
-    for (int i = 0; i < call->link_count; i++)
-        if (ah_link_is_encrypted(call->links[i])) return true;
-    return call->has_digests;
+static bool needs_python(const LinkSchedule *schedule) {
+    if (schedule->call == NULL) return false;
+    bool needs = false; /* all links are asked: that prepares them */
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(schedule->call->links); i++) {
+        LinkStateObject *link = (LinkStateObject *)PyTuple_GET_ITEM(schedule->call->links, i);
+        needs |= ah_link_is_encrypted(&link->link);
+        if (schedule->call->call.has_digests) needs |= link_needs_python(link);
+    }
+    return needs;
 }
 
 /* Write down that the call has ended well, where others look; -1 with an exception. */
@@ -333,10 +342,10 @@ static int conclude(LinkCollectivesObject *self, uint64_t sequence, int64_t bega
     PyObject *number = PyLong_FromUnsignedLongLong(sequence), *since = PyFloat_FromDouble(now);
     PyObject *took = PyFloat_FromDouble(now - (double)began / NANOSECONDS), *done = NULL;
     if (number != NULL && since != NULL && took != NULL &&
-        PyObject_SetAttrString(self->progress, "sequence", number) == 0 &&
-        PyObject_SetAttrString(self->progress, "last_ended", number) == 0 &&
-        PyObject_SetAttrString(self->progress, "last_completed", number) == 0 &&
-        PyObject_SetAttrString(self->progress, "since", since) == 0 &&
+        PyObject_SetAttr(self->progress, attribute_names.sequence, number) == 0 &&
+        PyObject_SetAttr(self->progress, attribute_names.last_ended, number) == 0 &&
+        PyObject_SetAttr(self->progress, attribute_names.last_completed, number) == 0 &&
+        PyObject_SetAttr(self->progress, attribute_names.since, since) == 0 &&
         PyDict_SetItem(self->completed, self->group, number) == 0)
         done = PyObject_CallOneArg(self->note_duration, took);
     Py_XDECREF(number);
@@ -450,7 +459,8 @@ static PyObject *carry_out_numbered(LinkCollectivesObject *self, LinkPlan *plan,
     plan_load(plan, given, self->staging);
     plan_locate(plan, given, self->staging, memory);
     link_call_begin(plan->own.call, sequence, call->bits, memory);
-    bool is_whole = mode == LINK_CONFIRM || needs_python(plan);
+    bool is_whole = needs_python(&plan->own);
+    is_whole |= needs_python(&plan->comparison.schedule);
     PyObject *delayed = gate_delay_signals(&self->gate, is_whole);
     Progress progress = CALL_UNDER_WAY;
     LinkHold hold = link_find_hold(self, request, limit);

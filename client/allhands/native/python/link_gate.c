@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "links/credit.h"
-#include "python/first_error.h"
+#include "python/attribute_names.h"
 #include "python/p2p_object_state.h"
 
 PyObject *gate_find(PyObject *object, const char *lock, const char *method) {
@@ -57,8 +57,8 @@ static void release(PyObject *method) {
 }
 
 /* Whether a flag of the thread is set; -1 with an exception. */
-static int is_set(LinkGate *gate, const char *name) {
-    PyObject *flag = PyObject_GetAttrString(gate->thread, name);
+static int is_set(LinkGate *gate, PyObject *name) {
+    PyObject *flag = PyObject_GetAttr(gate->thread, name);
     int set = flag == NULL ? -1 : flag == Py_True;
     Py_XDECREF(flag);
     return set;
@@ -66,14 +66,15 @@ static int is_set(LinkGate *gate, const char *name) {
 
 /* Whether calls may go this way, with the loop borrowed; -1 with an exception. */
 static int is_open(LinkGate *gate) {
-    int stopping = is_set(gate, "is_stopping");
+    int stopping = is_set(gate, attribute_names.is_stopping);
     if (stopping != 0) return stopping < 0 ? -1 : 0;
-    PyObject *count = PyObject_GetAttrString(gate->thread, "turns");
+    PyObject *count = PyObject_GetAttr(gate->thread, attribute_names.turns);
     if (count == NULL) return -1;
     long turns = PyLong_AsLong(count);
     Py_DECREF(count);
     if (turns == gate->turns) return 1;
     gate->turns = -1;
+    gate_before_python(gate);
     PyObject *given = PyObject_CallMethod(gate->owner, "prepare", NULL);
     int open = given == NULL ? -1 : PyObject_IsTrue(given);
     Py_XDECREF(given);
@@ -83,7 +84,7 @@ static int is_open(LinkGate *gate) {
 
 int gate_enter(LinkGate *gate) {
     if (gate->generation != p2p_generation) return 0;
-    int due = is_set(gate, "is_thread_due");
+    int due = is_set(gate, attribute_names.is_thread_due);
     if (due != 0) return due < 0 ? -1 : GATE_BUSY;
     int borrowed = try_acquire(gate->borrow);
     if (borrowed <= 0) return borrowed < 0 ? -1 : GATE_BUSY;
@@ -99,12 +100,13 @@ int gate_enter(LinkGate *gate) {
 }
 
 int gate_is_undisturbed(LinkGate *gate) {
-    int rung = is_set(gate, "is_rung");
+    int rung = is_set(gate, attribute_names.is_rung);
     return rung < 0 ? -1 : !rung;
 }
 
 int gate_call_owner(LinkGate *gate, const char *method, long rank, LinkStateObject *link,
                     bool (*is_due)(const LinkStateObject *)) {
+    if (is_due(link)) gate_before_python(gate);
     FirstError first = first_error_keep();
     for (int i = 0; i < FIRST_ERROR_ATTEMPTS && is_due(link); i++) {
         Py_XDECREF(PyObject_CallMethod(gate->owner, method, "l", rank));
@@ -140,7 +142,7 @@ int gate_send_rest(LinkGate *gate, long rank, LinkStateObject *link, PyObject *r
 /* Whether a link is between two frames, as it was found, and nothing of the loop has run since. */
 static bool is_as_found(const LinkGate *gate, const ah_link *link) {
     if (!link->is_lent || link->has_rest || link->has_unsent || PyErr_Occurred()) return false;
-    PyObject *turns = PyObject_GetAttrString(gate->thread, "turns");
+    PyObject *turns = PyObject_GetAttr(gate->thread, attribute_names.turns);
     bool is_same = turns != NULL && PyLong_AsLong(turns) == gate->turns;
     Py_XDECREF(turns);
     if (PyErr_Occurred()) PyErr_Clear(); /* the loop gives it back */
@@ -160,13 +162,52 @@ int gate_settle(LinkGate *gate, long rank, LinkStateObject *link) {
     return gate_call_owner(gate, "take_back", rank, link, is_unsettled) < 0 ? -1 : failed;
 }
 
-PyObject *gate_delay_signals(LinkGate *gate, bool is_needed) {
-    if (!is_needed) return Py_NewRef(Py_None);
+static PyObject *delay_signals(LinkGate *gate) {
     PyObject *delayed = PyObject_CallMethod(gate->thread, "delay_signals", NULL);
     PyObject *begun = delayed == NULL ? NULL : PyObject_CallMethod(delayed, "__enter__", NULL);
     if (begun == NULL) Py_CLEAR(delayed);
     Py_XDECREF(begun);
     return delayed;
+}
+
+static bool is_delaying(const LinkGate *gate) {
+    return gate->delay != NULL && gate->delay->thread == PyThread_get_thread_ident();
+}
+
+PyObject *gate_delay_signals(LinkGate *gate, bool is_needed) {
+    if (is_needed && !is_delaying(gate)) return delay_signals(gate);
+    if (is_needed) gate_before_python(gate);
+    return Py_NewRef(Py_None);
+}
+
+void gate_before_python(LinkGate *gate) {
+    if (!is_delaying(gate) || gate->delay->delayed != NULL) return;
+    GateDelay *delay = gate->delay;
+    FirstError current = first_error_keep();
+    for (int i = 0; i < FIRST_ERROR_ATTEMPTS && delay->delayed == NULL; i++) {
+        delay->delayed = delay_signals(gate);
+        first_error_add(&delay->first);
+    }
+    first_error_raise(&current);
+}
+
+void gate_begin_delay(LinkGate *gate, GateDelay *delay) {
+    *delay = (GateDelay){.thread = PyThread_get_thread_ident()};
+    gate->delay = delay;
+}
+
+int gate_end_delay(LinkGate *gate) {
+    GateDelay *delay = gate->delay;
+    gate->delay = NULL;
+    FirstError first = first_error_keep();
+    if (first.type == NULL) {
+        first = delay->first;
+    } else {
+        first_error_raise(&delay->first);
+        PyErr_Clear();
+    }
+    int failed = first_error_raise(&first);
+    return delay->delayed == NULL ? failed : gate_allow_signals(delay->delayed);
 }
 
 int gate_allow_signals(PyObject *delayed) {
@@ -191,11 +232,12 @@ int gate_leave(LinkGate *gate, bool wakes) {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     PyObject *seconds = PyFloat_FromDouble((double)at.tv_sec + (double)at.tv_nsec / 1e9);
-    if (seconds == NULL || PyObject_SetAttrString(gate->thread, "borrowed_at", seconds) < 0)
+    if (seconds == NULL || PyObject_SetAttr(gate->thread, attribute_names.borrowed_at, seconds) < 0)
         PyErr_WriteUnraisable(gate->thread);
     Py_XDECREF(seconds);
     release(gate->unhold);
     release(gate->unborrow);
+    if (wakes) gate_before_python(gate);
     for (int i = 0; i < FIRST_ERROR_ATTEMPTS && wakes; i++) {
         PyObject *given = PyObject_CallMethod(gate->thread, "wake", NULL);
         wakes = given == NULL;

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+#include "python/first_error.h"
 #include "python/link_object.h"
 
 /* How long a small call keeps the loop from its thread: as engine/inline_limits.py. */
@@ -38,12 +39,22 @@ static inline int64_t gate_brief_hold(size_t nbytes, uint64_t number) {
     return (int64_t)nbytes * BYTE_NS + (number % PERIOD < MEETINGS ? MEETING_NS : USUAL_NS);
 }
 
+/* Signals' handlers are kept from running by a thread in the gate, from when Python is to run
+ * there: that they cannot run before, nor while nothing but C does, makes it free for most calls.
+ */
+typedef struct {
+    unsigned long thread;
+    PyObject *delayed; /* NULL: no Python has run yet */
+    FirstError first;  /* of handlers that ran as they were about to be delayed */
+} GateDelay;
+
 typedef struct {
     PyObject *thread; /* LoopThread */
     PyObject *owner;  /* has a method `prepare`: whether calls may go this way */
     PyObject *borrow, *unborrow, *hold, *unhold;
     long turns; /* those of the thread when that was asked; -1: ask */
     unsigned generation;
+    GateDelay *delay; /* NULL: handlers may run */
 } LinkGate;
 
 /* The method of a lock that is an attribute of an object; NULL with an exception. */
@@ -78,8 +89,19 @@ int gate_send_rest(LinkGate *gate, long rank, LinkStateObject *link, PyObject *r
  * ahead, where it has to: by the owner's `take_back`, as gate_call_owner. */
 int gate_settle(LinkGate *gate, long rank, LinkStateObject *link);
 
+/* Have the handlers of signals run at the end of the delay only, in this thread. */
+void gate_begin_delay(LinkGate *gate, GateDelay *delay);
+
+/* Run the handlers of signals that came meanwhile; -1 with an exception, the first that was set. */
+int gate_end_delay(LinkGate *gate);
+
+/* To be called before Python runs in the gate, with an exception set or not: keeps handlers from
+ * running in a delay of this thread. */
+void gate_before_python(LinkGate *gate);
+
 /* Keep signals' handlers from running, if `is_needed`, until gate_allow_signals: an exception in
- * the middle of a read loses what it has read of an encrypted link. NULL with an exception. */
+ * the middle of a read loses what it has read of an encrypted link. In a delay it is up to that.
+ * NULL with an exception. */
 PyObject *gate_delay_signals(LinkGate *gate, bool is_needed);
 
 /* Run the handlers of signals that came meanwhile; -1 with an exception, the first that was set. */

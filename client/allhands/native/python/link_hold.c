@@ -1,5 +1,7 @@
 #include "python/link_hold.h"
 
+#include "python/attribute_names.h"
+
 #define NANOSECONDS 1e9
 #define MOST_BYTES (256 << 20)  /* of an array; LONG_PACED_BYTES in engine/links/output_guard.py */
 #define BEGUN_BYTES (8 << 20)   /* of an array of a call that is begun, and soon waited for */
@@ -10,7 +12,7 @@
 
 bool link_collectives_goes_on(const LinkCollectivesObject *self) {
     if (self->soon_waiting != PyThread_get_thread_ident()) return true;
-    PyObject *value = PyObject_GetAttrString(self->progress, "since");
+    PyObject *value = PyObject_GetAttr(self->progress, attribute_names.since);
     double since = value == NULL ? -1 : PyFloat_AsDouble(value);
     Py_XDECREF(value);
     if (PyErr_Occurred()) PyErr_Clear();

@@ -6,6 +6,7 @@
 
 #include "links/message.h"
 #include "python/arrays.h"
+#include "python/attribute_names.h"
 #include "python/clock.h"
 #include "python/deadline.h"
 #include "python/link_gate.h"
@@ -61,8 +62,8 @@ static Peer *find_peer(LinkMessagesObject *self, PyObject *rank) {
 
 /* The nanoseconds that a message may take; 0: no plain timeout. */
 static int64_t read_limit(LinkMessagesObject *self, PyObject *timeout) {
-    PyObject *given =
-        timeout == Py_None ? PyObject_GetAttrString(self->order, "timeout") : Py_NewRef(timeout);
+    PyObject *given = timeout == Py_None ? PyObject_GetAttr(self->order, attribute_names.timeout)
+                                         : Py_NewRef(timeout);
     double seconds = given == NULL ? -1 : PyFloat_AsDouble(given);
     Py_XDECREF(given);
     if (PyErr_Occurred()) PyErr_Clear();
@@ -142,7 +143,7 @@ static int set_count(PyObject *counts, PyObject *key, uint64_t count) {
 /* Whether no message is on its way to the loop, which this one must not pass; -1 with an exception.
  */
 static int is_first(LinkMessagesObject *self) {
-    PyObject *queued = PyObject_GetAttrString(self->order, "queued_messages");
+    PyObject *queued = PyObject_GetAttr(self->order, attribute_names.queued_messages);
     if (queued == NULL) return -1;
     long count = PyLong_AsLong(queued);
     Py_DECREF(queued);
@@ -197,8 +198,8 @@ static bool add_digest(const LinkMessagesObject *self, Asked *asked) {
 }
 
 /* Whether Python has a part in what goes over a link, which nothing may break into. */
-static bool needs_python(const LinkMessagesObject *self, const ah_link *link) {
-    return self->has_digests || ah_link_is_encrypted(link);
+static bool needs_python(const LinkMessagesObject *self, LinkStateObject *link) {
+    return ah_link_is_encrypted(&link->link) || (self->has_digests && link_needs_python(link));
 }
 
 /* Send what leaves at once; who sends the rest finds out if the link has failed. */
@@ -224,7 +225,8 @@ static PyObject *messages_send(LinkMessagesObject *self, PyObject *const *args, 
     uint64_t count = asked.frame.sequence = next_count(self->sent, asked.peer->key);
     PyObject *delayed = NULL;
     bool is_possible = count != 0 && link->credit >= (int64_t)asked.frame.total && link->out >= 0;
-    if (is_possible) delayed = gate_delay_signals(&self->gate, needs_python(self, link));
+    if (is_possible)
+        delayed = gate_delay_signals(&self->gate, needs_python(self, asked.peer->link));
     if (delayed == NULL || !add_digest(self, &asked)) {
         gate_leave(&self->gate, false);
         if (delayed != NULL && gate_allow_signals(delayed) < 0) return NULL;
@@ -298,8 +300,7 @@ static PyObject *take(LinkMessagesObject *self, PyObject *const *args, Py_ssize_
         gate_leave(&self->gate, false);
         return PyLong_FromLong(-1);
     }
-    PyObject *delayed =
-        gate_delay_signals(&self->gate, needs_python(self, &asked.peer->link->link));
+    PyObject *delayed = gate_delay_signals(&self->gate, needs_python(self, asked.peer->link));
     if (delayed == NULL) {
         gate_leave(&self->gate, false);
         return NULL;

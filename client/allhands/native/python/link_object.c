@@ -22,8 +22,8 @@ static void link_dealloc(LinkStateObject *self) {
     Py_XDECREF(self->rest);
     Py_XDECREF(self->opener);
     Py_XDECREF(self->sealer);
-    Py_XDECREF(self->signer.compute);
-    Py_XDECREF(self->verifier.compute);
+    frame_digester_clear(&self->signer);
+    frame_digester_clear(&self->verifier);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -57,11 +57,38 @@ static PyObject *link_connect_outbound(LinkStateObject *self, PyObject *args) {
 }
 
 static PyObject *link_set_digesters(LinkStateObject *self, PyObject *args) {
-    PyObject *sign, *verify;
-    if (!PyArg_ParseTuple(args, "OO", &sign, &verify)) return NULL;
-    self->link.signer = frame_digester_set(&self->signer, sign);
-    self->link.verifier = frame_digester_set(&self->verifier, verify);
+    PyObject *sign, *verify, *signing_keys, *verifying_keys;
+    if (!PyArg_ParseTuple(args, "OOOO", &sign, &verify, &signing_keys, &verifying_keys))
+        return NULL;
+    self->link.signer = frame_digester_set(&self->signer, sign, signing_keys);
+    if (self->link.signer == NULL) return NULL;
+    self->link.verifier = frame_digester_set(&self->verifier, verify, verifying_keys);
+    if (self->link.verifier == NULL) return NULL;
     Py_RETURN_NONE;
+}
+
+static PyObject *link_compute_digest(LinkStateObject *self, PyObject *args) {
+    unsigned long long number;
+    Py_buffer header, payload;
+    if (!PyArg_ParseTuple(args, "Ky*y*", &number, &header, &payload)) return NULL;
+    uint32_t digest;
+    PyObject *made = NULL;
+    ah_digester *signer = self->link.signer;
+    if (signer == NULL || header.len != AH_FRAME_HEADER || link_needs_python(self))
+        PyErr_SetString(PyExc_ValueError, "the core makes no digest of that");
+    else if (signer->compute(signer, number, header.buf, payload.buf, (size_t)payload.len, &digest))
+        made = PyLong_FromUnsignedLong(digest);
+    else
+        PyErr_SetString(PyExc_ValueError, "there is no digest of that");
+    PyBuffer_Release(&header);
+    PyBuffer_Release(&payload);
+    return made;
+}
+
+bool link_needs_python(LinkStateObject *self) {
+    /* Both are prepared. */
+    bool signs = frame_digester_needs_python(&self->signer);
+    return frame_digester_needs_python(&self->verifier) || signs;
 }
 
 static PyObject *link_feed(LinkStateObject *self, PyObject *given) {
@@ -121,6 +148,7 @@ static PyMethodDef link_methods[] = {
     {"connect_inbound", (PyCFunction)link_connect_inbound, METH_VARARGS, NULL},
     {"connect_outbound", (PyCFunction)link_connect_outbound, METH_VARARGS, NULL},
     {"set_digesters", (PyCFunction)link_set_digesters, METH_VARARGS, NULL},
+    {"compute_digest", (PyCFunction)link_compute_digest, METH_VARARGS, NULL},
     {"feed", (PyCFunction)link_feed, METH_O, NULL},
     {"unread", (PyCFunction)link_unread, METH_O, NULL},
     {"take", (PyCFunction)link_take, METH_VARARGS, NULL},

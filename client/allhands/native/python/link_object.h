@@ -21,6 +21,9 @@ extern PyTypeObject *LinkState_Type;
 /* What has not left of the frame that gives credit back, to be sent elsewhere before all others. */
 PyObject *link_take_credit_rest(ah_link *link);
 
+/* Whether Python makes digests of the frames of a link: see frame_digester_needs_python. */
+bool link_needs_python(LinkStateObject *self);
+
 int add_link_state_type(PyObject *module);
 
 #endif

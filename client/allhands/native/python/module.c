@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "python/arrays.h"
 #include "python/atomic_calls.h"
+#include "python/attribute_names.h"
 #include "python/block_pool.h"
 #include "python/board_object.h"
 #include "python/buffer_spec.h"
@@ -109,8 +110,8 @@ PyMODINIT_FUNC PyInit__native(void); /* the one name that is exported */
 PyMODINIT_FUNC PyInit__native(void) {
     import_array();
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || find_deadlines() < 0 || find_spec_names() < 0 ||
-        add_segment_types(module) < 0 || add_comm_type(module) < 0 ||
+    if (module == NULL || find_deadlines() < 0 || find_attribute_names() < 0 ||
+        find_spec_names() < 0 || add_segment_types(module) < 0 || add_comm_type(module) < 0 ||
         add_collector_type(module) < 0 || add_atomic_type(module) < 0 ||
         add_p2p_types(module) < 0 || add_board_type(module) < 0 ||
         add_tls_channel_type(module) < 0 || add_link_state_type(module) < 0 ||
