@@ -133,6 +133,9 @@ def find_caller() -> tuple[CodeType | None, int]:
 def area_bytes(size: int, limits: Limits, /) -> int:
     """Return how much of each rank's segment a group of `size` ranks takes."""
 
+def is_in_gate() -> bool:
+    """Say whether this thread is in a call over links that has borrowed the event loop."""
+
 class TlsChannel:
     """Encryption of a connection, for calls on their callers' threads.
 

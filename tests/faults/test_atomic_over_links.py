@@ -47,7 +47,28 @@ def test_ctrl_c_in_a_call_takes_it_back_on_all_ranks(job: Job, count: int) -> No
 def test_signals_are_put_off_only_where_python_runs(job: Job, is_encrypted: bool) -> None:
     """That takes 5 us: as long as all else of a small call, but for its messages."""
     for said in finish(job(2, atomic_over_links.count_delays, 200)):
-        assert (said["fewest"] == 0) is not is_encrypted, said
+        assert (said["usual"] == 0) is not is_encrypted, said
+
+
+def test_ctrl_c_as_a_message_is_passed_on_loses_nothing(job: Job) -> None:
+    """It came before what the call waits for, and has left the link by then."""
+    said = finish(job(2, atomic_over_links.pass_on_a_message, 30))
+    assert said[0]["seen"] > 0, said
+    assert said[0]["wrong"] == [], said
+
+
+def test_a_handler_that_waits_for_the_loop_within_a_call_is_told_so(
+    job: Job, is_encrypted: bool
+) -> None:
+    """It would wait for ever: the loop is borrowed by the call that it broke into.
+
+    With encryption it runs behind the call.
+    """
+    said = finish(job(2, atomic_over_links.wait_in_a_handler, 60))
+    errors = said[0]["errors"]
+    assert is_encrypted is not bool(errors), said
+    assert all("raise an exception in the handler" in one for one in errors)
+    assert [one["wrong"] for one in said] == [0, 0]
 
 
 _MOMENTS = [

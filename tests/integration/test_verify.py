@@ -1,7 +1,10 @@
 """Verifying groups on real ranks, over shared memory and over links."""
 
+import ctypes
+
 import pytest
 
+from allhands.runtime import native_core
 from programs import verified
 from support.ranks.processes import Job, finish
 
@@ -37,6 +40,17 @@ def test_short_calls_end_on_their_callers_threads_or_go_on_from_where_they_are(
         assert seen["compared there"] > 5, seen
         assert min(seen["called"], seen["comparing"]) > 3, seen
         assert rank.ended() == 0, "".join(rank.errors)
+
+
+@pytest.mark.skipif(native_core.find()[0] is None, reason="there is no native core")
+@pytest.mark.parametrize("backend", ["socket"])
+def test_the_core_makes_the_digests_of_a_group_by_the_keys_of_its_links(job: Job) -> None:
+    try:
+        ctypes.CDLL("libcrypto.so.3")
+    except OSError:
+        pytest.skip("there is no OpenSSL 3")
+    for said in finish(job(3, verified.compare_digests)):
+        assert said["alike"] == [True] * 4
 
 
 def test_memory_that_changes_during_a_call_is_named_on_every_rank(job: Job) -> None:

@@ -178,7 +178,7 @@ def count_delays(calls: int) -> None:
         ah.all_reduce(x)
         if before == [len(seen) for seen in others]:
             counts.append(len(delays))
-    tell("done", fewest=min(counts))
+    tell("done", usual=sorted(counts)[len(counts) // 2])
     ah.destroy_process_group()
 
 
@@ -227,4 +227,67 @@ def interrupt_at(operation: str, moment: str, kind: str, which: int) -> None:
         outcomes[-1] += f" {x[0] == result}"
     sys.setprofile(None)
     tell("done", outcomes=outcomes, wrong=wrong, seen=seen)
+    ah.destroy_process_group()
+
+
+def pass_on_a_message(rounds: int) -> None:
+    """Interrupt rank 0 as a message is passed on that came before what its call waits for."""
+    me, _ = _join()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    seen, wrong = 0, []
+
+    def interrupt(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal seen
+        if event == "call" and frame.f_code is DirectCalls.deliver.__code__:
+            seen += 1
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    for number in range(rounds):
+        x, y = np.full(3, 1.0), np.zeros(3)
+        ah.barrier()
+        try:
+            if me == 1:
+                ah.send(np.full(3, float(number)), 0)
+            else:
+                sys.setprofile(interrupt)
+            ah.all_reduce(x)
+        except (KeyboardInterrupt, ah.AllhandsError):
+            pass
+        finally:
+            sys.setprofile(None)
+        if me == 0:
+            ah.recv(y, 1)
+            if not (y == number).all():
+                wrong.append(y.tolist())
+    tell("done", seen=seen, wrong=wrong)
+    ah.destroy_process_group()
+
+
+def wait_in_a_handler(attempts: int) -> None:
+    """Have the handler of a signal leave the group, once it comes in a call that holds the loop."""
+    me, _ = _join()
+    core: Any = sys.modules["allhands._native"]
+    errors: list[str] = []
+
+    def leave(_number: int, _frame: object) -> None:
+        if core.is_in_gate():  # else it would be done
+            try:
+                ah.destroy_process_group()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+    signal.signal(signal.SIGALRM, leave)
+    wrong = 0
+    for _ in range(attempts):
+        x = np.full(3, 1.0)
+        ah.barrier()
+        if me == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+        else:
+            time.sleep(0.01)
+        ah.all_reduce(x)
+        wrong += not (x == 2.0).all()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    tell("done", errors=errors, wrong=wrong)
     ah.destroy_process_group()

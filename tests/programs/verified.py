@@ -217,6 +217,22 @@ def flip_a_bit(length: int, calls_before: int, retryable: bool, hosts: str = "")
     ah.destroy_process_group()
 
 
+def compare_digests() -> None:
+    """Have the core make digests of a group's links, beside those that Python makes."""
+    ah.init_process_group(timeout=20, verify=True)
+    ah.all_reduce(np.ones(3))
+    engine: Any = ah.default_group().submitter.engine
+    mesh, me = engine._mesh, ah.get_rank()
+    alike = []
+    for peer, (_, state) in mesh._peer_links.items():
+        key, header = LinkKey(mesh._secret, me, peer), bytes(range(HEADER_BYTES))
+        for payload in (b"", bytes(1000)):
+            made = state.compute_digest(5, header, payload)
+            alike.append(made == key.compute_digest(5, header, payload))
+    tell("done", alike=alike)
+    ah.destroy_process_group()
+
+
 def sign_other_payloads(is_due: Callable[[LinkFrame], bool]) -> None:
     """Have the native core send payloads in which a bit is not the one that was signed."""
     engine: Any = ah.default_group().submitter.engine

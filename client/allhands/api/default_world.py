@@ -15,6 +15,7 @@ from allhands.api.joining import JoinOptions, check_join_options, join_world, sh
 from allhands.api.world import ThreadRank, World
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
+from allhands.runtime.borrowed_loop import check_may_wait
 from allhands.tracebacks import trim_traceback
 
 AnyGroup = Group | NonMember | None
@@ -112,12 +113,16 @@ def destroy_process_group(group: AnyGroup = None) -> None:
 
     Messages sent before are received first. A rank that hosts the coordinator waits for the
     others to leave, 30 s at most.
+
+    Raises:
+        RuntimeError: called by the handler of a signal that broke into a call; the group stays.
     """
     try:
         global _default_world
         world = require_world()
         if isinstance(group, NonMember):
             return
+        check_may_wait()
         if group is not None and group is not world.group:
             world.close_group(group)
             return

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from allhands.errors import ForkedProcess
+from allhands.runtime.borrowed_loop import check_may_wait
 from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.loop_call import LoopCall
 from allhands.runtime.signal_mask import DelayedSignals
@@ -72,12 +73,16 @@ class LoopThread:
         self._doorbell = threading.Lock()
         self._doorbell.acquire()
         self.is_thread_due = True
-        """Whether the thread waits for the loop or has just taken it: it is not lent then."""
+        """Whether the thread waits for the loop or has just taken it: it has its turn before others
+        borrow the loop."""
         self.is_rung = False
         """Whether the doorbell was rung since the thread took the loop: a long call in the native
         core, which has borrowed it, ends its loan then."""
         self._is_running = False
         """Whether what is called comes to its turn by itself."""
+        self._is_letting_go = False
+        """Whether the loop is about to stop for a borrower: it is stopped once only, as the next
+        turn would end at once by the other stop."""
         self.is_stopping = False
         self._ended = threading.Event()
         """Set once the thread is over. `Thread.is_alive` takes a living one for dead from when a
@@ -106,13 +111,15 @@ class LoopThread:
         """Run a coroutine on the loop and wait for the result; Ctrl-C here cancels the coroutine.
 
         Raises:
-            RuntimeError: called on the loop's own thread, which would wait for itself.
+            RuntimeError: called on the loop's own thread, or by a signal's handler within a call
+                that has borrowed the loop: either would wait for itself.
             ForkedProcess: the loop belongs to the parent process.
         """
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("this would block the thread that does allhands' own I/O")
         try:
+            check_may_wait()
             self._check_alive()
         except RuntimeError:
             work.close()
@@ -223,7 +230,7 @@ class LoopThread:
 
     def _await_handoff(self) -> bool:
         """Wait until the thread hands the loop over; return whether it does."""
-        if self._ended.is_set():
+        if self.is_stopping or self._ended.is_set():
             return False
         self._is_loop_wanted = True  # first: see _on_loop_taken
         if not self.is_thread_due:
@@ -266,6 +273,7 @@ class LoopThread:
             self.turns += 1
             self.loop.call_soon(self._on_loop_taken)
             self.loop.run_forever()
+            self._is_running = self._is_letting_go = False
             # Not given back where somebody waits for it: this thread could take it again first.
             if self._is_loop_wanted:
                 self._is_loop_wanted = False
@@ -283,12 +291,13 @@ class LoopThread:
             self._let_go(_DUE_ITERATIONS)
 
     def _let_go(self, iterations: int) -> None:
-        """Stop the loop after so many iterations, if somebody still waits for it."""
-        if not self._is_loop_wanted:
+        """Stop the loop after so many iterations, if somebody waits for it then."""
+        if not self._is_loop_wanted or self._is_letting_go:
             return
         if iterations > 0:
             self.loop.call_soon(self._let_go, iterations - 1)
         else:
+            self._is_letting_go = True
             self._is_running = False
             self.loop.stop()
 

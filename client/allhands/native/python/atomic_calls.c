@@ -45,10 +45,10 @@ static int list_outputs(const CommObject *self, AtomicOutput outputs[]) {
 
 static void copy_outputs(AtomicObject *self, const AtomicOutput outputs[], int count, bool back) {
     bool pauses = self->backup_bytes > PAUSE_BYTES;
-    PyThreadState *saved = pauses ? PyEval_SaveThread() : NULL;
-    char *place = self->backup;
     bool is_crowded = self->comm != NULL && self->comm->comm->oversubscribed;
     bool past = self->backup_bytes >= (is_crowded ? CROWDED_PAST_BYTES : PAST_BYTES);
+    PyThreadState *saved = pauses ? PyEval_SaveThread() : NULL;
+    char *place = self->backup;
     for (int at = 0; at < count; at++) {
         ah_copy(back ? outputs[at].at : place, back ? place : outputs[at].at, outputs[at].nbytes,
                 past);

@@ -25,7 +25,7 @@ static int list_outputs(const LinkCollectivesObject *links, const LinkArguments 
 }
 
 /* Begin the barrier behind a call: True: it has ended; else its work; NULL with an exception: it
- * was not begun. No handler runs meanwhile. */
+ * was not begun. Within a delay of the gate. */
 static PyObject *begin_barrier(AtomicObject *self, LinkCollectivesObject *links) {
     PyObject *timeout = PyFloat_FromDouble((double)self->confirm_ns / NANOSECONDS);
     if (timeout == NULL) return NULL;

@@ -33,6 +33,7 @@ bool frame_mac_set(FrameMac *self, const uint8_t frames[FRAME_MAC_KEY],
     self->lib = libcrypto_find();
     if (self->lib == NULL) return false;
     if (set_hash(self, frames) && set_condenser(self, payloads)) return true;
+    self->lib->clear_error();
     frame_mac_clear(self);
     return false;
 }
@@ -56,11 +57,10 @@ static bool condense(const FrameMac *self, const uint8_t *payload, size_t nbytes
            lib->CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, TAG, tag);
 }
 
-bool frame_mac_compute(FrameMac *self, uint64_t number, const uint8_t *header,
-                       const uint8_t *payload, size_t nbytes, uint32_t *digest) {
-    uint8_t tag[TAG], count[8], made[DIGEST];
+static bool compute(const FrameMac *self, uint64_t number, const uint8_t *header,
+                    const uint8_t *payload, size_t nbytes, uint8_t made[DIGEST]) {
+    uint8_t tag[TAG], count[8];
     size_t length;
-    if (nbytes > AH_FRAME_PAYLOAD) return false;
     if (nbytes >= LONG_BYTES) {
         if (!condense(self, payload, nbytes, tag)) return false;
         payload = tag;
@@ -68,12 +68,21 @@ bool frame_mac_compute(FrameMac *self, uint64_t number, const uint8_t *header,
     }
     for (int i = 0; i < 8; i++) count[i] = (uint8_t)(number >> 8 * i);
     const Libcrypto *lib = self->lib;
-    if (!lib->MAC_init(self->hash, NULL, 0, NULL) || /* with the same key */
-        !lib->MAC_update(self->hash, count, sizeof count) ||
-        !lib->MAC_update(self->hash, header, AH_FRAME_HEADER) ||
-        (nbytes > 0 && !lib->MAC_update(self->hash, payload, nbytes)) ||
-        !lib->MAC_final(self->hash, made, &length, sizeof made) || length != DIGEST)
+    return lib->MAC_init(self->hash, NULL, 0, NULL) && /* with the same key */
+           lib->MAC_update(self->hash, count, sizeof count) &&
+           lib->MAC_update(self->hash, header, AH_FRAME_HEADER) &&
+           (nbytes == 0 || lib->MAC_update(self->hash, payload, nbytes)) &&
+           lib->MAC_final(self->hash, made, &length, DIGEST) && length == DIGEST;
+}
+
+bool frame_mac_compute(FrameMac *self, uint64_t number, const uint8_t *header,
+                       const uint8_t *payload, size_t nbytes, uint32_t *digest) {
+    uint8_t made[DIGEST];
+    if (nbytes > AH_FRAME_PAYLOAD) return false;
+    if (!compute(self, number, header, payload, nbytes, made)) {
+        self->lib->clear_error();
         return false;
+    }
     *digest = 0;
     for (int i = 0; i < DIGEST; i++) *digest |= (uint32_t)made[i] << 8 * i;
     return true;

@@ -16,7 +16,8 @@ static bool load_all(void *library, Libcrypto *to) {
     return LOAD(MAC_fetch) && LOAD(MAC_CTX_new) && LOAD(MAC_CTX_free) && LOAD(MAC_free) &&
            LOAD(MAC_init) && LOAD(MAC_update) && LOAD(MAC_final) && LOAD(aes_256_gcm) &&
            LOAD(CIPHER_CTX_new) && LOAD(CIPHER_CTX_free) && LOAD(CIPHER_CTX_ctrl) &&
-           LOAD(EncryptInit_ex) && LOAD(EncryptUpdate) && LOAD(EncryptFinal_ex);
+           LOAD(EncryptInit_ex) && LOAD(EncryptUpdate) && LOAD(EncryptFinal_ex) &&
+           load(library, "ERR_clear_error", &to->clear_error);
 #undef LOAD
 }
 

@@ -1,8 +1,8 @@
 /* The functions of OpenSSL 3's libcrypto that digests of frames need.
  *
- * The library is the one of the process, or of the system: Python's own modules for hashes and TLS
- * load the same. It is looked for when it is needed and not linked, so that wheels do without a
- * copy that would miss its security updates.
+ * The library is the one of the process, which Python's own modules for hashes and TLS have loaded
+ * unless they contain it, else the one of the system. It is looked for when it is needed and not
+ * linked, so that wheels do without a copy that would miss its security updates.
  */
 #ifndef ALLHANDS_LIBCRYPTO_H
 #define ALLHANDS_LIBCRYPTO_H
@@ -47,6 +47,7 @@ typedef struct {
     int (*EncryptUpdate)(EVP_CIPHER_CTX *context, unsigned char *out, int *nbytes,
                          const unsigned char *data, int data_bytes);
     int (*EncryptFinal_ex)(EVP_CIPHER_CTX *context, unsigned char *out, int *nbytes);
+    void (*clear_error)(void); /* of ERR_: what failed stays in a queue that TLS looks at */
 } Libcrypto;
 
 /* The library; NULL: there is none. To be called with the GIL. */

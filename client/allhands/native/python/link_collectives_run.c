@@ -235,14 +235,16 @@ static int note(PyObject *dict, uint64_t sequence, PyObject *value) {
 static int deliver(LinkCollectivesObject *self, const LinkSchedule *schedule) {
     int link;
     size_t nbytes;
-    gate_before_python(&self->gate);
+    /* Before it is taken: what a handler broke into would leave it nowhere. */
+    PyObject *delayed = gate_delay_signals(&self->gate, true);
+    if (delayed == NULL) return -1;
     const uint8_t *frame = ah_call_take_foreign(&schedule->call->call, &link, &nbytes);
     PyObject *given =
         PyObject_CallMethod(self->gate.owner, "deliver", "ly#O", schedule->ranks[link],
                             (const char *)frame, (Py_ssize_t)nbytes, schedule->compiled);
     int going = given == NULL ? -1 : given == Py_True;
     Py_XDECREF(given);
-    return going;
+    return gate_allow_signals(delayed) < 0 ? -1 : going;
 }
 
 /* Carry a schedule out as far as it goes here: 1: it has come to its end; 0: it goes on elsewhere;

@@ -47,8 +47,8 @@ typedef struct LinkCollectivesObject {
 typedef enum {
     LINK_WAIT,    /* its caller waits for its end: True */
     LINK_BEGIN,   /* it ends here if its peers come at once: its work, ended or not */
-    LINK_CONFIRM, /* True if it ends within the time that a call holds the loop, else its work; no
-                   * signal's handler runs meanwhile */
+    LINK_CONFIRM, /* True if it ends within the time that a call holds the loop, else its work; made
+                   * within a delay of the gate */
 } LinkMode;
 
 /* What the thread that makes a call does then; as Caller in engine/routes.py. */

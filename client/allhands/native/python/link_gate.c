@@ -8,6 +8,15 @@
 #include "python/attribute_names.h"
 #include "python/p2p_object_state.h"
 
+/* Gates that this thread is in. */
+static _Thread_local int entered;
+
+PyObject *is_in_gate(PyObject *unused, PyObject *nothing) {
+    (void)unused;
+    (void)nothing;
+    return PyBool_FromLong(entered > 0);
+}
+
 PyObject *gate_find(PyObject *object, const char *lock, const char *method) {
     PyObject *found = PyObject_GetAttrString(object, lock);
     PyObject *bound = found == NULL ? NULL : PyObject_GetAttrString(found, method);
@@ -90,7 +99,10 @@ int gate_enter(LinkGate *gate) {
     if (borrowed <= 0) return borrowed < 0 ? -1 : GATE_BUSY;
     int held = try_acquire(gate->hold);
     int open = held > 0 ? is_open(gate) : held < 0 ? -1 : GATE_BUSY;
-    if (open == 1) return 1;
+    if (open == 1) {
+        entered++;
+        return 1;
+    }
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     if (held > 0) release(gate->unhold);
@@ -237,6 +249,7 @@ int gate_leave(LinkGate *gate, bool wakes) {
     Py_XDECREF(seconds);
     release(gate->unhold);
     release(gate->unborrow);
+    entered--;
     if (wakes) gate_before_python(gate);
     for (int i = 0; i < FIRST_ERROR_ATTEMPTS && wakes; i++) {
         PyObject *given = PyObject_CallMethod(gate->thread, "wake", NULL);

@@ -57,6 +57,10 @@ typedef struct {
     GateDelay *delay; /* NULL: handlers may run */
 } LinkGate;
 
+/* Whether this thread is in a gate: a handler of a signal that waits for the loop waits for ever.
+ */
+PyObject *is_in_gate(PyObject *unused, PyObject *nothing);
+
 /* The method of a lock that is an attribute of an object; NULL with an exception. */
 PyObject *gate_find(PyObject *object, const char *lock, const char *method);
 

@@ -20,6 +20,7 @@
 #include "python/dlpack.h"
 #include "python/link_call_object.h"
 #include "python/link_collectives.h"
+#include "python/link_gate.h"
 #include "python/link_messages.h"
 #include "python/link_object.h"
 #include "python/memory_owner.h"
@@ -90,6 +91,7 @@ static PyMethodDef functions[] = {
     {"fold", fold, METH_VARARGS, NULL},
     {"copy", copy, METH_VARARGS, NULL},
     {"allocate_bytes", allocate_bytes, METH_O, NULL},
+    {"is_in_gate", is_in_gate, METH_NOARGS, NULL},
     {"view_dlpack", (PyCFunction)(void (*)(void))view_dlpack, METH_FASTCALL, NULL},
     {"view_memory", (PyCFunction)(void (*)(void))view_memory, METH_FASTCALL, NULL},
     {"view_spec", (PyCFunction)(void (*)(void))view_spec, METH_FASTCALL, NULL},
