@@ -98,11 +98,10 @@ int gate_enter(LinkGate *gate) {
     int borrowed = try_acquire(gate->borrow);
     if (borrowed <= 0) return borrowed < 0 ? -1 : GATE_BUSY;
     int held = try_acquire(gate->hold);
+    entered++;
     int open = held > 0 ? is_open(gate) : held < 0 ? -1 : GATE_BUSY;
-    if (open == 1) {
-        entered++;
-        return 1;
-    }
+    if (open == 1) return 1;
+    entered--;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     if (held > 0) release(gate->unhold);
