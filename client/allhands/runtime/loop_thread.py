@@ -89,9 +89,10 @@ class LoopThread:
         handler of a signal has raised in it, up to Python 3.12."""
         self.borrowed_at = 0.0
         self.turns = 0
-        """How often the thread took the loop, or a caller's function was run on it. The native core
-        borrows the loop as `run_on_caller_thread` does, by the locks and flags here, and takes it
-        that nothing has changed on the loop as long as this is the same."""
+        """How often the thread took the loop, or a caller's function was run on it, or the native
+        core had what it has read passed on or taken back there. The core borrows the loop as
+        `run_on_caller_thread` does, by the locks and flags here, and takes it that nothing has
+        changed on the loop as long as this is the same."""
         self._generation = forks.generation
         forks.hold(self)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
